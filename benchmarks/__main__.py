@@ -24,7 +24,7 @@ from benchmarks import child, figures, inputs, protocol, results, table
 from benchmarks.answers import differences
 from benchmarks.peers import PEERS
 from benchmarks.progress import Progress
-from benchmarks.results import Figured, Measurement
+from benchmarks.results import FigureResult, RateMeasurement
 from benchmarks.systems import SYSTEMS, System, python_of
 from benchmarks.workload import Workload
 from benchmarks.workloads import QUICK, WORKLOADS
@@ -38,14 +38,14 @@ QUICK_TIME_BOX_S: Final = 75.0
 QUICK_SHARE: Final = 0.4
 STEP_S: Final = 30.0  #: approximate seconds of a system's run, with its small run and the start of its processes
 LOOPBACK: Final = "127.0.0.1"
-LEAST_FREE_BYTES: Final = 6_000_000_000  #: disk space for the files of W7, or the state of W9, which is larger
+MIN_FREE_BYTES: Final = 6_000_000_000  #: disk space for the files of W7, or the state of W9, which is larger
 
 Step = tuple[Workload, System]
-Rates = dict[str, dict[str, Measurement]]
+Rates = dict[str, dict[str, RateMeasurement]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """The size of the benchmark."""
 
     repeats: int
@@ -54,7 +54,7 @@ class Plan:
     rounds: int | None = None  #: of each measurement of figures; None: its own default
 
 
-def measure(workload: Workload, system: System, measured: Measurement, plan: Plan, inputs: Path) -> None:
+def measure(workload: Workload, system: System, measured: RateMeasurement, plan: RunPlan, inputs: Path) -> None:
     """Run a system once, and add the result to `measured`."""
     if system.name in workload.absent:
         measured.state = f"missing: {workload.absent[system.name]}"
@@ -72,13 +72,13 @@ def measure(workload: Workload, system: System, measured: Measurement, plan: Pla
         time_box_s=plan.time_box_s,
     )
     if outcome.state == "done":
-        _take(workload, task, outcome, measured)
+        _add_result(workload, task, outcome, measured)
     else:
-        measured.lose(outcome.state)
+        measured.add_lost_run(outcome.state)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measured: Measurement) -> None:
+def _add_result(workload: Workload, task: protocol.Task, outcome: child.ChildResult, measured: RateMeasurement) -> None:
     """Compare the output, then add the result: output that cannot be compared is no result."""
     said, checked = outcome.events[protocol.MEASURED], outcome.events[protocol.CHECKED]
     found = [differences(workload, task.output, checked)]
@@ -86,7 +86,7 @@ def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measu
         found.append(differences(workload, task.measured_output, {**checked, "rows": task.rows}))
     known = measured.differences or 0
     measured.differences = None if None in found else max(known, *(number for number in found if number is not None))
-    miscounted = workload.miscounted(said["rows"], said["details"])
+    miscounted = workload.count_errors(said["rows"], said["details"])
     if miscounted is not None:
         measured.miscounted = (measured.miscounted or []) + miscounted
     measured.add(
@@ -106,28 +106,28 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
                     yield workload, SYSTEMS[name]
 
 
-def run_rates(todo: Sequence[Step], plan: Plan, progress: Progress, found: Rates) -> None:
+def run_rates(todo: Sequence[Step], plan: RunPlan, progress: Progress, found: Rates) -> None:
     """Run each step and write the results after it. A failed step does not affect the others."""
     for workload, group in groupby(todo, key=lambda step: step[0]):
         of_all = found[workload.name] = {}
         todo_here = [system for _, system in group]
         try:
-            with inputs.made(workload, BENCH / "inputs", plan.share) as files:
+            with inputs.input_files(workload, BENCH / "inputs", plan.share) as files:
                 for system in todo_here:
-                    progress.says(f"{workload.name} {system.title}, load {results.load_average()}")
-                    measured = of_all.setdefault(system.name, Measurement(unit=workload.unit, state="not run"))
+                    progress.set_text(f"{workload.name} {system.title}, load {results.load_average()}")
+                    measured = of_all.setdefault(system.name, RateMeasurement(unit=workload.unit, state="not run"))
                     _attempt(workload, system, measured, plan, files, progress)
                     results.write(LATEST, {workload.name: results.entry(workload.title, of_all)})
-                    progress.done(_kind(workload, system))
+                    progress.complete_step(_kind(workload, system))
         except Exception:  # noqa: BLE001 - such as a full disk: later workloads may need no files
-            _note(progress, workload.name)
+            _log_exception(progress, workload.name)
         for system in todo_here:
-            of_all.setdefault(system.name, Measurement(unit=workload.unit, state="failed"))
-            progress.over(_kind(workload, system))
+            of_all.setdefault(system.name, RateMeasurement(unit=workload.unit, state="failed"))
+            progress.drop_steps(_kind(workload, system))
 
 
 def _attempt(
-    workload: Workload, system: System, measured: Measurement, plan: Plan, files: Path, progress: Progress
+    workload: Workload, system: System, measured: RateMeasurement, plan: RunPlan, files: Path, progress: Progress
 ) -> None:
     if measured.state == "did not finish":  # not retried
         return
@@ -135,64 +135,64 @@ def _attempt(
     try:
         measure(workload, system, measured, plan, files)
     except Exception:  # noqa: BLE001 - a failed system must not stop the others
-        measured.lose("failed")
-        _note(progress, f"{workload.name}-{system.name}")
+        measured.add_lost_run("failed")
+        _log_exception(progress, f"{workload.name}-{system.name}")
     if len(measured.lost) > lost:
         log = BENCH / "log" / f"{workload.name}-{system.name}.log"
-        progress.notes(f"{workload.name} {system.title}: {measured.lost[-1]}, see {log}")
+        progress.write_line(f"{workload.name} {system.title}: {measured.lost[-1]}, see {log}")
 
 
-def _note(progress: Progress, name: str) -> None:
+def _log_exception(progress: Progress, name: str) -> None:
     """Append the current exception to the log."""
     with (BENCH / "log" / f"{name}.log").open("a", encoding="utf-8") as log:
         traceback.print_exc(file=log)
-    progress.notes(f"{name}: {sys.exc_info()[1]!r}")
+    progress.write_line(f"{name}: {sys.exc_info()[1]!r}")
 
 
 def _kind(workload: Workload, system: System) -> str:
     return f"{workload.name} {system.name}"
 
 
-def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, found: dict[str, Figured]) -> None:
+def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, found: dict[str, FigureResult]) -> None:
     """Run each measurement in its own process, and write its results."""
     for name in names:
         folder = _empty_folder(name)
-        progress.says(f"{name}, load {results.load_average()}")
+        progress.set_text(f"{name}, load {results.load_average()}")
         log = BENCH / "log" / f"{name}.log"
         outcome = child.run(
             [sys.executable, "-m", "benchmarks.figure_run", json.dumps([name, str(folder), rounds])],
             environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "TZ": "UTC"},
             log=log,
             time_box_s=figures.measurement(name).TIME_BOX_S,
-            heard=_hearing(name, progress, found),
+            heard=_event_handler(name, progress, found),
         )
         if outcome.state != "done":
-            progress.notes(f"{name}: {outcome.state}, see {log}")
-        found[name] = _figured(name, outcome)
+            progress.write_line(f"{name}: {outcome.state}, see {log}")
+        found[name] = _figure_result(name, outcome)
         results.write(LATEST, {name: found[name].to_json()})
-        progress.over(name)
+        progress.drop_steps(name)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hearing(name: str, progress: Progress, found: dict[str, Figured]) -> Callable[[dict[str, Any]], None]:
+def _event_handler(name: str, progress: Progress, found: dict[str, FigureResult]) -> Callable[[dict[str, Any]], None]:
     """A handler for the events of a running measurement. It writes preliminary results, which survive an interrupt."""
 
     def on_event(said: dict[str, Any]) -> None:
         if said["event"] == protocol.STEPPED:
-            progress.says(f"{name} {said['text']}, load {results.load_average()}")
-            progress.done(name)
+            progress.set_text(f"{name} {said['text']}, load {results.load_average()}")
+            progress.complete_step(name)
         elif said["event"] == protocol.TOLD:
-            found[name] = _figured(name, child.Outcome(state="interrupted", events={protocol.TOLD: said}))
+            found[name] = _figure_result(name, child.ChildResult(state="interrupted", events={protocol.TOLD: said}))
             results.write(LATEST, {name: found[name].to_json()})
 
     return on_event
 
 
-def _figured(name: str, outcome: child.Outcome) -> Figured:
+def _figure_result(name: str, outcome: child.ChildResult) -> FigureResult:
     """The result with the last report of the measurement, also of an unfinished measurement."""
     said = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
-    report = None if said is None else figures.from_json(said["report"])
-    return Figured(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
+    report = None if said is None else figures.report_from_json(said["report"])
+    return FigureResult(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
 
 
 def _empty_folder(name: str) -> Path:
@@ -202,34 +202,34 @@ def _empty_folder(name: str) -> Path:
     return folder
 
 
-def run(names: Sequence[str], systems: Sequence[str], plan: Plan) -> bool:
+def run(names: Sequence[str], systems: Sequence[str], plan: RunPlan) -> bool:
     """Run everything and print the tables, also after an interrupt. Returns whether all results are correct."""
     todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
-    figured = [name for name in names if name in figures.MODULES]
+    figured = [name for name in names if name in figures.MEASUREMENT_MODULES]
     expected = [(_kind(workload, system), STEP_S) for workload, system in todo]
-    sketch = figures.Plan(folder=BENCH, rounds=plan.rounds)
+    sketch = figures.MeasurementPlan(folder=BENCH, rounds=plan.rounds)
     for name in figured:
         measurement = figures.measurement(name)
         expected += [(name, measurement.STEP_S)] * measurement.steps(sketch)
     rates: Rates = {}
-    found: dict[str, Figured] = {}
+    found: dict[str, FigureResult] = {}
     try:
         with Progress(expected) as progress:
             run_rates(todo, plan, progress, rates)
             run_figures(figured, plan.rounds, progress, found)
     finally:
         _show(rates, found)
-    return results.all_right(rates.values()) and all(one.right for one in found.values())
+    return results.all_right(rates.values()) and all(one.is_right for one in found.values())
 
 
-def _show(rates: Rates, found: dict[str, Figured]) -> None:
+def _show(rates: Rates, found: dict[str, FigureResult]) -> None:
     blocks = [table.render(rates, WORKLOADS) if rates else "", table.render_figures(found)]
     sys.stdout.write("\n\n".join(block for block in blocks if block) + "\n")
     sys.stdout.write(f"load average at the end: {results.load_average()}, {os.cpu_count()} processors\n")
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def lock_folder() -> Iterator[None]:
     """Lock the folder against a second run, which would distort both results; delete files of a killed run."""
     BENCH.mkdir(parents=True, exist_ok=True)
     with (BENCH / "lock").open("w") as lock:
@@ -250,8 +250,8 @@ def check() -> None:
     os.environ["JAVA_HOME"] = java
     os.environ["SPARK_LOCAL_IP"] = LOOPBACK  # all processes are local; the host name need not resolve
     free = shutil.disk_usage(BENCH).free
-    if free < LEAST_FREE_BYTES:
-        raise SystemExit(f"{BENCH}: {free / 1e9:.1f} GB are free, up to {LEAST_FREE_BYTES / 1e9:.0f} GB are needed")
+    if free < MIN_FREE_BYTES:
+        raise SystemExit(f"{BENCH}: {free / 1e9:.1f} GB are free, up to {MIN_FREE_BYTES / 1e9:.0f} GB are needed")
     try:
         results.read(LATEST)
     except ValueError as error:
@@ -259,7 +259,7 @@ def check() -> None:
     (BENCH / "log").mkdir(exist_ok=True)
 
 
-def _chosen(text: str | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
+def _select_names(text: str | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
     names = list(default) if text is None else text.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -276,14 +276,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=None, help="rounds per measurement of figures (default: its own)")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, which ends the child
-    every = [*WORKLOADS, *figures.MODULES]
-    names = _chosen(options.only, every, QUICK if options.quick else every)
-    systems = _chosen(options.systems, list(SYSTEMS), list(SYSTEMS))
-    plan = Plan(repeats=options.repeats or REPEATS, time_box_s=TIME_BOX_S, rounds=options.rounds)
+    every = [*WORKLOADS, *figures.MEASUREMENT_MODULES]
+    names = _select_names(options.only, every, QUICK if options.quick else every)
+    systems = _select_names(options.systems, list(SYSTEMS), list(SYSTEMS))
+    plan = RunPlan(repeats=options.repeats or REPEATS, time_box_s=TIME_BOX_S, rounds=options.rounds)
     if options.quick:
-        plan = Plan(repeats=options.repeats or 1, time_box_s=QUICK_TIME_BOX_S, share=QUICK_SHARE, rounds=options.rounds)
+        plan = RunPlan(
+            repeats=options.repeats or 1, time_box_s=QUICK_TIME_BOX_S, share=QUICK_SHARE, rounds=options.rounds
+        )
     try:
-        with alone():
+        with lock_folder():
             check()
             return 0 if run(names, systems, plan) else 1
     except KeyboardInterrupt:

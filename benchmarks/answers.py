@@ -7,7 +7,7 @@ import duckdb
 
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
-_DIFFERENT: Final = """
+_DIFFERENCES_QUERY: Final = """
     with one as ({found}), other as ({expected}),
     apart as ((from one except all from other) union all (from other except all from one))
     select count(*) from apart
@@ -29,7 +29,9 @@ def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> in
         database.execute(f"create temp view found as {_scan(files, checked['format'], checked['columns'])}")
         columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
         database.execute(f"create temp view sequence as select {columns} from range({rows}) as t(id)")
-        query = _DIFFERENT.format(found=workload.found.format(rows=rows), expected=workload.expected.format(rows=rows))
+        query = _DIFFERENCES_QUERY.format(
+            found=workload.found.format(rows=rows), expected=workload.expected.format(rows=rows)
+        )
         counted = database.execute(query).fetchone()
     assert counted is not None, "a count has a row"
     return int(counted[0])

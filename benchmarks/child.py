@@ -17,13 +17,13 @@ import psutil
 from benchmarks import protocol
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_LOOK_S: Final = 0.2  #: sampling interval of processor time; usage after a process's last sample is lost
-_GRACE_S: Final = 20.0  #: for a child to exit after its result
-_READ_S: Final = 5.0  #: for the child's last output to reach the log
+_SAMPLE_INTERVAL_S: Final = 0.2  #: sampling interval of processor time; usage after a process's last sample is lost
+_EXIT_GRACE_S: Final = 20.0  #: for a child to exit after its result
+_READER_JOIN_S: Final = 5.0  #: for the child's last output to reach the log
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class ChildResult:
     """The result of a child. `state`: "done", "did not finish" or "failed"; callers may set other states."""
 
     state: str = "failed"
@@ -38,9 +38,9 @@ def run(
     log: Path,
     time_box_s: float,
     heard: Callable[[dict[str, Any]], None] = lambda said: None,
-) -> Outcome:
+) -> ChildResult:
     """Block until the child and all its descendants have exited. `heard` is called with each event."""
-    outcome, lines = Outcome(), queue.SimpleQueue[str | None]()
+    outcome, lines = ChildResult(), queue.SimpleQueue[str | None]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
         child = subprocess.Popen(
@@ -50,29 +50,29 @@ def run(
         assert child.stdout is not None, "stdout is a pipe"
         reader = threading.Thread(target=_read, args=(child.stdout, sink, lines), daemon=True)
         reader.start()
-        meter = Meter(child.pid)
+        meter = CpuMeter(child.pid)
         try:
-            _listen(child, meter, lines, outcome, time.monotonic() + time_box_s, heard)
+            _read_events(child, meter, lines, outcome, time.monotonic() + time_box_s, heard)
         finally:
-            _end(child, meter, _GRACE_S if outcome.state == "done" else 0.0)
-            reader.join(_READ_S)
+            _end(child, meter, _EXIT_GRACE_S if outcome.state == "done" else 0.0)
+            reader.join(_READER_JOIN_S)
     return outcome
 
 
 def _read(stdout: TextIO, log: TextIO, lines: "queue.SimpleQueue[str | None]") -> None:
     for line in stdout:
-        if protocol.event(line) is None:
+        if protocol.parse_event(line) is None:
             log.write(line)
         else:
             lines.put(line)
     lines.put(None)
 
 
-def _listen(
+def _read_events(
     child: "subprocess.Popen[str]",
-    meter: "Meter",
+    meter: "CpuMeter",
     lines: "queue.SimpleQueue[str | None]",
-    outcome: Outcome,
+    outcome: ChildResult,
     until: float,
     heard: Callable[[dict[str, Any]], None],
 ) -> None:
@@ -80,9 +80,9 @@ def _listen(
     cpu_before, is_gone = 0.0, False
     while protocol.MEASURED not in outcome.events:
         try:
-            line = lines.get(timeout=min(_LOOK_S, max(0.0, until - time.monotonic())))
+            line = lines.get(timeout=min(_SAMPLE_INTERVAL_S, max(0.0, until - time.monotonic())))
         except queue.Empty:
-            meter.look()
+            meter.sample()
             if is_gone:  # since the previous sample: only descendants hold the output open
                 return
             is_gone = child.poll() is not None
@@ -92,18 +92,18 @@ def _listen(
             return
         if line is None:
             return
-        said = protocol.event(line)
+        said = protocol.parse_event(line)
         assert said is not None, "the queue holds events only"
         outcome.events[said["event"]] = said
         heard(said)
         if said["event"] == protocol.STARTED:
-            cpu_before = meter.look()
+            cpu_before = meter.sample()
         elif said["event"] == protocol.MEASURED:
-            outcome.cpu_seconds = meter.look() - cpu_before
+            outcome.cpu_seconds = meter.sample() - cpu_before
     outcome.state = "done"
 
 
-class Meter:
+class CpuMeter:
     """Samples the processor time of a process and all its descendants.
 
     The operating system adds the time of an exited process to its parent only if the parent waits for it. PySpark's
@@ -115,11 +115,11 @@ class Meter:
         self._seconds: dict[psutil.Process, float] = {}
 
     @property
-    def seen(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """All processes seen so far, parents before their children."""
         return list(self._seconds)
 
-    def look(self) -> float:
+    def sample(self) -> float:
         """Sample. Returns the processor seconds so far."""
         try:
             processes = [psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]
@@ -132,16 +132,16 @@ class Meter:
         return sum(self._seconds.values())
 
 
-def _end(child: "subprocess.Popen[str]", meter: Meter, grace_s: float) -> None:
+def _end(child: "subprocess.Popen[str]", meter: CpuMeter, grace_s: float) -> None:
     """Wait for the child's exit, then kill its remaining descendants: only this process knows them."""
-    meter.look()
+    meter.sample()
     try:
         child.wait(grace_s)
     except subprocess.TimeoutExpired:
-        meter.look()
+        meter.sample()
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    for process in meter.seen:
+    for process in meter.processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()  # psutil does not kill another process that has reused the pid
-    psutil.wait_procs(meter.seen, timeout=5)
+    psutil.wait_procs(meter.processes, timeout=5)

@@ -29,15 +29,15 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 
 RESULT: Final = Path("var/bench/coordinator.json")
-SUBTASKS: Final = (100, 1_000, 10_000)
+SUBTASK_COUNTS: Final = (100, 1_000, 10_000)
 ROLES: Final = {"source": Role.SOURCE, "map": Role.OPERATOR, "count": Role.OPERATOR, "sink": Role.SINK}
-ACKS: Final = 200_000  #: acknowledgements in total, per size
-LEAST: Final = 5  #: minimum number of checkpoints per size
+ACKS_PER_SIZE: Final = 200_000  #: acknowledgements in total, per size
+MIN_CHECKPOINTS: Final = 5  #: minimum number of checkpoints per size
 SETTINGS: Final = CoordinatorSettings(interval_ms=None, timeout_ms=600_000, min_pause_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class CoordinatorCost:
     """Medians over checkpoints. Times are processor time in microseconds, so that other load does not count."""
 
     subtasks: int
@@ -74,7 +74,7 @@ def snapshot_of(checkpoint: int, subtask: SubtaskId) -> SubtaskSnapshot:
     return SubtaskSnapshot(watermark=checkpoint, keyed={"state": segments})
 
 
-class Driven:
+class DrivenCoordinator:
     """A coordinator, and the acknowledgements of its subtasks."""
 
     def __init__(self, subtasks: int) -> None:
@@ -99,7 +99,7 @@ class Driven:
         self.coordinator.handle(ManifestRecorded(1_000 * self.checkpoint + 1, CheckpointId(self.checkpoint)))
 
 
-def timed(driven: Driven) -> tuple[float, float]:
+def time_checkpoint(driven: DrivenCoordinator) -> tuple[float, float]:
     """Processor seconds for all acknowledgements of a checkpoint, and for the whole checkpoint."""
     began = time.process_time()
     driven.trigger()
@@ -120,7 +120,7 @@ def held_bytes(subtasks: int) -> int:
     """Bytes that the coordinator holds before the last acknowledgement of a checkpoint."""
     gc.collect()
     tracemalloc.start()
-    driven = Driven(subtasks)
+    driven = DrivenCoordinator(subtasks)
     driven.trigger()
     for answer in driven.answers()[:-1]:
         driven.coordinator.handle(answer)
@@ -131,15 +131,15 @@ def held_bytes(subtasks: int) -> int:
     return held
 
 
-def measure(subtasks: int, acks: int, bar: "tqdm[NoReturn]") -> Cost:
-    driven = Driven(subtasks)
-    timed(driven)  # warm-up: caches are not part of the cost of an acknowledgement
-    checkpoints = max(LEAST, acks // subtasks)
+def measure(subtasks: int, acks: int, bar: "tqdm[NoReturn]") -> CoordinatorCost:
+    driven = DrivenCoordinator(subtasks)
+    time_checkpoint(driven)  # warm-up: caches are not part of the cost of an acknowledgement
+    checkpoints = max(MIN_CHECKPOINTS, acks // subtasks)
     times = []
     for _ in range(checkpoints):
-        times.append(timed(driven))
+        times.append(time_checkpoint(driven))
         bar.update(subtasks)
-    return Cost(
+    return CoordinatorCost(
         subtasks=subtasks,
         checkpoints=checkpoints,
         ack_us=1e6 * statistics.median(acknowledged for acknowledged, _ in times) / subtasks,
@@ -148,18 +148,18 @@ def measure(subtasks: int, acks: int, bar: "tqdm[NoReturn]") -> Cost:
     )
 
 
-def measure_all(acks: int) -> list[Cost]:
-    total = sum(subtasks * max(LEAST, acks // subtasks) for subtasks in SUBTASKS)
+def measure_all(acks: int) -> list[CoordinatorCost]:
+    total = sum(subtasks * max(MIN_CHECKPOINTS, acks // subtasks) for subtasks in SUBTASK_COUNTS)
     with tqdm(total=total, unit="ack", unit_scale=True, disable=None) as bar:
-        return [measure(subtasks, acks, bar) for subtasks in SUBTASKS]
+        return [measure(subtasks, acks, bar) for subtasks in SUBTASK_COUNTS]
 
 
-def growth(costs: list[Cost]) -> float:
+def growth(costs: list[CoordinatorCost]) -> float:
     """The cost of an acknowledgement with the most subtasks, relative to the fewest."""
     return costs[-1].ack_us / costs[0].ack_us
 
 
-def report(costs: list[Cost]) -> str:
+def report(costs: list[CoordinatorCost]) -> str:
     lines = [f"{'subtasks':>9} {'acks/s':>12} {'µs per ack':>11} {'µs per subtask':>15} {'bytes per subtask':>18}"]
     lines += [
         f"{cost.subtasks:9,} {cost.acks_per_second:12,.0f} {cost.ack_us:11.2f} {cost.checkpoint_us_per_subtask:15.2f}"
@@ -174,7 +174,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.coordinator", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--acks", type=int, default=ACKS, help="acknowledgements to handle, per number of subtasks")
+    parser.add_argument(
+        "--acks", type=int, default=ACKS_PER_SIZE, help="acknowledgements to handle, per number of subtasks"
+    )
     parser.add_argument("--result", type=Path, default=RESULT, help="JSON file for the results")
     chosen = parser.parse_args(arguments)
     costs = measure_all(chosen.acks)

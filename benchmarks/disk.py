@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
-TIMES: Final = 100
+REPETITIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class DiskCost:
     """The cost of an operation, in milliseconds."""
 
     act: str
@@ -21,7 +21,7 @@ class Cost:
     p99_ms: float
 
 
-def costs(folder: Path, times: int = TIMES) -> list[Cost]:
+def costs(folder: Path, times: int = REPETITIONS) -> list[DiskCost]:
     """Write and sync files of the size of a small and a large segment, and rename files with a sync of the folder."""
     return [
         _cost("write and fsync 4 KB", lambda number: _write(folder / f"small-{number}", 4 << 10), times),
@@ -30,13 +30,13 @@ def costs(folder: Path, times: int = TIMES) -> list[Cost]:
     ]
 
 
-def _cost(act: str, do: Callable[[int], None], times: int) -> Cost:
+def _cost(act: str, do: Callable[[int], None], times: int) -> DiskCost:
     took_ms = []
     for number in range(times):
         began = time.perf_counter()
         do(number)
         took_ms.append(1000 * (time.perf_counter() - began))
-    return Cost(act=act, median_ms=float(np.median(took_ms)), p99_ms=float(np.percentile(took_ms, 99)))
+    return DiskCost(act=act, median_ms=float(np.median(took_ms)), p99_ms=float(np.percentile(took_ms, 99)))
 
 
 def _write(path: Path, nbytes: int) -> None:

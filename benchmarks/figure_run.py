@@ -5,19 +5,19 @@ import sys
 from pathlib import Path
 
 from benchmarks import protocol
-from benchmarks.figures import Plan, measurement
+from benchmarks.figures import MeasurementPlan, measurement
 
 
 def main() -> None:
     name, folder, rounds = json.loads(sys.argv[1])
-    protocol.started()
-    plan = Plan(
+    protocol.send_started()
+    plan = MeasurementPlan(
         folder=Path(folder),
         rounds=rounds,
-        step=protocol.stepped,
-        tell=lambda report: protocol.told(report.to_json()),
+        step=protocol.send_step,
+        report_partial=lambda report: protocol.send_partial_report(report.to_json()),
     )
-    protocol.reported(measurement(name).run(plan).to_json())
+    protocol.send_report(measurement(name).run(plan).to_json())
 
 
 if __name__ == "__main__":

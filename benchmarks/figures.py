@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 import msgspec
 
 #: Name -> module. A new measurement needs a line here only.
-MODULES: Final = {
+MEASUREMENT_MODULES: Final = {
     "W8": "benchmarks.intervals",
     "W9": "benchmarks.state_size",
     "W11": "benchmarks.recovery.measure",
@@ -43,7 +43,7 @@ class Figure:
     runs: tuple[float, ...] = ()
 
     @property
-    def met(self) -> bool | None:
+    def is_met(self) -> bool | None:
         """Whether the target is met; None without a target."""
         if self.at_most is None and self.at_least is None:
             return None
@@ -63,18 +63,20 @@ class Report:
     details: Mapping[str, Any] = field(default_factory=dict)  #: for latest.json and the plots
 
     def to_json(self) -> dict[str, Any]:
-        figures = [asdict(figure) | {"met": figure.met and not self.wrong} for figure in self.figures]
+        figures = [asdict(figure) | {"met": figure.is_met and not self.wrong} for figure in self.figures]
         return {"figures": figures, "lines": self.lines, "wrong": self.wrong, "details": self.details}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """The size and the folder of a measurement."""
 
     folder: Path  #: empty, on a real disk; removed afterwards
     rounds: int | None = None  #: None: the number that the targets need
     step: Callable[[str], None] = lambda text: None  #: called after each step, with its description
-    tell: Callable[[Report], None] = lambda report: None  #: called with preliminary results, which survive a failure
+    report_partial: Callable[[Report], None] = lambda report: (
+        None
+    )  #: called with preliminary results, which survive a failure
 
 
 class Measurement(Protocol):
@@ -82,13 +84,13 @@ class Measurement(Protocol):
     TIME_BOX_S: float
     STEP_S: float
 
-    def steps(self, plan: Plan) -> int: ...
-    def run(self, plan: Plan) -> Report: ...
+    def steps(self, plan: MeasurementPlan) -> int: ...
+    def run(self, plan: MeasurementPlan) -> Report: ...
 
 
 def measurement(name: str) -> Measurement:
-    return cast(Measurement, importlib.import_module(MODULES[name]))
+    return cast(Measurement, importlib.import_module(MEASUREMENT_MODULES[name]))
 
 
-def from_json(told: Mapping[str, Any]) -> Report:
+def report_from_json(told: Mapping[str, Any]) -> Report:
     return msgspec.convert(dict(told), Report)

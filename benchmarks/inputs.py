@@ -24,7 +24,7 @@ _WRITE: Final = """
 
 
 @contextmanager
-def made(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]:
+def input_files(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]:
     """A folder with a folder per system, which holds the files of its small and measured run.
 
     It is empty if the workload needs no files.
@@ -36,14 +36,14 @@ def made(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]
             write(workload, check, workload.check_rows)
             write(workload, measure, round(most * share))
             for system, rows in workload.rows.items():
-                _offer(check, folder / system, FILES)
-                _offer(measure, folder / system, FILES * rows // most)
+                _link_files(check, folder / system, FILES)
+                _link_files(measure, folder / system, FILES * rows // most)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _offer(every: Path, own: Path, count: int) -> None:
+def _link_files(every: Path, own: Path, count: int) -> None:
     """Link the first files into a folder of the same name; links share the modification times."""
     into = own / every.name
     into.mkdir(parents=True)

@@ -8,18 +8,18 @@ from typing import Final
 from benchmarks import disk
 from benchmarks.figures import Figure, Report
 from benchmarks.ratios import Ratio, ratio
-from benchmarks.slots import Run
+from benchmarks.slots import JobRun
 from benchmarks.workloads.windows import totals
 
 ALIGNED: Final = "aligned"
-STOPPED: Final = "stop-the-world"
-MODES: Final = (ALIGNED, STOPPED)
-TARGETS: Final = {1_000: 1.02, 100: 1.10}  #: interval -> maximum relative run time, aligned
-WORSE_AT_MS: Final = 100
-WORSE: Final = 1.1  #: minimum run time of stop-the-world relative to aligned
+STOP_THE_WORLD: Final = "stop-the-world"
+MODES: Final = (ALIGNED, STOP_THE_WORLD)
+MAX_TIME_RATIOS: Final = {1_000: 1.02, 100: 1.10}  #: interval -> maximum relative run time, aligned
+STOPPED_RATIO_INTERVAL_MS: Final = 100
+MIN_STOPPED_RATIO: Final = 1.1  #: minimum run time of stop-the-world relative to aligned
 
 Setting = tuple[int | None, str]  #: (interval in ms; None: no periodic checkpoints, mode)
-NONE: Final[Setting] = (None, ALIGNED)
+NO_CHECKPOINTS: Final[Setting] = (None, ALIGNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Sample:
     interval_ms: int | None
     mode: str
     rows: int
-    run: Run
+    run: JobRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class IntervalSummary:
     """The results of an interval in a mode."""
 
     interval_ms: int
@@ -48,17 +48,17 @@ class Line:
     phases_ms: dict[str, float]
 
 
-def paired(found: Sequence[Sample], one: Setting, other: Setting) -> list[tuple[Run, Run]]:
+def pair_runs(found: Sequence[Sample], one: Setting, other: Setting) -> list[tuple[JobRun, JobRun]]:
     """Pairs of runs with two settings, from the same round and group."""
     beside = {(s.round, s.group): s.run for s in found if (s.interval_ms, s.mode) == other}
     own = [s for s in found if (s.interval_ms, s.mode) == one]
     return [(s.run, beside[s.round, s.group]) for s in own if (s.round, s.group) in beside]
 
 
-def line(found: Sequence[Sample], interval_ms: int, mode: str) -> Line:
-    pairs = paired(found, (interval_ms, mode), (None, ALIGNED))
+def summarize_interval(found: Sequence[Sample], interval_ms: int, mode: str) -> IntervalSummary:
+    pairs = pair_runs(found, (interval_ms, mode), (None, ALIGNED))
     own = [run for run, _ in pairs]
-    return Line(
+    return IntervalSummary(
         interval_ms=interval_ms,
         mode=mode,
         time=ratio([(run.seconds, none.seconds) for run, none in pairs]),
@@ -70,13 +70,13 @@ def line(found: Sequence[Sample], interval_ms: int, mode: str) -> Line:
     )
 
 
-def report(found: Sequence[Sample], costs: Sequence[disk.Cost], keys: int) -> Report:
+def report(found: Sequence[Sample], costs: Sequence[disk.DiskCost], keys: int) -> Report:
     intervals = sorted({sample.interval_ms for sample in found if sample.interval_ms is not None}, reverse=True)
-    lines = [line(found, interval_ms, mode) for interval_ms in intervals for mode in MODES]
+    lines = [summarize_interval(found, interval_ms, mode) for interval_ms in intervals for mode in MODES]
     return Report(
-        figures=(*map(_figure, lines), _worse(found)),
-        lines=(_HEAD, *map(_row, lines), *map(_disk, costs)),
-        wrong=tuple(_wrong(found, keys)),
+        figures=(*map(_figure, lines), _stopped_ratio(found)),
+        lines=(_HEADER, *map(_row, lines), *map(_disk, costs)),
+        wrong=tuple(_output_errors(found, keys)),
         details={
             "lines": [asdict(each) for each in lines],
             "disk": [asdict(cost) for cost in costs],
@@ -85,40 +85,40 @@ def report(found: Sequence[Sample], costs: Sequence[disk.Cost], keys: int) -> Re
     )
 
 
-def _figure(line: Line) -> Figure:
+def _figure(line: IntervalSummary) -> Figure:
     return Figure(
         name=f"time to none, {line.interval_ms:,} ms {line.mode}",
         value=line.time.median,
         digits=3,
-        at_most=TARGETS.get(line.interval_ms) if line.mode == ALIGNED else None,
+        at_most=MAX_TIME_RATIOS.get(line.interval_ms) if line.mode == ALIGNED else None,
         low=line.time.low,
         high=line.time.high,
         runs=line.time.runs,
     )
 
 
-def _worse(found: Sequence[Sample]) -> Figure:
+def _stopped_ratio(found: Sequence[Sample]) -> Figure:
     """The ratio of stop-the-world to aligned; both have runs beside the same runs without checkpoints."""
-    pairs = paired(found, (WORSE_AT_MS, STOPPED), (WORSE_AT_MS, ALIGNED))
+    pairs = pair_runs(found, (STOPPED_RATIO_INTERVAL_MS, STOP_THE_WORLD), (STOPPED_RATIO_INTERVAL_MS, ALIGNED))
     times = ratio([(stopped.seconds, aligned.seconds) for stopped, aligned in pairs])
     return Figure(
-        name=f"time of {STOPPED} to {ALIGNED}, {WORSE_AT_MS} ms",
+        name=f"time of {STOP_THE_WORLD} to {ALIGNED}, {STOPPED_RATIO_INTERVAL_MS} ms",
         value=times.median,
         digits=3,
-        at_least=WORSE,
+        at_least=MIN_STOPPED_RATIO,
         low=times.low,
         high=times.high,
         runs=times.runs,
     )
 
 
-_HEAD: Final = (
+_HEADER: Final = (
     f"{'interval':>9}  {'mode':<14}  {'seconds':>7}  {'processor s to none':>24}  {'checkpoints':>11}"
     f"  {'ms each':>7}  {'align':>6}  {'sync':>6}  {'async':>6}"
 )
 
 
-def _row(line: Line) -> str:
+def _row(line: IntervalSummary) -> str:
     cpu = f"{line.cpu.median:.3f}"
     if line.cpu.low is not None and line.cpu.high is not None:
         cpu += f" ({line.cpu.low:.3f} to {line.cpu.high:.3f})"
@@ -129,11 +129,11 @@ def _row(line: Line) -> str:
     )
 
 
-def _disk(cost: disk.Cost) -> str:
+def _disk(cost: disk.DiskCost) -> str:
     return f"disk: {cost.act}: median {cost.median_ms:.2f} ms, p99 {cost.p99_ms:.2f} ms"
 
 
-def _wrong(found: Sequence[Sample], keys: int) -> list[str]:
+def _output_errors(found: Sequence[Sample], keys: int) -> list[str]:
     """A text for each run whose sink counted wrong totals."""
     right = {sample.rows: totals(sample.rows, keys) for sample in found}
     return [

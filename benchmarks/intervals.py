@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import disk, slots
-from benchmarks.figures import Plan, Report
-from benchmarks.interval_report import ALIGNED, MODES, STOPPED, Sample, Setting, report
-from benchmarks.slots import Run
+from benchmarks.figures import MeasurementPlan, Report
+from benchmarks.interval_report import ALIGNED, MODES, STOP_THE_WORLD, Sample, Setting, report
+from benchmarks.slots import JobRun
 from benchmarks.stop_the_world import StopTheWorld
 from benchmarks.systems.weir import window
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
-from runtime.launch.slot_pool import StandingLauncher
+from runtime.launch.slot_pool import SlotPoolLauncher
 from runtime.launch.spark import SparkLauncher
 from runtime.ports import Source
 
@@ -35,7 +35,7 @@ CALIBRATION_ROWS: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class IntervalGroup:
     """Intervals that share a run without checkpoints, and the approximate run time in seconds."""
 
     seconds: float
@@ -43,10 +43,15 @@ class Group:
 
 
 #: Long intervals need long runs, so that a run has several checkpoints; other intervals use short runs.
-GROUPS: Final = (Group(12.5, (10_000, 3_000)), Group(6.0, (1_000,)), Group(6.0, (300,)), Group(6.0, (100,)))
+INTERVAL_GROUPS: Final = (
+    IntervalGroup(12.5, (10_000, 3_000)),
+    IntervalGroup(6.0, (1_000,)),
+    IntervalGroup(6.0, (300,)),
+    IntervalGroup(6.0, (100,)),
+)
 
 
-def settings_of(group: Group, turn: int) -> list[Setting]:
+def settings_of(group: IntervalGroup, turn: int) -> list[Setting]:
     """The settings of a round; each round begins with another setting, so that none is always first."""
     every: list[Setting] = [(None, ALIGNED), *((interval, mode) for interval in group.intervals_ms for mode in MODES)]
     at = turn % len(every)
@@ -55,13 +60,13 @@ def settings_of(group: Group, turn: int) -> list[Setting]:
 
 def job(rows: int, mode: str) -> Dataflow:
     sequence: Source = SequenceSource(rows=rows, keys=KEYS)
-    source = StopTheWorld(sequence) if mode == STOPPED else sequence
+    source = StopTheWorld(sequence) if mode == STOP_THE_WORLD else sequence
     flow = Dataflow("intervals")
     window(flow.source("numbers", source)).sink("out", DiscardSink())
     return flow
 
 
-def timed(rows: int, setting: Setting, folder: Path, launcher: StandingLauncher) -> Run:
+def run_once(rows: int, setting: Setting, folder: Path, launcher: SlotPoolLauncher) -> JobRun:
     interval_ms, mode = setting
     shutil.rmtree(folder, ignore_errors=True)
     settings = CoordinatorSettings(interval_ms=interval_ms, min_pause_ms=0)
@@ -73,34 +78,36 @@ def rows_for(seconds: float, rate: float) -> int:
     return max(3, round(seconds * rate / 1e6)) * 1_000_000
 
 
-def samples(turn: int, plan: Plan, rate: float, folder: Path, launcher: StandingLauncher) -> Iterator[Sample]:
+def samples(
+    turn: int, plan: MeasurementPlan, rate: float, folder: Path, launcher: SlotPoolLauncher
+) -> Iterator[Sample]:
     """The runs of a round."""
-    for number, group in enumerate(GROUPS):
+    for number, group in enumerate(INTERVAL_GROUPS):
         rows = rows_for(group.seconds, rate)
         for interval_ms, mode in settings_of(group, turn):
-            run = timed(rows, (interval_ms, mode), folder, launcher)
+            run = run_once(rows, (interval_ms, mode), folder, launcher)
             name = "none" if interval_ms is None else f"{interval_ms:,} ms {mode}"
             plan.step(f"round {turn + 1}, {name}")
             yield Sample(round=turn, group=number, interval_ms=interval_ms, mode=mode, rows=rows, run=run)
 
 
-def steps(plan: Plan) -> int:
-    return 2 + (plan.rounds or ROUNDS) * sum(len(settings_of(group, 0)) for group in GROUPS)
+def steps(plan: MeasurementPlan) -> int:
+    return 2 + (plan.rounds or ROUNDS) * sum(len(settings_of(group, 0)) for group in INTERVAL_GROUPS)
 
 
-def run(plan: Plan) -> Report:
+def run(plan: MeasurementPlan) -> Report:
     costs = disk.costs(plan.folder)
     launcher = SparkLauncher("weir-intervals", f"local[{PARALLELISM}]")
     folder = plan.folder / "storage"
     try:
-        timed(WARM_UP_ROWS, (None, ALIGNED), folder, launcher)
+        run_once(WARM_UP_ROWS, (None, ALIGNED), folder, launcher)
         plan.step("warming up")
-        first = timed(CALIBRATION_ROWS, (None, ALIGNED), folder, launcher)
+        first = run_once(CALIBRATION_ROWS, (None, ALIGNED), folder, launcher)
         plan.step("warming up")
         found: list[Sample] = []
         for turn in range(plan.rounds or ROUNDS):
             found += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher)
-            plan.tell(report(found, costs, KEYS))
+            plan.report_partial(report(found, costs, KEYS))
     finally:
         launcher.close()
     return report(found, costs, KEYS)

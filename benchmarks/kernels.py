@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from benchmarks.systems.weir import window
-from runtime.connectors.sinks.discard import STATE, DiscardSink, totals
+from runtime.connectors.sinks.discard import STATE_NAME, DiscardSink, totals
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
@@ -26,7 +26,7 @@ from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
 
 KEYS: Final = 100_003
-READY: Final = "ready"
+READY_LINE: Final = "ready"
 _SOURCE, _SINK = OperatorId("numbers"), OperatorId("out")
 _POLL_ROWS: Final = 65_536
 _WARM_UP_ROWS: Final = 3_000_000
@@ -38,7 +38,7 @@ def job(rows: int) -> Dataflow:
     return flow
 
 
-class Driven:
+class DrivenSubtasks:
     """A subtask of each operator."""
 
     def __init__(self, job: CompiledJob, index: int) -> None:
@@ -64,12 +64,12 @@ class Driven:
                 outputs.broadcast(Watermark(watermark))
         outputs.broadcast(Watermark(MAX_WATERMARK))
 
-    def counted(self) -> dict[str, int]:
+    def sink_totals(self) -> dict[str, int]:
         """The totals of the sink's discarded rows."""
         sink = self._operators[_SINK]
         sink.prepare_snapshot_pre_barrier(1, self._outputs[_SINK])
         sink.snapshot(1)
-        rows, sums = totals(self._states[_SINK].capture(full=True).lists[STATE])
+        rows, sums = totals(self._states[_SINK].capture(full=True).lists[STATE_NAME])
         return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}}
 
     def _send(self, channel: ChannelId, message: Message) -> None:
@@ -86,7 +86,7 @@ class Driven:
 
     def _outputs_of(self, uid: OperatorId) -> Outputs:
         job = self._job
-        return Outputs(job.graph, SubtaskId(uid, self._index), self._send, job.partitioners, job.foldings)
+        return Outputs(job.graph, SubtaskId(uid, self._index), self._send, job.partitioners, job.pre_aggregations)
 
     def _context(self, uid: OperatorId) -> OperatorContext:
         graph, nothing_yet = self._job.graph, None
@@ -104,20 +104,20 @@ class Driven:
         return context
 
 
-def say(text: str) -> None:
+def write_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
     index, parallelism, rows = map(int, sys.argv[1:])
-    Driven(job(_WARM_UP_ROWS).compile(parallelism), index).run()
-    driven = Driven(job(rows).compile(parallelism), index)
-    say(READY)
+    DrivenSubtasks(job(_WARM_UP_ROWS).compile(parallelism), index).run()
+    driven = DrivenSubtasks(job(rows).compile(parallelism), index)
+    write_line(READY_LINE)
     sys.stdin.readline()
     began, worked = time.perf_counter(), time.process_time()
     driven.run()
-    say(f"{time.perf_counter() - began} {time.process_time() - worked}")
+    write_line(f"{time.perf_counter() - began} {time.process_time() - worked}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.child import ROOT
-from benchmarks.interval_report import MODES, STOPPED
+from benchmarks.interval_report import MODES, STOP_THE_WORLD
 from benchmarks.results import OWN
 from benchmarks.systems import SYSTEMS
 
@@ -32,14 +32,14 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
         figure = bars([figure for figure in entry["figures"] if figure["value"] is not None])
     if figure is None:
         return None
-    figure.suptitle(f"{name}: {entry.get('title', '')}{_but(entry)}", x=0.01, ha="left", fontsize=10)
+    figure.suptitle(f"{name}: {entry.get('title', '')}{_remarks(entry)}", x=0.01, ha="left", fontsize=10)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.lower()}.svg"
     figure.savefig(path, metadata={"Date": None})
     return path
 
 
-def _but(entry: dict[str, Any]) -> str:
+def _remarks(entry: dict[str, Any]) -> str:
     """Remarks that invalidate figures. For rates they stand beside each bar."""
     state = entry.get("state", "done")
     remarks = [*([state] if state != "done" else []), *(["wrong output"] if entry.get("wrong") else [])]
@@ -78,7 +78,7 @@ def curves(lines: Sequence[dict[str, Any]]) -> Figure:
         ends = [(own[interval]["time"]["low"], own[interval]["time"]["high"]) for interval in there]
         below = [0 if low is None else time - low for time, (low, _) in zip(times, ends, strict=True)]
         above = [0 if high is None else high - time for time, (_, high) in zip(times, ends, strict=True)]
-        colour = _PEER_COLOUR if mode == STOPPED else _OWN_COLOUR
+        colour = _PEER_COLOUR if mode == STOP_THE_WORLD else _OWN_COLOUR
         places = [1 + intervals.index(interval) for interval in there]
         axes.errorbar([0, *places], [1.0, *times], yerr=[[0, *below], [0, *above]], marker="o", capsize=3, color=colour)
         text, beside = f"{mode} {times[-1]:.2f}", (places[-1], times[-1])

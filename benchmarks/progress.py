@@ -9,7 +9,7 @@ from typing import NoReturn, Self
 
 from tqdm import tqdm
 
-_FORM = "{desc} {n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}"
+_BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}"
 
 
 class Progress:
@@ -22,12 +22,12 @@ class Progress:
     """
 
     def __init__(self, expected: Sequence[tuple[str, float]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._waiting = Counter(kind for kind, _ in expected)
+        self._remaining_steps = Counter(kind for kind, _ in expected)
         self._seconds = dict(expected)
         self._clock = clock
         self._before = clock()
-        self._bar: tqdm[NoReturn] = tqdm(total=len(expected), file=sys.stderr, bar_format=_FORM)
-        self._tell()
+        self._bar: tqdm[NoReturn] = tqdm(total=len(expected), file=sys.stderr, bar_format=_BAR_FORMAT)
+        self._show_remaining()
 
     def __enter__(self) -> Self:
         return self
@@ -36,30 +36,30 @@ class Progress:
         self._bar.close()
 
     @property
-    def left_s(self) -> float:
-        return sum(count * self._seconds[kind] for kind, count in self._waiting.items())
+    def remaining_s(self) -> float:
+        return sum(count * self._seconds[kind] for kind, count in self._remaining_steps.items())
 
-    def says(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         self._bar.set_description_str(text)
 
-    def notes(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Print a permanent line above the bar."""
         self._bar.write(text, file=sys.stderr)
 
-    def done(self, kind: str) -> None:
+    def complete_step(self, kind: str) -> None:
         """Mark a step of this kind as completed."""
         now = self._clock()
         self._seconds[kind], self._before = now - self._before, now
-        if self._waiting[kind]:
-            self._waiting[kind] -= 1
+        if self._remaining_steps[kind]:
+            self._remaining_steps[kind] -= 1
             self._bar.update()
-        self._tell()
+        self._show_remaining()
 
-    def over(self, kind: str) -> None:
+    def drop_steps(self, kind: str) -> None:
         """Drop the remaining steps of this kind."""
-        self._bar.update(self._waiting.pop(kind, 0))
+        self._bar.update(self._remaining_steps.pop(kind, 0))
         self._before = self._clock()
-        self._tell()
+        self._show_remaining()
 
-    def _tell(self) -> None:
-        self._bar.set_postfix_str(f"about {self.left_s / 60:.0f} min left")
+    def _show_remaining(self) -> None:
+        self._bar.set_postfix_str(f"about {self.remaining_s / 60:.0f} min left")

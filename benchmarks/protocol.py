@@ -63,13 +63,13 @@ class Task:
         return Path(self.folder) / f"checkpoints-{phase}"
 
 
-def task() -> Task:
+def read_task() -> Task:
     """The task given to this process on its command line."""
     _channel()
     return Task(**json.loads(sys.argv[1]))
 
 
-def checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) -> None:
+def send_checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) -> None:
     """Report the end of the small run.
 
     Args:
@@ -78,35 +78,35 @@ def checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) ->
         columns: of the output, name -> DuckDB type.
         pattern: glob of the files below the output folder.
     """
-    _say(CHECKED, rows=rows, format=format, columns=columns, pattern=pattern)
+    _send(CHECKED, rows=rows, format=format, columns=columns, pattern=pattern)
 
 
-def started() -> None:
+def send_started() -> None:
     """Report the start of the measured run; processor time counts from now on."""
-    _say(STARTED)
+    _send(STARTED)
 
 
-def measured(*, rows: int, seconds: float, rows_worked: int | None = None, **details: Any) -> None:
+def send_measured(*, rows: int, seconds: float, rows_worked: int | None = None, **details: Any) -> None:
     """Report the measured run. `rows_worked`: rows of all processor time since the start, if more than `rows`."""
-    _say(MEASURED, rows=rows, seconds=seconds, rows_worked=rows_worked or rows, details=details)
+    _send(MEASURED, rows=rows, seconds=seconds, rows_worked=rows_worked or rows, details=details)
 
 
-def stepped(text: str) -> None:
+def send_step(text: str) -> None:
     """Report a completed step of a measurement."""
-    _say(STEPPED, text=text)
+    _send(STEPPED, text=text)
 
 
-def told(report: dict[str, Any]) -> None:
+def send_partial_report(report: dict[str, Any]) -> None:
     """Report preliminary results, which stand if the measurement does not finish."""
-    _say(TOLD, report=report)
+    _send(TOLD, report=report)
 
 
-def reported(report: dict[str, Any]) -> None:
+def send_report(report: dict[str, Any]) -> None:
     """Report the final results of the measurement."""
-    _say(MEASURED, report=report)
+    _send(MEASURED, report=report)
 
 
-def event(line: str) -> dict[str, Any] | None:
+def parse_event(line: str) -> dict[str, Any] | None:
     """Parse a line of a child's output; None for a line of its log."""
     if not line.startswith(MARK):
         return None
@@ -114,7 +114,7 @@ def event(line: str) -> dict[str, Any] | None:
     return found
 
 
-def _say(name: str, **values: Any) -> None:
+def _send(name: str, **values: Any) -> None:
     channel = _channel()
     channel.write(MARK + json.dumps({"event": name, **values}) + "\n")
     channel.flush()

@@ -14,7 +14,7 @@ OWN: Final = "weir"
 
 
 @dataclass(kw_only=True)
-class Measurement:
+class RateMeasurement:
     """The runs of a system on a workload. `state`: "done", "not run", "missing", "did not finish" or "failed"."""
 
     unit: str
@@ -32,7 +32,7 @@ class Measurement:
         return statistics.median(self.runs) if self.runs else None
 
     @property
-    def verified(self) -> bool:
+    def is_verified(self) -> bool:
         return self.differences == 0 and not self.miscounted
 
     @property
@@ -46,7 +46,7 @@ class Measurement:
         self.runs.append(rows / seconds)
         self.cpu_seconds.append(cpu_seconds)
 
-    def lose(self, state: str) -> None:
+    def add_lost_run(self, state: str) -> None:
         """Record a run without a result."""
         self.lost.append(state)
         if not self.runs:
@@ -57,7 +57,7 @@ class Measurement:
             "rate": self.rate,
             "unit": self.unit,
             "runs": self.runs,
-            "verified": self.verified,
+            "verified": self.is_verified,
             "totals_verified": self.miscounted == [],
             "state": self.state,
             "lost": self.lost,
@@ -67,16 +67,16 @@ class Measurement:
         }
 
 
-def ratio_to_best_peer(systems: Mapping[str, Measurement]) -> float | None:
+def ratio_to_best_peer(systems: Mapping[str, RateMeasurement]) -> float | None:
     """Weir's rate over the best rate of a peer, both with correct output; None if either is missing."""
     own = systems.get(OWN)
-    if own is None or own.rate is None or not own.verified:
+    if own is None or own.rate is None or not own.is_verified:
         return None
-    peers = [m.rate for name, m in systems.items() if name != OWN and m.rate is not None and m.verified]
+    peers = [m.rate for name, m in systems.items() if name != OWN and m.rate is not None and m.is_verified]
     return own.rate / max(peers) if peers else None
 
 
-def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
+def entry(title: str, systems: Mapping[str, RateMeasurement]) -> dict[str, Any]:
     """The entry in latest.json of a workload whose result is a rate per system."""
     return {
         "title": title,
@@ -86,7 +86,7 @@ def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figured:
+class FigureResult:
     """A measurement whose result is figures. `state`: "done", "did not finish", "failed" or "interrupted".
 
     If it is not done, `report` is the last preliminary report.
@@ -97,7 +97,7 @@ class Figured:
     report: Report | None = None
 
     @property
-    def right(self) -> bool:
+    def is_right(self) -> bool:
         return self.state == "done" and self.report is not None and not self.report.wrong
 
     def to_json(self) -> dict[str, Any]:
@@ -127,10 +127,10 @@ def load_average() -> str:
     return " ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
-def all_right(results: Iterable[Mapping[str, Measurement]]) -> bool:
+def all_right(results: Iterable[Mapping[str, RateMeasurement]]) -> bool:
     """Whether all results are correct and Weir has a result for every run."""
     for systems in results:
-        if any(m.state == "done" and not m.verified for m in systems.values()):
+        if any(m.state == "done" and not m.is_verified for m in systems.values()):
             return False
         if OWN in systems and (systems[OWN].state != "done" or systems[OWN].lost):
             return False

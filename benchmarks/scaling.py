@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import kernels, slots
-from benchmarks.figures import Figure, Plan, Report
+from benchmarks.figures import Figure, MeasurementPlan, Report
 from benchmarks.ratios import Ratio, ratio
 from benchmarks.workloads.windows import totals
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.launch.slot_pool import StandingLauncher
+from runtime.launch.slot_pool import SlotPoolLauncher
 from runtime.launch.spark import SparkLauncher
 
 TITLE: Final = "one slot against two on tumbling windows (W2), beside the bare operators"
@@ -27,13 +27,13 @@ ROUNDS: Final = 5
 CORES: Final = 2
 CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
 WARM_UP_ROWS: Final = 20_000_000
-SECONDS: Final = 10.0  #: approximate run time with one slot
-GAIN: Final = 1.6
-SHARE: Final = 0.9
+TARGET_SECONDS: Final = 10.0  #: approximate run time with one slot
+MIN_GAIN: Final = 1.6
+MIN_GAIN_SHARE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class RunTime:
     """The times of a run."""
 
     seconds: float
@@ -44,11 +44,11 @@ class Took:
 class Round:
     """Times for the same rows, by number of slots or processes."""
 
-    weir: dict[int, Took]
-    bare: dict[int, Took]
+    weir: dict[int, RunTime]
+    bare: dict[int, RunTime]
 
 
-def bare(parallelism: int, rows: int) -> Took:
+def bare(parallelism: int, rows: int) -> RunTime:
     """Run the bare operators in `parallelism` processes that begin together, until the last has finished."""
     processes = [
         subprocess.Popen(
@@ -60,7 +60,7 @@ def bare(parallelism: int, rows: int) -> Took:
         for index in range(parallelism)
     ]
     for process in processes:
-        assert _line(process) == kernels.READY, "the first line is the ready line"
+        assert _line(process) == kernels.READY_LINE, "the first line is the ready line"
     for process in processes:
         assert process.stdin is not None, "stdin is a pipe"
         process.stdin.write("\n")
@@ -68,7 +68,7 @@ def bare(parallelism: int, rows: int) -> Took:
     told = [tuple(map(float, _line(process).split())) for process in processes]
     for process in processes:
         process.wait()
-    return Took(seconds=max(seconds for seconds, _ in told), cpu_seconds=sum(used for _, used in told))
+    return RunTime(seconds=max(seconds for seconds, _ in told), cpu_seconds=sum(used for _, used in told))
 
 
 def _line(process: "subprocess.Popen[str]") -> str:
@@ -76,48 +76,48 @@ def _line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-class Slots:
+class SlotRuns:
     """Runs W2 on Spark slots, and compares its totals with the expected totals."""
 
-    def __init__(self, folder: Path, launcher: StandingLauncher) -> None:
+    def __init__(self, folder: Path, launcher: SlotPoolLauncher) -> None:
         self._folder, self._launcher = folder, launcher
         self.wrong: list[str] = []
 
-    def took(self, parallelism: int, rows: int) -> Took:
+    def run(self, parallelism: int, rows: int) -> RunTime:
         shutil.rmtree(self._folder, ignore_errors=True)
         run = slots.run(kernels.job(rows), parallelism, self._launcher, str(self._folder), CHECKPOINTS)
         right = totals(rows, kernels.KEYS)
         for name, value in right.items():
             if run.counted.get(name) != value:
                 self.wrong.append(f"{parallelism} slots: {name} is {run.counted.get(name)}, not {value}")
-        return Took(seconds=run.seconds, cpu_seconds=run.cpu_seconds)
+        return RunTime(seconds=run.seconds, cpu_seconds=run.cpu_seconds)
 
 
-def steps(plan: Plan) -> int:
+def steps(plan: MeasurementPlan) -> int:
     return 2 + 4 * (plan.rounds or ROUNDS)
 
 
-def run(plan: Plan) -> Report:
+def run(plan: MeasurementPlan) -> Report:
     launcher = SparkLauncher("weir-scaling", f"local[{CORES}]")
-    weir = Slots(plan.folder / "storage", launcher)
+    weir = SlotRuns(plan.folder / "storage", launcher)
     try:
         for parallelism in (CORES, 1):
-            warm = weir.took(parallelism, WARM_UP_ROWS)
+            warm = weir.run(parallelism, WARM_UP_ROWS)
             plan.step("warming up")
-        rows = max(3, round(SECONDS * WARM_UP_ROWS / warm.seconds / 1e6)) * 1_000_000
+        rows = max(3, round(TARGET_SECONDS * WARM_UP_ROWS / warm.seconds / 1e6)) * 1_000_000
         found: list[Round] = []
         for turn in range(plan.rounds or ROUNDS):
-            found.append(measured(turn, rows, weir.took, bare, plan.step))
-            plan.tell(report(found, rows, weir.wrong))
+            found.append(measure_round(turn, rows, weir.run, bare, plan.step))
+            plan.report_partial(report(found, rows, weir.wrong))
     finally:
         launcher.close()
     return report(found, rows, weir.wrong)
 
 
-Run = Callable[[int, int], Took]
+Run = Callable[[int, int], RunTime]
 
 
-def measured(turn: int, rows: int, weir: Run, bare: Run, step: Callable[[str], None]) -> Round:
+def measure_round(turn: int, rows: int, weir: Run, bare: Run, step: Callable[[str], None]) -> Round:
     """Run each setting once; every second round reverses the order, so that none is always first."""
     found = Round(weir={}, bare={})
     order = [(found.weir, weir, 1), (found.weir, weir, CORES), (found.bare, bare, 1), (found.bare, bare, CORES)]
@@ -133,9 +133,9 @@ def report(found: Sequence[Round], rows: int, wrong: Sequence[str]) -> Report:
     share = ratio([(one / two, alone / both) for (one, two), (alone, both) in zip(gains, bare_gains, strict=True)])
     return Report(
         figures=(
-            _figure("two slots to one", ratio(gains), GAIN),
+            _figure("two slots to one", ratio(gains), MIN_GAIN),
             _figure("two processes of bare operators to one", ratio(bare_gains)),
-            _figure("gain of the slots to that of the bare operators", share, SHARE),
+            _figure("gain of the slots to that of the bare operators", share, MIN_GAIN_SHARE),
         ),
         lines=(_rates("slots", weir, rows), _rates("bare operators", bare, rows)),
         wrong=tuple(wrong),
@@ -149,7 +149,7 @@ def _figure(name: str, found: Ratio, at_least: float | None = None) -> Figure:
     )
 
 
-def _rates(name: str, every: Sequence[dict[int, Took]], rows: int) -> str:
+def _rates(name: str, every: Sequence[dict[int, RunTime]], rows: int) -> str:
     told = []
     for count in (1, CORES):
         rate = rows / statistics.median(took[count].seconds for took in every) / 1e6

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psutil
 
-from runtime.connectors.sinks.discard import STATE, totals
+from runtime.connectors.sinks.discard import STATE_NAME, totals
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.job.restart_strategy import NoRestart
@@ -24,16 +24,16 @@ from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.launch.slot_pool import StandingLauncher
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.launch.slot_pool import SlotPoolLauncher
 from runtime.master.job_master import JobMaster, MasterConfig
-from runtime.run_store import Completed
+from runtime.run_store import CompletedCheckpoint
 
 PHASES: Final = ("start_delay", "alignment", "sync", "async")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class JobRun:
     """The measurements of a job from start to end."""
 
     seconds: float
@@ -45,7 +45,7 @@ class Run:
     counted: dict[str, int]  #: totals of a counting sink; empty for other sinks
 
 
-class _Records(MemoryRecords):
+class _TimedRunStore(MemoryRunStore):
     """Records the times of "running" and of the last record, and the processor time between them."""
 
     running_at = recorded_at = cpu_seconds = 0.0
@@ -59,12 +59,12 @@ class _Records(MemoryRecords):
             self.running_at = time.monotonic()
         return super().change_state(event, failure, savepoint)
 
-    def record_completed(self, completed: Completed) -> bool:
+    def record_checkpoint(self, completed: CompletedCheckpoint) -> bool:
         self.recorded_at = time.monotonic()
         manifest = completed.manifest
         if len(manifest.finished_operators()) == len(manifest.operators):  # the last checkpoint: workers still live
             self.cpu_seconds = sum(used - self._before.get(pid, 0.0) for pid, used in _cpu_seconds().items())
-        return super().record_completed(completed)
+        return super().record_checkpoint(completed)
 
 
 def _cpu_seconds() -> dict[int, float]:
@@ -79,14 +79,14 @@ def _cpu_seconds() -> dict[int, float]:
 
 
 def run(
-    flow: Dataflow, parallelism: int, launcher: StandingLauncher, storage: str, settings: CoordinatorSettings
-) -> Run:
+    flow: Dataflow, parallelism: int, launcher: SlotPoolLauncher, storage: str, settings: CoordinatorSettings
+) -> JobRun:
     """Run the job to its end. Counts the rows that a discarding sink named "out" has received.
 
     Raises:
         WeirError: the job did not finish.
     """
-    records = _Records()
+    records = _TimedRunStore()
     config = MasterConfig(
         job_id=flow.name,
         token=records.token,
@@ -99,27 +99,27 @@ def run(
     JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run()
     if records.state is not RunState.FINISHED:
         raise WeirError(f"the job ended as {records.state}: {records.failure}")
-    return Run(
+    return JobRun(
         seconds=records.recorded_at - records.running_at,
         cpu_seconds=records.cpu_seconds,
         checkpoints=len(records.completed),
         failed=sum(report.reason is not None for report in records.reports),
         checkpoint_ms=statistics.median(each.at - each.manifest.triggered_at for each in records.completed),
-        phases_ms={phase: statistics.median(_longest(c, phase) for c in records.completed) for phase in PHASES},
-        counted=_counted(records.completed),
+        phases_ms={phase: statistics.median(_max_phase_ms(c, phase) for c in records.completed) for phase in PHASES},
+        counted=_sink_totals(records.completed),
     )
 
 
-def _counted(every: Sequence[Completed]) -> dict[str, int]:
+def _sink_totals(every: Sequence[CompletedCheckpoint]) -> dict[str, int]:
     """The totals of the sink's discarded rows, from the manifests."""
     last: dict[int, SubtaskSnapshot] = {}
     for completed in every:
         out = completed.manifest.operators.get(OperatorId("out"))
         last |= {} if out is None else out.subtasks
-    entries = [entry for snapshot in last.values() for entry in snapshot.lists.get(STATE, ())]
+    entries = [entry for snapshot in last.values() for entry in snapshot.lists.get(STATE_NAME, ())]
     rows, sums = totals(entries)
     return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}} if entries else {}
 
 
-def _longest(completed: Completed, phase: str) -> float:
+def _max_phase_ms(completed: CompletedCheckpoint, phase: str) -> float:
     return max(float(operator[f"max_{phase}_ms"]) for operator in completed.operators)

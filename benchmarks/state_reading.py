@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.figures import Figure, Plan, Report
+from benchmarks.figures import Figure, MeasurementPlan, Report
 from benchmarks.state_size import COLUMNS, MB, STATEFUL, VALUE_BYTES, Case, job
 from spark_jobs.savepoints.writer import SavepointWriter
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state_rows import OWN_COLUMNS
+from spark_jobs.state_rows import IDENTITY_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,11 +38,11 @@ class Read:
     key_s: float
 
 
-def steps(plan: Plan) -> int:
+def steps(plan: MeasurementPlan) -> int:
     return 1 + (plan.rounds or ROUNDS)
 
 
-def run(plan: Plan, megabytes: int = MEGABYTES) -> Report:
+def run(plan: MeasurementPlan, megabytes: int = MEGABYTES) -> Report:
     keys = Case(form="columns", megabytes=megabytes, checkpoints=0, interval_ms=0).keys
     settings = SparkSettings.for_batch("bench state", cores=CORES)
     settings = replace(settings, driver_memory=MEMORY, shuffle_partitions=CORES, scratch_dir=str(plan.folder / "spark"))
@@ -78,7 +78,7 @@ def state_frame(spark: "SparkSession", savepoint: str) -> "DataFrame":
 
 def value_columns(frame: "DataFrame") -> list[str]:
     """The names of the value columns, in order."""
-    return [name for name in frame.columns if name not in (*OWN_COLUMNS, _KEY)]
+    return [name for name in frame.columns if name not in (*IDENTITY_COLUMNS, _KEY)]
 
 
 def checksums(frame: "DataFrame") -> list[int]:

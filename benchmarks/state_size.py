@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.figures import Figure, Plan, Report
+from benchmarks.figures import Figure, MeasurementPlan, Report
 from runtime.connectors.sinks.discard import DiscardSink
-from runtime.core.checkpoint.statistics import spread
+from runtime.core.checkpoint.statistics import distribution
 from runtime.core.job.restart_strategy import NoRestart
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow, Stream
@@ -29,7 +29,7 @@ from runtime.operators.aggregates import Sum
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.ports import OperatorContext, SourceReader
-from runtime.run_store import Completed
+from runtime.run_store import CompletedCheckpoint
 from runtime.state.index.hashing import mix
 
 TITLE: Final = "checkpoint time against the size of the state, 1 % of the keys changed between checkpoints"
@@ -43,8 +43,8 @@ ROUNDS_PER_STATE: Final = 100  #: so a round changes 1 % of the keys
 POSITION: Final = "changed"
 STATEFUL: Final = "state"
 
-MOST_MS: Final = 1_000.0  #: target for the p99 of checkpoints of the largest state
-MOST_SYNC_MS: Final = 20.0
+MAX_P99_MS: Final = 1_000.0  #: target for the p99 of checkpoints of the largest state
+MAX_SYNC_P99_MS: Final = 20.0
 MB: Final = 1_000_000
 
 _STRIDE: Final = 2_654_435_761  #: spreads the keys that change together over the whole state
@@ -102,32 +102,32 @@ class ChangingSource:
 class ChangingReader(SourceReader):
     def __init__(self, source: ChangingSource) -> None:
         self._source = source
-        self._given = 0  #: emitted rows, including the rounds after the fill
-        self._may_give = 0  #: limit of `_given` before the next snapshot
+        self._emitted_rows = 0  #: emitted rows, including the rounds after the fill
+        self._emit_limit = 0  #: limit of `_given` before the next snapshot
 
     def open(self, context: OperatorContext) -> None:
         self._state = context.state.list_state(POSITION)
-        self._mine = self._may_give = self._source.keys // context.parallelism
+        self._mine = self._emit_limit = self._source.keys // context.parallelism
         self._first = self._mine * context.index
         self._round = self._mine // ROUNDS_PER_STATE
         self._end = self._mine + self._round * self._source.rounds
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        count = min(max_rows, self._may_give - self._given)
+        count = min(max_rows, self._emit_limit - self._emitted_rows)
         if not count:
             return None
-        numbers = np.arange(self._given, self._given + count)
-        self._given += count
-        return _rows(self._first + numbers * _STRIDE % self._mine, self._given, self._source.columns)
+        numbers = np.arange(self._emitted_rows, self._emitted_rows + count)
+        self._emitted_rows += count
+        return _rows(self._first + numbers * _STRIDE % self._mine, self._emitted_rows, self._source.columns)
 
     @property
     def exhausted(self) -> bool:
-        return self._given >= self._end
+        return self._emitted_rows >= self._end
 
     def snapshot(self, checkpoint: int) -> None:
-        if self._given == self._may_give:
-            self._may_give = min(self._end, self._given + self._round)
-        self._state.replace([self._given - self._mine])
+        if self._emitted_rows == self._emit_limit:
+            self._emit_limit = min(self._end, self._emitted_rows + self._round)
+        self._state.replace([self._emitted_rows - self._mine])
 
 
 def _rows(keys: npt.NDArray[np.int64], salt: int, columns: int) -> pa.RecordBatch:
@@ -139,7 +139,7 @@ def _rows(keys: npt.NDArray[np.int64], salt: int, columns: int) -> pa.RecordBatc
     return pa.RecordBatch.from_pydict({"key": pa.array(keys), **values})
 
 
-class Remember(KeyedProcessFunction):
+class StoreValue(KeyedProcessFunction):
     """Stores a value of 100 bytes per key."""
 
     def open(self, context: ProcessContext) -> None:
@@ -163,14 +163,14 @@ def _stateful(rows: Stream, case: Case) -> Stream:
     keyed = rows.key_by("key")
     if case.form == "columns":
         return keyed.aggregate(STATEFUL, {f"sum{column}": Sum(f"v{column}") for column in range(COLUMNS)})
-    return keyed.process(STATEFUL, Remember, pa.schema([("key", pa.int64())]))
+    return keyed.process(STATEFUL, StoreValue, pa.schema([("key", pa.int64())]))
 
 
 # ---------------------------------------------------------------- measuring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class CheckpointCost:
     """The cost of a checkpoint; 1 % of the keys have changed since its predecessor."""
 
     duration_ms: float
@@ -182,31 +182,35 @@ class Cost:
     changed_bytes: int
 
 
-def measured(case: Case, folder: Path) -> list[Cost]:
+def measure_case(case: Case, folder: Path) -> list[CheckpointCost]:
     """The costs of the checkpoints after the fill, in order."""
     settings = CoordinatorSettings(interval_ms=case.interval_ms, min_pause_ms=0)
     flow, storage = job(case), str(folder)
     records = run_local(flow, parallelism=PARALLELISM, storage=storage, settings=settings, restart=NoRestart())
     return [
-        _cost(after, _files(after) - _files(before), VALUE_BYTES * (sum(_changed(after)) - sum(_changed(before))))
+        _cost(
+            after,
+            _files(after) - _files(before),
+            VALUE_BYTES * (sum(_changed_rows(after)) - sum(_changed_rows(before))),
+        )
         for before, after in pairwise(records.completed)
-        if min(_changed(before), default=-1) >= 0 and sum(_changed(before)) != sum(_changed(after))
+        if min(_changed_rows(before), default=-1) >= 0 and sum(_changed_rows(before)) != sum(_changed_rows(after))
     ]
 
 
-def _changed(completed: Completed) -> list[int]:
+def _changed_rows(completed: CompletedCheckpoint) -> list[int]:
     """By source subtask, the number of rows emitted after the fill; negative during the fill."""
     subtasks = completed.manifest.operators["changes"].subtasks.values()
     return [number for subtask in subtasks for number in subtask.lists[POSITION]]
 
 
-def _files(completed: Completed) -> set[str]:
+def _files(completed: CompletedCheckpoint) -> set[str]:
     return {segment.path for segment in completed.manifest.segments()}
 
 
-def _cost(completed: Completed, fresh: set[str], changed_bytes: int) -> Cost:
+def _cost(completed: CompletedCheckpoint, fresh: set[str], changed_bytes: int) -> CheckpointCost:
     (stateful,) = (row for row in completed.operators if row["uid"] == STATEFUL)
-    return Cost(
+    return CheckpointCost(
         duration_ms=completed.at - completed.manifest.triggered_at,
         sync_ms=stateful["max_sync_ms"],
         async_ms=stateful["max_async_ms"],
@@ -232,44 +236,46 @@ def disk_rate(folder: Path) -> float:
 # ---------------------------------------------------------------- reporting
 
 
-def steps(plan: Plan) -> int:
+def steps(plan: MeasurementPlan) -> int:
     return len(CASES)
 
 
-def run(plan: Plan) -> Report:
+def run(plan: MeasurementPlan) -> Report:
     figures, lines, details = [], [], []
     for case in CASES:
         folder = plan.folder / case.name.replace(", ", "-").replace(" ", "")
         folder.mkdir()
         rate = disk_rate(folder)
         chosen = case if plan.rounds is None else Case(**{**_fields(case), "checkpoints": plan.rounds})
-        costs = measured(chosen, folder)
+        costs = measure_case(chosen, folder)
         shutil.rmtree(folder)  # several gigabytes for the largest state
         figures += _figures(case, costs)
         lines.append(_line(case, costs, rate))
         details.append({"case": case.name, "disk_bytes_per_s": rate, "checkpoints": [_fields(cost) for cost in costs]})
         plan.step(case.name)
         found = Report(figures=tuple(figures), lines=tuple(lines), details={"cases": list(details)})
-        plan.tell(found)
+        plan.report_partial(found)
     return found
 
 
-def _figures(case: Case, costs: Sequence[Cost]) -> list[Figure]:
+def _figures(case: Case, costs: Sequence[CheckpointCost]) -> list[Figure]:
     largest = case.megabytes == max(each.megabytes for each in CASES)
-    duration, sync = spread([cost.duration_ms for cost in costs]), spread([cost.sync_ms for cost in costs])
+    duration, sync = distribution([cost.duration_ms for cost in costs]), distribution([cost.sync_ms for cost in costs])
     factor = sum(cost.written_bytes for cost in costs) / sum(cost.changed_bytes for cost in costs)
-    p99 = MOST_MS if largest else None
+    p99 = MAX_P99_MS if largest else None
     return [
         Figure(name=f"{case.name}: checkpoint, p99", value=duration.p99, unit="ms", digits=0, at_most=p99),
-        Figure(name=f"{case.name}: synchronous part, p99", value=sync.p99, unit="ms", digits=1, at_most=MOST_SYNC_MS),
+        Figure(
+            name=f"{case.name}: synchronous part, p99", value=sync.p99, unit="ms", digits=1, at_most=MAX_SYNC_P99_MS
+        ),
         Figure(name=f"{case.name}: bytes written per byte changed", value=factor, unit="times", digits=1),
     ]
 
 
-def _line(case: Case, costs: Sequence[Cost], rate: float) -> str:
-    duration = spread([cost.duration_ms for cost in costs])
-    sync = spread([cost.sync_ms for cost in costs])
-    written = spread([cost.written_bytes / MB for cost in costs])
+def _line(case: Case, costs: Sequence[CheckpointCost], rate: float) -> str:
+    duration = distribution([cost.duration_ms for cost in costs])
+    sync = distribution([cost.sync_ms for cost in costs])
+    written = distribution([cost.written_bytes / MB for cost in costs])
     return (
         f"{case.name}: {len(costs)} checkpoints, p50 {duration.p50:.0f} ms, most {duration.most:.0f} ms;"
         f" synchronous p50 {sync.p50:.1f} ms, most {sync.most:.1f} ms;"

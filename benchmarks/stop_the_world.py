@@ -30,14 +30,14 @@ class StopTheWorld:
     def guarantee(self) -> str:
         return self.source.guarantee
 
-    def reader(self) -> "StandingReader":
-        return StandingReader(self.source.reader())
+    def reader(self) -> "StoppedReader":
+        return StoppedReader(self.source.reader())
 
     def check(self) -> None:
         self.source.check()
 
 
-class StandingReader(SourceReader):
+class StoppedReader(SourceReader):
     def __init__(self, reader: SourceReader) -> None:
         self._reader = reader
         self._stopped_for: int | None = None

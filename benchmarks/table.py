@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 from benchmarks.figures import Figure
-from benchmarks.results import OWN, Figured, Measurement, ratio_to_best_peer
+from benchmarks.results import OWN, FigureResult, RateMeasurement, ratio_to_best_peer
 from benchmarks.systems import SYSTEMS
 from benchmarks.workload import Workload
 
 _HEAD = ("", "system", "rec/s", "runs", "rec/cpu-s", "Weir is", "output")
 
 
-def render(results: Mapping[str, Mapping[str, Measurement]], workloads: Mapping[str, Workload]) -> str:
+def render(results: Mapping[str, Mapping[str, RateMeasurement]], workloads: Mapping[str, Workload]) -> str:
     """A block per workload; its last line has the ratio to the fastest peer and the target."""
     lines: list[tuple[str, ...]] = [_HEAD]
     for name, systems in results.items():
@@ -19,10 +19,10 @@ def render(results: Mapping[str, Mapping[str, Measurement]], workloads: Mapping[
         lines.append(("", _verdict(systems, workloads[name])))
         lines += [("", beside) for beside in _beside(workloads[name], results)]
     widths = [max(len(line[i]) for line in lines if len(line) == len(_HEAD)) for i in range(len(_HEAD))]
-    return "\n".join(_padded(line, [max(widths[0], 11), *widths[1:]]) for line in lines)
+    return "\n".join(_pad(line, [max(widths[0], 11), *widths[1:]]) for line in lines)
 
 
-def _row(system: str, measured: Measurement, systems: Mapping[str, Measurement]) -> tuple[str, ...]:
+def _row(system: str, measured: RateMeasurement, systems: Mapping[str, RateMeasurement]) -> tuple[str, ...]:
     title = SYSTEMS[system].title
     if measured.rate is None:
         return ("", title, measured.state, "", "", "", "")
@@ -41,12 +41,12 @@ def _row(system: str, measured: Measurement, systems: Mapping[str, Measurement])
     )
 
 
-def _output(measured: Measurement) -> str:
+def _output(measured: RateMeasurement) -> str:
     lost = f"; {len(measured.lost)} of {len(measured.lost) + len(measured.runs)} runs lost" if measured.lost else ""
-    return _compared(measured) + lost
+    return _comparison(measured) + lost
 
 
-def _compared(measured: Measurement) -> str:
+def _comparison(measured: RateMeasurement) -> str:
     if measured.differences is None:
         return "not compared"
     if measured.differences:
@@ -56,20 +56,20 @@ def _compared(measured: Measurement) -> str:
     return "right" if measured.miscounted is None else "right, totals too"
 
 
-def _verdict(systems: Mapping[str, Measurement], workload: Workload) -> str:
+def _verdict(systems: Mapping[str, RateMeasurement], workload: Workload) -> str:
     """The ratio to the best peer, with its target. Names the peers without a correct result: one could be the best."""
     ratio, target = ratio_to_best_peer(systems), workload.target
     wanted = "no target" if target is None else f"target {target:g}x"
     if ratio is None:
         return f"no ratio to a peer ({wanted})"
-    met = "" if target is None else f": {_met(ratio >= target)}"
+    met = "" if target is None else f": {_met_text(ratio >= target)}"
     peers = [name for name in workload.rows if name != OWN]
-    without = [name for name in peers if name not in systems or not systems[name].runs or not systems[name].verified]
+    without = [name for name in peers if name not in systems or not systems[name].runs or not systems[name].is_verified]
     beside = f", without {', '.join(SYSTEMS[name].title for name in without)}" if without else ""
     return f"{ratio:.1f}x the best peer{beside} ({wanted}{met})"
 
 
-def _beside(workload: Workload, results: Mapping[str, Mapping[str, Measurement]]) -> list[str]:
+def _beside(workload: Workload, results: Mapping[str, Mapping[str, RateMeasurement]]) -> list[str]:
     """The ratio to Weir's rate in another workload, if the workload has such a target."""
     if workload.beside is None:
         return []
@@ -78,10 +78,10 @@ def _beside(workload: Workload, results: Mapping[str, Mapping[str, Measurement]]
     if own is None or there is None or own.rate is None or there.rate is None:
         return [f"no ratio to {other} (target {least:.2f}x)"]
     ratio = own.rate / there.rate
-    return [f"{ratio:.2f}x the rate of {other} (target {least:.2f}x: {_met(ratio >= least)})"]
+    return [f"{ratio:.2f}x the rate of {other} (target {least:.2f}x: {_met_text(ratio >= least)})"]
 
 
-def render_figures(found: Mapping[str, Figured]) -> str:
+def render_figures(found: Mapping[str, FigureResult]) -> str:
     """A block per measurement: its figures with their targets, then explanations."""
     names = [figure.name for one in found.values() if one.report is not None for figure in one.report.figures]
     width = max(map(len, names), default=0)
@@ -114,18 +114,18 @@ def _target(figure: Figure, is_right: bool) -> str:
         for word, limit in (("at least", figure.at_least), ("at most", figure.at_most))
         if limit is not None
     ]
-    return f"target {' and '.join(wanted)}: {_met(is_right and bool(figure.met))}" if wanted else ""
+    return f"target {' and '.join(wanted)}: {_met_text(is_right and bool(figure.is_met))}" if wanted else ""
 
 
 def _number(figure: Figure, value: float) -> str:
     return f"{value:,.{figure.digits}f}"
 
 
-def _met(met: bool) -> str:
+def _met_text(met: bool) -> str:
     return "met" if met else "missed"
 
 
-def _padded(line: tuple[str, ...], widths: list[int]) -> str:
+def _pad(line: tuple[str, ...], widths: list[int]) -> str:
     if len(line) < len(_HEAD):
         return f"{line[0]:<{widths[0]}}  {line[1]}".rstrip()
     left = f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}"

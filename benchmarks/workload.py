@@ -62,7 +62,7 @@ class Workload:
     disorder_ms: int = 0
     absent: Mapping[str, str] = field(default_factory=dict)
 
-    def miscounted(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
+    def count_errors(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
         """Differences between the totals of a run's sink and the expected totals; None if either is unknown."""
         if self.totals is None or "rows_out" not in details:
             return None

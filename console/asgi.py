@@ -18,7 +18,7 @@ _django = get_asgi_application()
 async def application(scope: Any, receive: Any, send: Any) -> None:
     """Answer 413 if Content-Length exceeds the limit; disconnect a client whose body grows beyond it."""
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if _announced_bytes(scope) > limit:
+    if _content_length(scope) > limit:
         await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
         await send({"type": "http.response.body", "body": f"The request body exceeds {limit} bytes.\n".encode()})
         return
@@ -33,6 +33,6 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await _django(scope, receive_limited, send)
 
 
-def _announced_bytes(scope: Any) -> int:
+def _content_length(scope: Any) -> int:
     given = dict(scope.get("headers", ())).get(b"content-length", b"0")
     return int(given) if given.isdigit() else 0

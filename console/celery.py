@@ -24,16 +24,16 @@ app.autodiscover_tasks()
 _shutting_down = mmap.mmap(-1, 1)
 
 
-def shutting_down() -> bool:
+def is_shutting_down() -> bool:
     """Whether the worker of this process was asked to shut down."""
     return _shutting_down[0] == 1
 
 
 @worker_shutting_down.connect
-def _remember_shutdown(**_: Any) -> None:
+def _on_worker_shutting_down(**_: Any) -> None:
     _shutting_down[0] = 1
 
 
 @setup_logging.connect
-def _use_django_logging(**_: Any) -> None:
+def _on_setup_logging(**_: Any) -> None:
     logging.config.dictConfig(settings.LOGGING)

@@ -18,10 +18,10 @@ from typing import IO, Self
 
 import psutil
 
-_KILL_PATIENCE_S = 10.0
+_KILL_TIMEOUT_S = 10.0
 _TAIL_BYTES = 8192
 #: Lines that a JVM and Spark write at every start.
-_STARTUP = re.compile(
+_STARTUP_LINES = re.compile(
     r"^WARNING: Using incubator modules: "
     r"|^Using Spark's default log4j profile: "
     r"|^Setting (?:default|Spark) log level to "
@@ -101,7 +101,7 @@ class Child:
             start = self._log_start if self._log_start <= end else 0  # the log was rotated meanwhile
             log.seek(max(start, end - _TAIL_BYTES))
             written = log.read().decode(errors="replace").splitlines()
-        return [line for line in written if not _STARTUP.search(line)][-lines:]
+        return [line for line in written if not _STARTUP_LINES.search(line)][-lines:]
 
 
 def describe_exit(code: int) -> str:
@@ -115,8 +115,8 @@ def describe_exit(code: int) -> str:
 
 
 def _kill_session(session: int) -> None:
-    deadline = time.monotonic() + _KILL_PATIENCE_S
-    while (members := list(_living(session))) and time.monotonic() < deadline:
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while (members := list(_session_members(session))) and time.monotonic() < deadline:
         for pid in members:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -125,7 +125,7 @@ def _kill_session(session: int) -> None:
         time.sleep(0.01)
 
 
-def _living(session: int) -> Iterator[int]:
+def _session_members(session: int) -> Iterator[int]:
     for pid in psutil.pids():
         try:
             if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

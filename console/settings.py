@@ -18,12 +18,12 @@ from kombu import Exchange, Queue
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from runtime.core.snapshot.manifest_codec import keys_of
+from runtime.core.snapshot.manifest_codec import parse_keys
 
 # ---------------------------------------------------------------- environment readers
 
 
-def required(name: str) -> str:
+def require(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
         raise ImproperlyConfigured(f"{name} is not set; `make up` writes every variable to var/run/env")
@@ -54,7 +54,7 @@ def names(name: str, default: str) -> list[str]:
 
 def postgres(name: str) -> dict[str, Any]:
     """A libpq URL, over TCP or a unix socket (`postgresql://user@/db?host=/folder`)."""
-    url = required(name)
+    url = require(name)
     if not url.startswith(("postgresql://", "postgres://")):
         raise ImproperlyConfigured(f"{name} must begin with postgresql://; there is no other database mode")
     try:
@@ -71,7 +71,7 @@ def postgres(name: str) -> dict[str, Any]:
 
 
 def folder(name: str, default: Path | None = None) -> Path:
-    return Path(required(name) if default is None else optional(name, str(default))).absolute()
+    return Path(require(name) if default is None else optional(name, str(default))).absolute()
 
 
 def folders(name: str, *default: Path) -> list[Path]:
@@ -95,7 +95,7 @@ WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
 WEIR_SAVEPOINT_ROOTS = folders("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
 #: Keys that sign manifests; a savepoint from another folder must carry such a signature.
 try:
-    WEIR_MANIFEST_KEYS = keys_of(optional("WEIR_MANIFEST_KEY", ""))
+    WEIR_MANIFEST_KEYS = parse_keys(optional("WEIR_MANIFEST_KEY", ""))
 except ValueError as error:
     raise ImproperlyConfigured(str(error)) from None
 #: Job parameters may name folders below these roots only, and none of Weir's own.
@@ -125,7 +125,7 @@ WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
 # ---------------------------------------------------------------- Django
 
-SECRET_KEY = required("DJANGO_SECRET_KEY")
+SECRET_KEY = require("DJANGO_SECRET_KEY")
 DEBUG = flag("DJANGO_DEBUG")
 ALLOWED_HOSTS = names("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = names("DJANGO_TRUSTED_ORIGINS", "")
@@ -273,7 +273,7 @@ SPECTACULAR_SETTINGS = {
 
 # ---------------------------------------------------------------- Celery: a message is a wake-up, never a fact
 
-CELERY_BROKER_URL = required("CELERY_BROKER_URL")
+CELERY_BROKER_URL = require("CELERY_BROKER_URL")
 CELERY_TASK_IGNORE_RESULT = True
 # Messages are acknowledged on receipt: the reconciler resends a lost wake-up. With late acknowledgement a message stays
 # open for a whole run. If the broker connection is lost then, kombu's `restore_unacked` fails on the closed connection,

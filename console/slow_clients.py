@@ -9,40 +9,40 @@ from typing import Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-REQUEST_S: Final = 20.0  #: for receiving a whole request, headers and body
+REQUEST_TIMEOUT_S: Final = 20.0  #: for receiving a whole request, headers and body
 
 
-class PunctualProtocol(H11Protocol):
+class DeadlineProtocol(H11Protocol):
     """Closes a connection whose request is not complete `REQUEST_S` after it could begin."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._update_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
+    def _update_deadline(self) -> None:
         """Start the deadline when the client may send, stop it when the request is complete. Received bytes do not
         extend it.
         """
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop()
+            self._cancel_deadline()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+            self._deadline = self.loop.call_later(REQUEST_TIMEOUT_S, self.transport.abort)
 
-    def _stop(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -14,19 +14,19 @@ from console.celery import app
 log = structlog.get_logger(__name__)
 
 #: Names of Celery tasks; no path of a module, so that messages outlive a move of the code.
-SUPERVISE = "console.jobs.tasks.supervise_run"
-COMPILE = "console.jobs.tasks.compile_version"
-STAND = "console.jobs.tasks.attend_stage"
-READ_STATE = "console.checkpoints.tasks.answer_state_query"
+SUPERVISE_TASK = "console.jobs.tasks.supervise_run"
+COMPILE_TASK = "console.jobs.tasks.compile_version"
+STAGE_TASK = "console.jobs.tasks.attend_stage"
+STATE_QUERY_TASK = "console.checkpoints.tasks.answer_state_query"
 
 #: A message that no worker took in this time is dropped: the reconciler has sent newer ones since.
-EXPIRES_S = 300
+MESSAGE_EXPIRES_S = 300
 
 
 def send(task: str, row_id: int) -> None:
     """Send now. Never raises for an unreachable broker."""
     try:
-        app.send_task(task, args=(row_id,), expires=EXPIRES_S, retry=False)
+        app.send_task(task, args=(row_id,), expires=MESSAGE_EXPIRES_S, retry=False)
     except (OperationalError, OSError) as error:
         log.warning("wake-up not sent, the reconciler will", task=task, row=row_id, error=str(error))
 

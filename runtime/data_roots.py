@@ -17,7 +17,7 @@ from typing import Final, NoReturn, Self
 
 from runtime.errors import JobRejected
 
-VARIABLE: Final = "WEIR_DATA_ROOTS"
+DATA_ROOTS_VARIABLE: Final = "WEIR_DATA_ROOTS"
 _OWN_FOLDERS: Final = ("WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 #: in WEIR_VAR
 _OWN_NAMES: Final = ("pg", "redis", "programs", "run", "log", "storage", "inputs", "spark", "weir-spark")
@@ -40,16 +40,16 @@ class DataRoots:
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
         """Data roots from `WEIR_DATA_ROOTS`, which the console sets for every child process. Unset: no limit."""
-        given = environment.get(VARIABLE)
+        given = environment.get(DATA_ROOTS_VARIABLE)
         if given is None:
             return cls()
         var = environment.get("WEIR_VAR")
         own = [environment[name] for name in _OWN_FOLDERS if environment.get(name)]
         own += [str(Path(var, name)) for name in _OWN_NAMES] if var else []
         return cls(
-            allowed=_resolved_all(part for part in given.split(os.pathsep) if part),
-            reserved=_resolved_all([var] if var else []),
-            own=_resolved_all(own),
+            allowed=_resolve_all(part for part in given.split(os.pathsep) if part),
+            reserved=_resolve_all([var] if var else []),
+            own=_resolve_all(own),
         )
 
     @classmethod
@@ -59,11 +59,11 @@ class DataRoots:
         Materialised inputs (`WEIR_INPUTS`) belong to Weir: they are readable only if `folder` itself lies there.
         """
         inputs, roots = environment.get("WEIR_INPUTS"), cls.of_environment(environment)
-        if roots.allowed is None or not inputs or not _lies_in(folder, inputs):
+        if roots.allowed is None or not inputs or not _is_in(folder, inputs):
             return roots
-        return cls(allowed=_resolved_all([inputs]))
+        return cls(allowed=_resolve_all([inputs]))
 
-    def holds(self, path: str | Path) -> bool:
+    def is_allowed(self, path: str | Path) -> bool:
         """Whether `path` may be used, after resolving its symbolic links."""
         if self.allowed is None:
             return True
@@ -71,13 +71,13 @@ class DataRoots:
             found = Path(path).resolve()
         except (OSError, RuntimeError, ValueError):  # cyclic links, NUL
             return False
-        if _depth(found, self.own) >= 0:
+        if _deepest_match(found, self.own) >= 0:
             return False
-        return _depth(found, self.allowed) >= max(_depth(found, self.reserved), 0)
+        return _deepest_match(found, self.allowed) >= max(_deepest_match(found, self.reserved), 0)
 
     def check(self, field: str, path: str) -> None:
         """Raises JobRejected, which names `field` and the allowed roots, if `path` may not be used."""
-        if not self.holds(path):
+        if not self.is_allowed(path):
             self.refuse(field, path)
 
     def refuse(self, field: str, path: str) -> NoReturn:
@@ -85,7 +85,7 @@ class DataRoots:
         roots = ", ".join(map(str, self.allowed or ())) or "none"
         detail = (
             f"{path} is not a folder that jobs may use. Allowed are folders below: {roots}. "
-            f"An administrator adds folders in {VARIABLE}; the folders of Weir itself cannot be added"
+            f"An administrator adds folders in {DATA_ROOTS_VARIABLE}; the folders of Weir itself cannot be added"
         )
         raise JobRejected("path-not-allowed", field, detail)
 
@@ -113,7 +113,7 @@ class CheckedFolder:
         self.roots.check(self.argument, str(self.path))
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
+    def open_folder(self) -> Iterator[int]:
         """A descriptor of the folder. The check follows the open, so a later link cannot change its target.
 
         Raises:
@@ -123,7 +123,7 @@ class CheckedFolder:
         self.check()
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if not self._holds_opened(descriptor):
+            if not self._is_allowed(descriptor):
                 self.roots.refuse(self.argument, str(self.path))
             yield descriptor
         finally:
@@ -131,10 +131,10 @@ class CheckedFolder:
 
     def open_to_read(self, name: str) -> int | None:
         """A descriptor of the file `name`; None if a link of the file or the folder leads outside the roots."""
-        if not self.roots.holds(self.path / name):
+        if not self.roots.is_allowed(self.path / name):
             return None
         descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
-        if self._holds_opened(descriptor):
+        if self._is_allowed(descriptor):
             return descriptor
         os.close(descriptor)
         return None
@@ -149,7 +149,7 @@ class CheckedFolder:
             JobRejected: the folder lies outside the roots.
             OSError: names the file, which is a link or cannot be created.
         """
-        with self.opened() as folder:
+        with self.open_folder() as folder:
             try:
                 given = flags | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 return os.open(name, given, 0o666, dir_fd=folder)
@@ -157,25 +157,25 @@ class CheckedFolder:
                 error.filename = str(self.path / name)
                 raise
 
-    def _holds_opened(self, descriptor: int) -> bool:
-        return self.roots.allowed is None or self.roots.holds(path_of(descriptor).readlink())
+    def _is_allowed(self, descriptor: int) -> bool:
+        return self.roots.allowed is None or self.roots.is_allowed(descriptor_path(descriptor).readlink())
 
 
-def path_of(descriptor: int) -> Path:
+def descriptor_path(descriptor: int) -> Path:
     """A path to the open file that stays valid when the file is renamed or deleted (Linux, proc(5))."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
-def _lies_in(folder: str | Path, parent: str) -> bool:
+def _is_in(folder: str | Path, parent: str) -> bool:
     """Whether `folder` lies in `parent` by name; links are not followed."""
     place = os.path.normpath(Path(folder).absolute())
     return Path(place).is_relative_to(os.path.normpath(Path(parent).absolute()))
 
 
-def _resolved_all(paths: Iterable[str]) -> tuple[Path, ...]:
+def _resolve_all(paths: Iterable[str]) -> tuple[Path, ...]:
     return tuple(Path(path).resolve() for path in paths)
 
 
-def _depth(path: Path, folders: tuple[Path, ...]) -> int:
+def _deepest_match(path: Path, folders: tuple[Path, ...]) -> int:
     """Number of path parts of the deepest of `folders` that contains or equals `path`; -1 if there is none."""
     return max((len(folder.parts) for folder in folders if path.is_relative_to(folder)), default=-1)

@@ -14,7 +14,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 
 _AT_FDCWD: Final = -100  #: paths are relative to the working directory
 _RENAME_NOREPLACE: Final = 1
-_NOT_SUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_UNSUPPORTED_ERRNOS: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def make_folder(folder: Path) -> None:
@@ -42,7 +42,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def writing(file: Path) -> Iterator[None]:
+def name_write_errors(file: Path) -> Iterator[None]:
     """Turns an OSError of the block into an EnvironmentFailure that names `file`; most disk-full errors name none."""
     try:
         yield
@@ -70,7 +70,7 @@ def rename_exclusively(source: Path, target: Path) -> bool:
     if libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in _NOT_SUPPORTED:
+    if number in _UNSUPPORTED_ERRNOS:
         return False
     raise OSError(number, os.strerror(number), str(source), None, str(target))
 
@@ -88,7 +88,7 @@ def copy_file(source: Path, target: Path) -> None:
         partial = target.with_suffix(".inprogress")
         partial.unlink(missing_ok=True)
         with (
-            writing(partial),
+            name_write_errors(partial),
             os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as read,
             partial.open("xb") as written,
         ):

@@ -24,7 +24,7 @@ class ProtocolViolation(WeirError):
 
     def __init__(self, message: str, story: Sequence[object] = ()) -> None:
         super().__init__(message)
-        self.story = tuple(story)
+        self.events = tuple(story)
 
 
 class EnvironmentFailure(WeirError):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from runtime.core.job.ids import ChannelId, Token
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import Message
 from runtime.core.snapshot.manifest import CommitPermit, SubtaskSnapshot
 
@@ -57,7 +57,7 @@ class Capture(Protocol):
         subtask.
         """
 
-    def tidy(self, store: "SnapshotStore", prefix: str) -> None:
+    def compact(self, store: "SnapshotStore", prefix: str) -> None:
         """Compact files after `write`, for later captures (background thread, low priority)."""
 
 
@@ -79,7 +79,7 @@ class OperatorContext:
 
     @property
     def key_groups(self) -> range:
-        return range_of(self.index, self.max_parallelism, self.parallelism)
+        return key_group_range(self.index, self.max_parallelism, self.parallelism)
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + amount
@@ -373,10 +373,10 @@ class StageFolders:
 
 
 @runtime_checkable
-class BoundByUid(Protocol):
+class BindsUid(Protocol):
     """A source or sink that derives its folders from the uid of its operator, when it is added to a dataflow."""
 
-    def bound(self, uid: str, folders: StageFolders) -> Any:
+    def bind(self, uid: str, folders: StageFolders) -> Any:
         """A copy of the source or sink, with its folders."""
 
 
@@ -408,7 +408,7 @@ class SnapshotStore(Protocol):
         """Deletes files and the folders that become empty. A missing file counts as success."""
 
     def list(self, prefix: str) -> list[str]: ...
-    def unfinished(self) -> Sequence[str]:
+    def leftover_files(self) -> Sequence[str]:
         """Temporary files of killed writers, and of running ones."""
 
 
@@ -425,11 +425,11 @@ class Clock(Protocol):
 class ExchangeListener(Protocol):
     """Receives the messages and credits of an exchange, on the exchange's threads. Must not block."""
 
-    def arrived(self, channel: ChannelId, message: Message) -> None: ...
-    def credited(self, channel: ChannelId, nbytes: int) -> None:
+    def on_message(self, channel: ChannelId, message: Message) -> None: ...
+    def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         """The receiver has consumed `nbytes` of `channel`, for which this slot is the sender."""
 
-    def lost(self, channel: ChannelId, reason: str) -> None:
+    def on_lost(self, channel: ChannelId, reason: str) -> None:
         """The channel failed before EndOfPartition, and with it the attempt."""
 
 

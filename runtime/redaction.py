@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 MASK: Final = "********"
-_REDACTED_FROM: Final = 4  #: characters; a shorter secret also occurs in texts by chance
-_NAMES = re.compile(
+_MIN_SECRET_CHARACTERS: Final = 4  #: characters; a shorter secret also occurs in texts by chance
+_SECRET_NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
 )
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-_IN_URL = re.compile(r"(?P<before>\b[A-Za-z][\w+.-]*://[^/\s:@]*:)(?P<secret>[^/\s@]+)(?=@)")
-_IN_CONNINFO = re.compile(r"(?P<before>\bpassword\s*=\s*)(?P<secret>'(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(?P<before>\b[A-Za-z][\w+.-]*://[^/\s:@]*:)(?P<secret>[^/\s@]+)(?=@)")
+_CONNINFO_PASSWORD = re.compile(r"(?P<before>\bpassword\s*=\s*)(?P<secret>'(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
 
 Schema = Mapping[str, Any]
 
@@ -26,46 +26,50 @@ def is_secret(name: str, schema: Schema) -> bool:
     """Whether the parameter `name` with the given JSON schema holds a secret."""
     parts = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
     told = any(part.get("format") == "password" or part.get("writeOnly") for part in parts if isinstance(part, Mapping))
-    return told or _NAMES.search(_WORD_BORDER.sub("_", name).lower()) is not None
+    return told or _SECRET_NAMES.search(_WORD_BORDER.sub("_", name).lower()) is not None
 
 
-def masked(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def mask(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """`params` with every secret replaced by `MASK`."""
-    return {name: _masked(name, value, _part(schema, schema, name), schema) for name, value in params.items()}
+    return {
+        name: _mask_value(name, value, _member_schema(schema, schema, name), schema) for name, value in params.items()
+    }
 
 
-def redacted(text: str, params: Mapping[str, Any], schema: Schema) -> str:
+def redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
     """`text` without the secrets of `params`."""
-    for secret in sorted(_secrets(params, masked(params, schema)), key=len, reverse=True):
+    for secret in sorted(_secrets(params, mask(params, schema)), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
 
 
-def redacted_within(value: Any, params: Mapping[str, Any], schema: Schema) -> Any:
+def redact_json(value: Any, params: Mapping[str, Any], schema: Schema) -> Any:
     """`value` (JSON) with every text in it redacted."""
     match value:
         case str():
-            return redacted(value, params, schema)
+            return redact(value, params, schema)
         case dict():
-            return {key: redacted_within(inner, params, schema) for key, inner in value.items()}
+            return {key: redact_json(inner, params, schema) for key, inner in value.items()}
         case list():
-            return [redacted_within(inner, params, schema) for inner in value]
+            return [redact_json(inner, params, schema) for inner in value]
         case _:
             return value
 
 
-def _masked(name: str, value: Any, schema: Schema, root: Schema) -> Any:
+def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:
     if value is None or isinstance(value, bool) or value == "":
         return value
     if is_secret(name, schema):
         return MASK
     match value:
         case dict():
-            return {key: _masked(key, inner, _part(schema, root, key), root) for key, inner in value.items()}
+            return {
+                key: _mask_value(key, inner, _member_schema(schema, root, key), root) for key, inner in value.items()
+            }
         case list():
-            return [_masked("", inner, {}, root) for inner in value]
+            return [_mask_value("", inner, {}, root) for inner in value]
         case str():
-            return _IN_CONNINFO.sub(rf"\g<before>{MASK}", _IN_URL.sub(rf"\g<before>{MASK}", value))
+            return _CONNINFO_PASSWORD.sub(rf"\g<before>{MASK}", _URL_PASSWORD.sub(rf"\g<before>{MASK}", value))
         case _:
             return value
 
@@ -81,21 +85,21 @@ def _secrets(value: Any, shown: Any) -> Iterator[str]:
                 yield from _secrets(inner, masked_inner)
         case _ if value != shown:
             texts = [str(value)] if shown == MASK else [m["secret"] for m in _matches(str(value))]
-            yield from (text for text in texts if len(text) >= _REDACTED_FROM)
+            yield from (text for text in texts if len(text) >= _MIN_SECRET_CHARACTERS)
 
 
 def _matches(text: str) -> Iterator[re.Match[str]]:
-    yield from _IN_URL.finditer(text)
-    yield from _IN_CONNINFO.finditer(text)
+    yield from _URL_PASSWORD.finditer(text)
+    yield from _CONNINFO_PASSWORD.finditer(text)
 
 
-def _part(schema: Schema, root: Schema, name: str) -> Schema:
+def _member_schema(schema: Schema, root: Schema, name: str) -> Schema:
     """The schema of the member `name`, with a `$ref` resolved; {} if it has none."""
-    found = _resolved(_resolved(schema, root).get("properties", {}).get(name, {}), root)
+    found = _resolve(_resolve(schema, root).get("properties", {}).get(name, {}), root)
     return found if isinstance(found, Mapping) else {}
 
 
-def _resolved(schema: Any, root: Schema) -> Any:
+def _resolve(schema: Any, root: Schema) -> Any:
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema

@@ -23,7 +23,7 @@ class OperationRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class CompletedCheckpoint:
     """A checkpoint about to be recorded. `folder` is relative to the job's storage root."""
 
     manifest: Manifest
@@ -34,12 +34,12 @@ class Completed:
     operators: list[dict[str, Any]]  #: per operator, for display
 
 
-class RunRecords(Protocol):
+class RunStore(Protocol):
     """The database records of a run, for the holder of an attempt token."""
 
     def next_checkpoint_id(self) -> int | None: ...
     def report_checkpoint(self, report: ReportCheckpoint) -> None: ...
-    def record_completed(self, completed: Completed) -> bool: ...
+    def record_checkpoint(self, completed: CompletedCheckpoint) -> bool: ...
     def change_state(
         self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
     ) -> RunState | None:
@@ -52,7 +52,7 @@ class RunRecords(Protocol):
         """Ends the current attempt as failed and takes a newer token."""
 
     def end_attempt(self, outcome: str, reason: str = "") -> None: ...
-    def note_restored(self, folder: str | None) -> None: ...
+    def record_restore(self, folder: str | None) -> None: ...
     def write_live(self, live: Mapping[str, Any]) -> None: ...
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
         """Takes waiting requests, oldest first, and returns taken but incomplete ones again. None if superseded."""
@@ -60,21 +60,23 @@ class RunRecords(Protocol):
     def requeue_operations(self) -> None:
         """Requeues requests that an older attempt had taken and not completed."""
 
-    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None: ...
+    def complete_operation(
+        self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None
+    ) -> None: ...
     def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
         """The folder of the newest completed checkpoint of this run, else of the checkpoint that it was started from.
 
         Folders in `passed_over` are skipped. After the starting checkpoint follow the checkpoints it was built on.
         """
 
-    def committed_since(self, checkpoint: int) -> list[int]:
+    def checkpoints_since(self, checkpoint: int) -> list[int]:
         """Ids of the job's completed checkpoints after `checkpoint`. Excludes plain savepoints (no commit)."""
 
     def final_savepoint(self) -> str | None:
         """The folder of a completed stop or drain of this run."""
 
-    def retained(self) -> list[str]:
+    def retained_folders(self) -> list[str]:
         """Folders of every completed, not discarded checkpoint and savepoint of the job."""
 
-    def discard_beyond(self, keep: int) -> list[str]:
+    def discard_older(self, keep: int) -> list[str]:
         """Marks all but the job's newest `keep` checkpoints as discarded, never savepoints. Returns their folders."""

@@ -6,7 +6,7 @@ A listed name that ends with a dot matches as a prefix; any other name matches a
 from collections.abc import Mapping
 from typing import Final
 
-_OURS: Final = {
+_RESERVED_SETTINGS: Final = {
     "spark.master": "the installation chooses where Spark runs",
     "spark.app.name": "the run is named after its job",
     "spark.submit.": "the job master is the driver",
@@ -38,7 +38,7 @@ _OURS: Final = {
     "spark.ssl.": "secrets belong to the installation",
     "spark.acls.": "rights belong to the installation",
 }
-_LOADS_CODE: Final = (
+_CODE_SETTINGS: Final = (
     "spark.jars",
     "spark.jars.",
     "spark.files",
@@ -66,9 +66,9 @@ def check_spark_settings(settings: Mapping[str, str]) -> None:
 
 
 def _refusal(name: str) -> str | None:
-    if any(_matches(name, known) for known in _LOADS_CODE):
+    if any(_matches(name, known) for known in _CODE_SETTINGS):
         return "it loads code"
-    return next((reason for known, reason in _OURS.items() if _matches(name, known)), None)
+    return next((reason for known, reason in _RESERVED_SETTINGS.items() if _matches(name, known)), None)
 
 
 def _matches(name: str, known: str) -> bool:

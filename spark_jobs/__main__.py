@@ -26,14 +26,14 @@ from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import deliver, epochs, tables
-from spark_jobs.standing import StageFailure, Standing, read_params, stop_on_sigterm
+from spark_jobs.standing import StageContext, StageFailure, read_params, stop_on_sigterm
 
-FAILED: Final = 1
-REFUSED: Final = 3
+FAILED_EXIT_CODE: Final = 1
+REFUSED_EXIT_CODE: Final = 3
 #: By verb; a source or sink gives it as `stage`.
-STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {
+STANDING_STAGES: Final[Mapping[str, Callable[[StageContext], None]]] = {
     epochs.VERB: epochs.write_epochs,
-    deliver.VERB: deliver.deliver_epochs,
+    deliver.STAGE_VERB: deliver.deliver_epochs,
     tables.VERB: tables.write_tables,
 }
 
@@ -49,18 +49,18 @@ def author_main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    answers = arguments.answers = _own_stdout()
+    answers = arguments.answers = _reserve_stdout()
     try:
         code, answer = 0, arguments.command(arguments)
     except JobRejected as refusal:
-        code, answer = REFUSED, _error(refusal.code, refusal.field, refusal.detail)
+        code, answer = REFUSED_EXIT_CODE, _error(refusal.code, refusal.field, refusal.detail)
     except StageFailure as failure:
-        code, answer = FAILED, _error(failure.code, failure.field, failure.detail)
+        code, answer = FAILED_EXIT_CODE, _error(failure.code, failure.field, failure.detail)
         sys.stderr.write(f"{failure.field}: {failure.detail}\n")
     except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
         traceback.print_exc()
         word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
-        code, answer = FAILED, _error(word, _subject(arguments), _first_line(failure))
+        code, answer = FAILED_EXIT_CODE, _error(word, _subject(arguments), _first_line(failure))
         sys.stderr.write(f"{_subject(arguments)}: {_first_line(failure)}\n")  # readers of a log look at its last line
     with answers:
         json.dump(answer, answers)
@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _own_stdout() -> TextIO:
+def _reserve_stdout() -> TextIO:
     """Reserve stdout for the answer: output of Spark's JVM and of pipelines is redirected to stderr."""
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -112,13 +112,13 @@ def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
 
 
 def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
-    return compiling.describe()
+    return compiling.describe_pipelines()
 
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
     context = PipelineContext("", DataRoots.of_environment(os.environ), a.columns)
-    return compiling.compiled(a.pipeline, _params(), context, a.parallelism, a.max_parallelism, a.mode)
+    return compiling.compile_graph(a.pipeline, _params(), context, a.parallelism, a.max_parallelism, a.mode)
 
 
 def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -126,20 +126,20 @@ def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
     flow = pipeline(a.pipeline).dataflow(_params(), PipelineContext("", DataRoots.of_environment(os.environ)))
     job = flow.compile(a.parallelism)
     settings = SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)
-    with running.planned(job, lambda: spark_session(settings)) as (plan, spark):
-        return {"rows": running.run_planned(job, plan, spark=spark, storage=a.storage).rows}
+    with running.plan_with_session(job, lambda: spark_session(settings)) as (plan, spark):
+        return {"rows": running.run_plan(job, plan, spark=spark, storage=a.storage).rows}
 
 
 def _state(arguments: argparse.Namespace) -> dict[str, Any]:
     from spark_jobs.stages import state  # imports PySpark: slow, and not needed by the other commands
 
-    return state.answer(arguments.checkpoint, _params(), arguments.answers)
+    return state.answer_query(arguments.checkpoint, _params(), arguments.answers)
 
 
 def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
     params = read_params(sys.stdin)
-    standing = Standing(
+    standing = StageContext(
         pipeline=pipeline(a.pipeline), params=params, operator=a.operator, run=a.run, token=a.token,
         inputs=a.inputs.absolute(), columns=a.columns.absolute(), streams=a.streams.absolute(), answers=a.answers,
     )  # fmt: skip

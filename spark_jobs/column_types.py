@@ -21,17 +21,17 @@ def spark_schema(schema: pa.Schema) -> StructType:
     Raises:
         JobRejected: Spark has no type for a column; it is named.
     """
-    return from_arrow_schema(_carried(schema), prefer_timestamp_ntz=True)
+    return from_arrow_schema(_spark_arrow_schema(schema), prefer_timestamp_ntz=True)
 
 
-def in_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
+def to_spark_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows in Spark's exact types: Spark requires that the schema of a batch equals its own."""
     target: Any = to_arrow_schema(spark_schema(batch.schema), timezone="UTC")
     columns = [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _carried(schema: pa.Schema) -> pa.Schema:
+def _spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(_spark_type(field)) for field in schema])
 
 

@@ -38,7 +38,7 @@ class FolderTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FeedPlan:
     """The settings that determine every byte of every file."""
 
     files: int = 365
@@ -50,7 +50,7 @@ class Plan:
         return f"flights-{index:06d}.csv"
 
 
-def with_event_time(flights: pa.Table) -> pa.Table:
+def add_event_time(flights: pa.Table) -> pa.Table:
     """Add the scheduled departure, local to New York, as the first column."""
     months = (flights["year"].to_numpy() - 1970) * 12 + flights["month"].to_numpy() - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1)
@@ -60,7 +60,7 @@ def with_event_time(flights: pa.Table) -> pa.Table:
     return flights.add_column(0, FLIGHT_FILES.field("scheduled"), column).cast(FLIGHT_FILES)
 
 
-def disordered(flights: pa.Table, plan: Plan) -> pa.Table:
+def disorder_rows(flights: pa.Table, plan: FeedPlan) -> pa.Table:
     """The rows in event-time order, with seeded disorder within the bound of `plan`."""
     event_ms = flights["scheduled"].cast(pa.int64()).to_numpy()
     delay_ms = np.random.default_rng(plan.seed).integers(0, int(plan.disorder_hours * HOUR_MS) + 1, len(event_ms))
@@ -75,7 +75,7 @@ def slices(flights: pa.Table, files: int) -> Iterator[pa.Table]:
     return (flights.slice(start, stop - start) for start, stop in pairwise(bounds))
 
 
-def claim(folder: Path, plan: Plan) -> None:
+def claim_folder(folder: Path, plan: FeedPlan) -> None:
     """Write the plan beside the files, or check that the files were written by the same plan.
 
     Raises:
@@ -84,16 +84,16 @@ def claim(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     note, mine = folder / PLAN_FILE, asdict(plan)
     if not note.exists():
-        _appear(note, json.dumps(mine).encode())
+        _write_atomically(note, json.dumps(mine).encode())
     theirs = json.loads(note.read_text())
     if theirs != mine:
         raise FolderTaken(f"{folder} was filled with {theirs}, not {mine}: use the same settings or another folder")
 
 
-def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Generator[int, None, None]:
+def feed(flights: pa.Table, folder: Path, plan: FeedPlan, seconds: float) -> Generator[int, None, None]:
     """Write the missing files, evenly over `seconds`. Yields the number of rows of each file, old and new."""
-    claim(folder, plan)
-    parts = list(slices(disordered(with_event_time(flights), plan), plan.files))
+    claim_folder(folder, plan)
+    parts = list(slices(disorder_rows(add_event_time(flights), plan), plan.files))
     waiting = {index for index in range(plan.files) if not (folder / plan.name(index)).exists()}
     gap_s = max(seconds / max(len(waiting), 1), MIN_GAP_S)
     due = time.monotonic()
@@ -101,7 +101,7 @@ def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Generat
         if index in waiting:
             due = max(due + gap_s, time.monotonic() + MIN_GAP_S)
             time.sleep(due - time.monotonic())
-            _appear(folder / plan.name(index), _csv(part))
+            _write_atomically(folder / plan.name(index), _csv(part))
         yield part.num_rows
 
 
@@ -114,7 +114,7 @@ def _csv(rows: pa.Table) -> bytes:
     return ",".join(rows.schema.names).encode() + b"\n" + bytes(sink.getvalue())
 
 
-def _appear(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, data: bytes) -> None:
     """Write the file atomically and durably, under a hidden name first."""
     hidden = path.with_name(f".{path.name.lstrip('.')}.tmp")
     with hidden.open("wb") as file:
@@ -126,7 +126,7 @@ def _appear(path: Path, data: bytes) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    plan = Plan(files=arguments.files, disorder_hours=arguments.disorder_hours, seed=arguments.seed)
+    plan = FeedPlan(files=arguments.files, disorder_hours=arguments.disorder_hours, seed=arguments.seed)
     flights = nycflights.read_flights()
     rows = feed(flights, arguments.to, plan, arguments.seconds)
     try:

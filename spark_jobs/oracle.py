@@ -56,11 +56,11 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         return self.missing == self.unexpected == 0
 
 
-def answer(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> DataFrame:
+def expected_output(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> DataFrame:
     """A row per airline, airport and day.
 
     The archive of arrivals is the flights themselves, so arrivals need no join. Weather is joined: duplicate hours
@@ -85,12 +85,12 @@ def answer(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> DataF
     return named.withColumn("wet", wet).withColumn("window_end", end).select(*DAILY.names)
 
 
-def year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
+def expected_year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
     """The number of flights in the package, and the answer for all of them."""
     flights = read_csv(spark, nycflights.extract_flights(scratch), FLIGHTS, nycflights.NULL)
     airlines = read_csv(spark, nycflights.locate("airlines.csv"), AIRLINES)
     weather = read_csv(spark, nycflights.locate("weather.csv"), WEATHER_FILE, nycflights.NULL)
-    return flights.count(), answer(flights, airlines, weather)
+    return flights.count(), expected_output(flights, airlines, weather)
 
 
 def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path, limit: int = 20) -> Comparison:
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the comparison as a line of JSON, and the differing rows on stderr."""
     arguments = _parser().parse_args(argv)
     with spark_session(SparkSettings.from_environment("weir: oracle")) as spark, TemporaryDirectory() as scratch:
-        records, expected = year(spark, Path(scratch))
+        records, expected = expected_year(spark, Path(scratch))
         found = compare(spark, expected, records, arguments.output.absolute(), arguments.limit)
     hidden = {"missing"} if arguments.partial else set()
     differences = [one for one in found.differences if one.side not in hidden]

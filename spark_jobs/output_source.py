@@ -21,10 +21,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
-from runtime.connectors.names import safe
+from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
+from runtime.connectors.names import encode_name
 from runtime.errors import CorruptState, DataRejected, JobRejected
-from spark_jobs.column_types import in_spark, spark_schema
+from spark_jobs.column_types import spark_schema, to_spark_types
 
 PARTITION_BYTES: Final = 128 << 20  #: bytes of files per partition, as in Spark's file sources
 BATCH_ROWS: Final = 1 << 16
@@ -51,7 +51,7 @@ class OutputSource(DataSource):
         own = bool(epochs) and schema == self.schema()
         return OutputReader(str(log.output), epochs, to_arrow_schema(schema, timezone="UTC"), all_columns=own)
 
-    def _selection(self) -> tuple[CommitLog, list[Epoch]]:
+    def _selection(self) -> tuple[CommitLog, list[CommittedEpoch]]:
         """The selected epochs, by sink and in order."""
         path = self.options.get("path")
         if not path:
@@ -63,7 +63,7 @@ class OutputSource(DataSource):
         first, last = self._number("from_epoch"), self._number("to_epoch")
         sinks = self._sinks(log)
         if len(sinks) > 1 and (first, last) != (None, None):
-            detail = f"several sinks number their epochs here: select a `job` and `sink` of {_names_of(sinks)}"
+            detail = f"several sinks number their epochs here: select a `job` and `sink` of {_format_sinks(sinks)}"
             raise JobRejected("several-sinks", "sink", detail)
         return log, [
             epoch
@@ -75,11 +75,11 @@ class OutputSource(DataSource):
     def _sinks(self, log: CommitLog) -> list[tuple[str, str]]:
         job, sink = self.options.get("job"), self.options.get("sink")
         known = log.sinks()
-        found = [one for one in known if job in (None, "") or one[0] == safe(job)]
-        found = [one for one in found if sink in (None, "") or one[1] == safe(sink)]
+        found = [one for one in known if job in (None, "") or one[0] == encode_name(job)]
+        found = [one for one in found if sink in (None, "") or one[1] == encode_name(sink)]
         if not found:
             field = "sink" if sink else "job"
-            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_names_of(known)}")
+            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_format_sinks(known)}")
         return found
 
     def _number(self, option: str) -> int | None:
@@ -92,7 +92,7 @@ class OutputSource(DataSource):
 
 
 @dataclass
-class Files(InputPartition):
+class FilePartition(InputPartition):
     """Files of a folder, each with its epoch."""
 
     files: list[tuple[str, int]]
@@ -105,21 +105,21 @@ class OutputReader(DataSourceReader):
         all_columns: refuse a file with a column that is not in `schema`, instead of dropping the column.
     """
 
-    def __init__(self, folder: str, epochs: Sequence[Epoch], schema: pa.Schema, *, all_columns: bool) -> None:
+    def __init__(self, folder: str, epochs: Sequence[CommittedEpoch], schema: pa.Schema, *, all_columns: bool) -> None:
         self._folder, self._schema, self._all_columns = folder, schema, all_columns
         self._files = [(file, epoch.number) for epoch in epochs for file in epoch.files]
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Files(group) for group in _groups(self._files)] or [Files([])]
+        return [FilePartition(group) for group in _groups(self._files)] or [FilePartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Files), "only partitions of this reader"
+        assert isinstance(partition, FilePartition), "only partitions of this reader"
         for name, epoch in partition.files:
             path = Path(self._folder, name)
             plan = self._columns_of(path, epoch)
-            with _open(path, epoch) as file:
+            with _open_file(path, epoch) as file:
                 for batch in file.iter_batches(BATCH_ROWS, columns=[field.name for field in plan]):
-                    yield self._in_schema(batch, path)
+                    yield self._cast_batch(batch, path)
 
     def _columns_of(self, path: Path, epoch: int) -> list[pa.Field]:
         """The columns of the file that are in the schema."""
@@ -132,9 +132,9 @@ class OutputReader(DataSourceReader):
             raise DataRejected(f"schema-differs: {detail} to read by .schema(…)")
         return [field for field in held if field.name in self._schema.names]
 
-    def _in_schema(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    def _cast_batch(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
         """The batch in the requested schema; a column that an older file lacks is null."""
-        held = in_spark(batch)
+        held = to_spark_types(batch)
         columns = []
         for field in self._schema:
             place = held.schema.get_field_index(field.name)
@@ -162,11 +162,11 @@ def _groups(files: Sequence[tuple[LoggedFile, int]]) -> Iterator[list[tuple[str,
 
 
 def _schema_of(path: Path, epoch: int) -> pa.Schema:
-    with _open(path, epoch) as file:
+    with _open_file(path, epoch) as file:
         return file.schema_arrow
 
 
-def _open(path: Path, epoch: int) -> Any:
+def _open_file(path: Path, epoch: int) -> Any:
     """Raises CorruptState: the file is missing or is not a Parquet file; path and epoch are named."""
     try:
         return pq.ParquetFile(path)
@@ -177,5 +177,5 @@ def _open(path: Path, epoch: int) -> Any:
         raise CorruptState(str(path), f"epoch {epoch} names it, but it is not a Parquet file: {error}") from error
 
 
-def _names_of(sinks: Sequence[tuple[str, str]]) -> str:
+def _format_sinks(sinks: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"job {job} sink {sink}" for job, sink in sinks) or "none"

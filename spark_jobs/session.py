@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from runtime.data_roots import VARIABLE as DATA_ROOTS
+from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Environment variables by which a task determines the files that it may read.
 _TASK_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
-BATCH_TRIES: Final = 4  #: attempts per task, Spark's default on a cluster
+BATCH_MAX_FAILURES: Final = 4  #: attempts per task, Spark's default on a cluster
 
 
 class SparkUnavailable(EnvironmentFailure):
@@ -59,8 +59,8 @@ class SparkSettings:
     def for_batch(cls, app_name: str, *, cores: int = 2) -> SparkSettings:
         """As `from_environment`, with retries of failed tasks; for `local[N]` the retries are part of the URL."""
         settings = cls.from_environment(app_name, cores=cores)
-        master = re.sub(r"^local\[(\w+|\*)\]$", rf"local[\1,{BATCH_TRIES}]", settings.master)
-        extra = {"spark.task.maxFailures": str(BATCH_TRIES), "spark.speculation": "false"}
+        master = re.sub(r"^local\[(\w+|\*)\]$", rf"local[\1,{BATCH_MAX_FAILURES}]", settings.master)
+        extra = {"spark.task.maxFailures": str(BATCH_MAX_FAILURES), "spark.speculation": "false"}
         passed = {f"spark.executorEnv.{name}": os.environ[name] for name in _TASK_VARIABLES if name in os.environ}
         return replace(settings, master=master, extra={**extra, **passed, **settings.extra})
 

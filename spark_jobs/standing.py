@@ -23,16 +23,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.data_roots import DataRoots
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.errors import JobRejected, WeirError
 
-LOCK_S: Final = 30.0  #: for the preceding process to exit
+LOCK_TIMEOUT_S: Final = 30.0  #: for the preceding process to exit
 LOCK_POLL_S: Final = 0.25
-REPORT_S: Final = 1.0
-ORPHANED: Final = 7  #: exit code after the death of the supervisor
+REPORT_INTERVAL_S: Final = 1.0
+ORPHANED_EXIT_CODE: Final = 7  #: exit code after the death of the supervisor
 
 #: The format in which the console shows a figure.
 FigureKind = Literal["count", "rate", "bytes", "ms", "text"]
@@ -56,7 +56,7 @@ class Figure:
 
 
 @dataclass(kw_only=True)
-class Standing:
+class StageContext:
     """The context of a verb.
 
     Args:
@@ -106,7 +106,7 @@ class Standing:
 
     def write_report(self) -> bool:
         """Write the newest report now. Returns False if the supervisor is gone or the process is ending."""
-        figures = [{"label": one.label, "value": _finite(one.value), "kind": one.kind} for one in self._figures]
+        figures = [{"label": one.label, "value": _json_value(one.value), "kind": one.kind} for one in self._figures]
         line = json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n"
         try:
             with self._writing:
@@ -119,16 +119,16 @@ class Standing:
     def _write_reports(self) -> None:
         pause = threading.Event()
         while self.write_report():
-            pause.wait(REPORT_S)
+            pause.wait(REPORT_INTERVAL_S)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_stage(folder: Path) -> Iterator[None]:
     """Lock `folder` until the process ends: a second process of the stage waits for the first."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         pause = threading.Event()
-        for _ in range(int(LOCK_S / LOCK_POLL_S)):
+        for _ in range(int(LOCK_TIMEOUT_S / LOCK_POLL_S)):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -141,7 +141,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def stage_folder(streams: Path | str, operator: str) -> Path:
     """The folder of the stage that serves `operator`."""
-    return Path(streams) / safe(operator)
+    return Path(streams) / encode_name(operator)
 
 
 def read_params(stdin: TextIO) -> Mapping[str, Any]:
@@ -156,7 +156,7 @@ def read_params(stdin: TextIO) -> Mapping[str, Any]:
         raise JobRejected("bad-json", "params", f"the first line of stdin is not JSON: {error}") from error
     if not isinstance(params, dict):
         raise JobRejected("bad-json", "params", "the first line of stdin must hold a JSON object")
-    threading.Thread(target=_end_with, args=(stdin,), name="lifeline", daemon=True).start()
+    threading.Thread(target=_exit_at_eof, args=(stdin,), name="lifeline", daemon=True).start()
     return params
 
 
@@ -165,13 +165,13 @@ def stop_on_sigterm(stopping: threading.Event) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 
-def _finite(value: float | str | None) -> float | str | None:
+def _json_value(value: float | str | None) -> float | str | None:
     """None for a NaN or infinity, which JSON lacks; Spark reports NaN for an unknown rate."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _end_with(stdin: TextIO) -> None:
+def _exit_at_eof(stdin: TextIO) -> None:
     """Exit at the end of `stdin`. The JVM ends with this process, and Spark's Python workers with the JVM."""
     while stdin.read(4096):
         pass
-    os._exit(ORPHANED)
+    os._exit(ORPHANED_EXIT_CODE)

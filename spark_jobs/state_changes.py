@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.operators.running_aggregate import differs
-from runtime.state.index.key_index import NOWHERE, Slots
+from runtime.operators.running_aggregate import is_different
+from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import Entry
 from spark_jobs.state_rows import (
-    OBJECT_COLUMNS,
-    OBJECT_KEYS,
-    OWN_COLUMNS,
-    Opened,
-    State,
+    IDENTITY_COLUMNS,
+    OBJECT_KEY_COUNT,
+    OBJECT_SCHEMA,
+    OpenedCheckpoint,
+    StateFiles,
     find_state,
     has_rows,
     holds_objects,
@@ -38,11 +38,11 @@ ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
 
 @dataclass(frozen=True)
-class Changes:
+class StateChanges:
     """A state in two checkpoints; None: a checkpoint lacks the state, or has no rows of it. Can be pickled."""
 
-    now: tuple[Opened, State] | None
-    before: tuple[Opened, State] | None
+    now: tuple[OpenedCheckpoint, StateFiles] | None
+    before: tuple[OpenedCheckpoint, StateFiles] | None
     schema: pa.Schema  #: of the rows: operator, state, key group, change, keys, values, older values
 
     @property
@@ -52,14 +52,14 @@ class Changes:
         return found[0].manifest.max_parallelism
 
     @property
-    def opened(self) -> Opened:
+    def checkpoint(self) -> OpenedCheckpoint:
         """The newer checkpoint that has the state."""
         found = self.now or self.before
         assert found is not None, "a checkpoint has the state"
         return found[0]
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateFiles:
         """The state in the newer checkpoint that has it."""
         found = self.now or self.before
         assert found is not None, "a checkpoint has the state"
@@ -72,7 +72,7 @@ class Changes:
 
     @property
     def is_broadcast(self) -> bool:
-        return any(found is not None and found[1].broadcast for found in (self.now, self.before))
+        return any(found is not None and found[1].is_broadcast for found in (self.now, self.before))
 
     def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
         """The changed keys in `groups`.
@@ -89,40 +89,42 @@ class Changes:
 
     def _columns(self, groups: range) -> Iterator[pa.RecordBatch]:
         now, before = _table(self.now, groups), _table(self.before, groups)
-        if now is not None and before is not None and now.settled and before.settled:
-            before.settle(*_types(now))
-            now.settle(*_types(before))
-        if now is not None and now.settled:
-            yield from self._added_and_changed(now, before)
-        if before is not None and before.settled:
-            slots = before.slots()
-            gone = slots if now is None or not now.settled else slots[now.find(_keys(before, slots)) == NOWHERE]
-            yield self._batch(REMOVED, before, gone, values=None, before=_values(before, gone))
+        if now is not None and before is not None and now.is_typed and before.is_typed:
+            before.bind_types(*_types(now))
+            now.bind_types(*_types(before))
+        if now is not None and now.is_typed:
+            yield from self._additions_and_updates(now, before)
+        if before is not None and before.is_typed:
+            slots = before.row_ids()
+            gone = slots if now is None or not now.is_typed else slots[now.find(_keys(before, slots)) == NOT_FOUND]
+            yield self._table_change_rows(REMOVED, before, gone, values=None, before=_values(before, gone))
 
-    def _added_and_changed(self, now: KeyedTable, before: KeyedTable | None) -> Iterator[pa.RecordBatch]:
-        slots = now.slots()
-        if before is None or not before.settled:
-            yield self._batch(ADDED, now, slots, values=_values(now, slots), before=None)
+    def _additions_and_updates(self, now: KeyedTable, before: KeyedTable | None) -> Iterator[pa.RecordBatch]:
+        slots = now.row_ids()
+        if before is None or not before.is_typed:
+            yield self._table_change_rows(ADDED, now, slots, values=_values(now, slots), before=None)
             return
         there = before.find(_keys(now, slots))
-        fresh, kept, old = slots[there == NOWHERE], slots[there != NOWHERE], there[there != NOWHERE]
-        yield self._batch(ADDED, now, fresh, values=_values(now, fresh), before=None)
+        fresh, kept, old = slots[there == NOT_FOUND], slots[there != NOT_FOUND], there[there != NOT_FOUND]
+        yield self._table_change_rows(ADDED, now, fresh, values=_values(now, fresh), before=None)
         changed = np.zeros(len(kept), dtype=bool)
         for one, other in zip(_values(now, kept), _values(before, old), strict=True):
-            changed |= differs(other, one).to_numpy(zero_copy_only=False)
+            changed |= is_different(other, one).to_numpy(zero_copy_only=False)
         kept, old = kept[changed], old[changed]
-        yield self._batch(CHANGED, now, kept, values=_values(now, kept), before=_values(before, old))
+        yield self._table_change_rows(CHANGED, now, kept, values=_values(now, kept), before=_values(before, old))
 
-    def _batch(
+    def _table_change_rows(
         self,
         change: str,
         table: KeyedTable,
-        slots: Slots,
+        slots: RowIds,
         *,
         values: list[pa.Array] | None,
         before: list[pa.Array] | None,
     ) -> pa.RecordBatch:
-        return self._made(change, pa.array(table.key_groups(slots), pa.int32()), _keys(table, slots), values, before)
+        return self._change_rows(
+            change, pa.array(table.key_groups(slots), pa.int32()), _keys(table, slots), values, before
+        )
 
     # ------------------------------------------------------------ Python objects
 
@@ -140,16 +142,16 @@ class Changes:
             known = new or old
             assert known is not None, "a change has a value on one side"
             groups, keys, _ = known
-            yield self._made(change, groups, keys, new and new[2], old and old[2])
+            yield self._change_rows(change, groups, keys, new and new[2], old and old[2])
 
     def _split(self, entries: Iterable[tuple[Entry, Any]]) -> tuple[pa.Array, list[pa.Array], list[pa.Array]]:
         """Key groups, key columns and value columns of `entries`."""
         groups, *columns = object_columns(entries, is_broadcast=self.is_broadcast)
-        return groups, columns[:OBJECT_KEYS], columns[OBJECT_KEYS:]
+        return groups, columns[:OBJECT_KEY_COUNT], columns[OBJECT_KEY_COUNT:]
 
     # ------------------------------------------------------------ inside
 
-    def _made(
+    def _change_rows(
         self, change: str, groups: pa.Array, keys: list[pa.Array], values: list[pa.Array] | None,
         before: list[pa.Array] | None,
     ) -> pa.RecordBatch:  # fmt: skip
@@ -157,7 +159,7 @@ class Changes:
         found = self.now or self.before
         assert found is not None, "a checkpoint has the state"
         texts = [pa.array([text] * count, pa.string()) for text in (found[1].operator, found[1].name)]
-        first = len(OWN_COLUMNS) + 1 + len(keys)
+        first = len(IDENTITY_COLUMNS) + 1 + len(keys)
         now = values if values is not None else [pa.nulls(count, field.type) for field in fields[first:-1]]
         inner = self.schema.field(BEFORE).type
         if before is None:
@@ -170,7 +172,7 @@ class Changes:
         return pa.RecordBatch.from_arrays(cast, schema=self.schema)
 
 
-def find_changes(now: Opened, since: Opened, operator: str, name: str) -> Changes:
+def find_changes(now: OpenedCheckpoint, since: OpenedCheckpoint, operator: str, name: str) -> StateChanges:
     """The changes of a state since an older checkpoint. Reads the head of a file of each checkpoint.
 
     Raises:
@@ -185,12 +187,12 @@ def find_changes(now: Opened, since: Opened, operator: str, name: str) -> Change
         found[0] = (now, find_state(now, operator, name))  # a state without rows; otherwise it raises
     states = [state for each in found if each is not None for state in (each[1],)]
     for state in states:
-        if state.broadcast and not holds_objects(state):
+        if state.is_broadcast and not holds_objects(state):
             raise JobRejected("no-keys", name, "broadcast rows have no keys, so changes cannot be matched")
-    return Changes(found[0], found[1], _schema(states))
+    return StateChanges(found[0], found[1], _schema(states))
 
 
-def _schema(states: list[State]) -> pa.Schema:
+def _schema(states: list[StateFiles]) -> pa.Schema:
     """The schema of the changes. Raises JobRejected: the older state has other columns."""
     parts = [_columns_of(state) for state in states]
     now, before = ((keys.names, values.names) for keys, values in (parts[0], parts[-1]))
@@ -200,25 +202,25 @@ def _schema(states: list[State]) -> pa.Schema:
     keys, values = parts[0]
     own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32()),
            pa.field(CHANGE, pa.string())]  # fmt: skip
-    taken = sorted({*keys.names, *values.names} & {*OWN_COLUMNS, CHANGE, BEFORE})
+    taken = sorted({*keys.names, *values.names} & {*IDENTITY_COLUMNS, CHANGE, BEFORE})
     if taken:
         raise JobRejected("column-clash", states[0].name, f"a column of the state is called {taken[0]!r}")
     plain = [pa.field(field.name, field.type) for field in (*keys, *values)]
     return pa.schema([*own, *plain, pa.field(BEFORE, pa.struct([pa.field(f.name, f.type) for f in values]))])
 
 
-def _columns_of(state: State) -> tuple[pa.Schema, pa.Schema]:
+def _columns_of(state: StateFiles) -> tuple[pa.Schema, pa.Schema]:
     if holds_objects(state):
-        columns = list(OBJECT_COLUMNS)
-        return pa.schema(columns[:OBJECT_KEYS]), pa.schema(columns[OBJECT_KEYS:])
+        columns = list(OBJECT_SCHEMA)
+        return pa.schema(columns[:OBJECT_KEY_COUNT]), pa.schema(columns[OBJECT_KEY_COUNT:])
     return state.key_schema, state.value_schema
 
 
-def _table(found: tuple[Opened, State] | None, groups: range) -> KeyedTable | None:
+def _table(found: tuple[OpenedCheckpoint, StateFiles] | None, groups: range) -> KeyedTable | None:
     return None if found is None else read_table(*found, found[1].segments, groups)
 
 
-def _entries(found: tuple[Opened, State] | None, groups: range) -> dict[Any, Any]:
+def _entries(found: tuple[OpenedCheckpoint, StateFiles] | None, groups: range) -> dict[Any, Any]:
     return {} if found is None else dict(read_objects(*found, found[1].segments, groups).items())
 
 
@@ -226,9 +228,9 @@ def _types(table: KeyedTable) -> tuple[list[Any], list[Any]]:
     return [field.type for field in table.schema.keys], [field.type for field in table.schema.values]
 
 
-def _keys(table: KeyedTable, slots: Slots) -> list[pa.Array]:
+def _keys(table: KeyedTable, slots: RowIds) -> list[pa.Array]:
     return [table.key_column(field.name, slots) for field in table.schema.keys]
 
 
-def _values(table: KeyedTable, slots: Slots) -> list[pa.Array]:
+def _values(table: KeyedTable, slots: RowIds) -> list[pa.Array]:
     return [table.value_column(field.name, slots) for field in table.schema.values]

@@ -15,40 +15,51 @@ import msgspec
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.index.hashing import groups_of, hash_columns
-from spark_jobs.state_rows import OBJECT_COLUMNS, Opened, State, arrow_type, has_keys_of_rows, holds_objects
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
+from spark_jobs.state_rows import (
+    OBJECT_SCHEMA,
+    OpenedCheckpoint,
+    StateFiles,
+    arrow_type,
+    has_keys_of_rows,
+    holds_objects,
+)
 
-MAX_KEYS: Final = 64  #: combinations of values; more would select most of a state
-_OBJECT_KEY: Final = OBJECT_COLUMNS.names[0]
+MAX_KEY_COMBINATIONS: Final = 64  #: combinations of values; more would select most of a state
+_OBJECT_KEY: Final = OBJECT_SCHEMA.names[0]
 #: Types of key columns that JSON represents exactly (bytes are base 64 in JSON, times are numbers).
-_IN_JSON: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
+_JSON_EXACT_TYPES: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
     (pa.types.is_boolean, bool), (pa.types.is_integer, int), (pa.types.is_string, str), (pa.types.is_large_string, str),
 )  # fmt: skip
 
 
-def groups_with_keys(opened: Opened, state: State, given: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
+def groups_with_keys(
+    opened: OpenedCheckpoint, state: StateFiles, given: Mapping[str, Sequence[Any]]
+) -> frozenset[int] | None:
     """The key groups of rows whose columns have one of the `given` values.
 
     None if they cannot be determined: a partition column is not given, or a value has no exact form in its type.
     """
-    if state.broadcast:
+    if state.is_broadcast:
         return None
     try:
         columns = _object_columns(opened, state, given) if holds_objects(state) else _typed_columns(state, given)
         if columns is None:
             return None
-        return frozenset(groups_of(hash_columns(columns), opened.manifest.max_parallelism).tolist())
+        return frozenset(key_groups_of_hashes(hash_columns(columns), opened.manifest.max_parallelism).tolist())
     except (JobRejected, pa.ArrowException, msgspec.DecodeError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _typed_columns(state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+def _typed_columns(state: StateFiles, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
     """A column per partition column, with a row for each combination of values."""
     fields = state.partition_fields
     if not fields or any(field.name not in given for field in fields):
         return None
-    combinations = list(itertools.islice(itertools.product(*(given[field.name] for field in fields)), MAX_KEYS + 1))
-    if not combinations or len(combinations) > MAX_KEYS:
+    combinations = list(
+        itertools.islice(itertools.product(*(given[field.name] for field in fields)), MAX_KEY_COMBINATIONS + 1)
+    )
+    if not combinations or len(combinations) > MAX_KEY_COMBINATIONS:
         return None
     columns = zip(*combinations, strict=True)
     return [_column(values, field.type) for values, field in zip(columns, fields, strict=True)]
@@ -62,10 +73,12 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _object_columns(opened: Opened, state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+def _object_columns(
+    opened: OpenedCheckpoint, state: StateFiles, given: Mapping[str, Sequence[Any]]
+) -> list[pa.Array] | None:
     """For state of Python functions: the column `key` is JSON, a list if the operator has several key columns."""
     texts = given.get(_OBJECT_KEY)
-    if not texts or len(texts) > MAX_KEYS or not state.key_types or not has_keys_of_rows(opened, state):
+    if not texts or len(texts) > MAX_KEY_COMBINATIONS or not state.key_types or not has_keys_of_rows(opened, state):
         return None
     kinds = [arrow_type(name) for name in state.key_types.values()]
     decoded = [msgspec.json.decode(text) for text in texts]
@@ -77,5 +90,5 @@ def _object_columns(opened: Opened, state: State, given: Mapping[str, Sequence[A
 
 
 def _is_exact(values: Sequence[Any], kind: pa.DataType) -> bool:
-    wanted = next((python for test, python in _IN_JSON if test(kind)), None)
+    wanted = next((python for test, python in _JSON_EXACT_TYPES if test(kind)), None)
     return wanted is not None and all(type(value) is wanted for value in values)

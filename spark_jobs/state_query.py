@@ -18,14 +18,14 @@ from msgspec import Meta
 
 from runtime.core.snapshot.contents import CONTENTS_VIEW, StoredState, stored_states
 from runtime.errors import CorruptState, JobRejected
-from spark_jobs.batch.wire import quoted
-from spark_jobs.column_types import in_spark
+from spark_jobs.batch.wire import quote_name
+from spark_jobs.column_types import to_spark_types
 from spark_jobs.state_rows import (
-    OBJECT_COLUMNS,
-    OBJECT_KEYS,
-    OWN_COLUMNS,
-    Opened,
-    State,
+    IDENTITY_COLUMNS,
+    OBJECT_KEY_COUNT,
+    OBJECT_SCHEMA,
+    OpenedCheckpoint,
+    StateFiles,
     find_state,
     holds_objects,
     open_checkpoint,
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 PAGE_ROWS: Final = 200
-QUERY_ROWS_MAX: Final = 1_000
-CELL_LENGTH_MAX: Final = 2_000  #: characters
-TABLE_BYTES_MAX: Final = 2 * 1024 * 1024
-ERROR_LENGTH_MAX: Final = 600
+MAX_QUERY_ROWS: Final = 1_000
+MAX_CELL_LENGTH: Final = 2_000  #: characters
+MAX_TABLE_BYTES: Final = 2 * 1024 * 1024
+MAX_ERROR_LENGTH: Final = 600
 STATE_SOURCE: Final = "weir-state"
-KEY_GROUP: Final = OWN_COLUMNS[2]
-_PLAIN: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
-_NESTED: Final = ("array", "map", "struct", "variant")
-_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|CorruptState|JobRejected|Failure): ")
+KEY_GROUP: Final = IDENTITY_COLUMNS[2]
+_PLAIN_TYPES: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
+_NESTED_TYPES: Final = ("array", "map", "struct", "variant")
+_RAISED_PATTERN: Final = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|CorruptState|JobRejected|Failure): ")
 
 
-Position = Annotated[int, Meta(ge=0, le=10**9)]
+CursorNumber = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The start of a page: a key group, and the number of its rows on earlier pages."""
 
-    group: Position = 0
-    skip: Position = 0
+    group: CursorNumber = 0
+    skip: CursorNumber = 0
 
 
 class PageOfRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rows"):
@@ -96,7 +96,7 @@ class ResultTable(msgspec.Struct, frozen=True, kw_only=True):
     cursor: Cursor | None = None
 
 
-def asked_of(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
+def parse_request(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
     """Decode a request. Raises JobRejected: it is malformed."""
     try:
         return msgspec.convert(params, PageOfRows | SavedQuery)
@@ -105,7 +105,10 @@ def asked_of(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
 
 
 def result_table(
-    spark: Callable[[], SparkSession], path: str, asked: PageOfRows | SavedQuery, on_open: Callable[[Opened], None]
+    spark: Callable[[], SparkSession],
+    path: str,
+    asked: PageOfRows | SavedQuery,
+    on_open: Callable[[OpenedCheckpoint], None],
 ) -> ResultTable:
     """The result of `asked` for the checkpoint in the folder `path`. Spark is started after all other checks.
 
@@ -126,17 +129,17 @@ def result_table(
     except CorruptState as error:
         raise JobRejected("corrupt-checkpoint", "checkpoint", str(error)) from error
     except Exception as error:
-        if not _is_of_spark(error):
+        if not _is_spark_error(error):
             raise
         code = "bad-sql" if isinstance(asked, SavedQuery) else "state-unreadable"
-        raise JobRejected(code, name, _sentence(error)) from error
+        raise JobRejected(code, name, _error_line(error)) from error
 
 
 # ---------------------------------------------------------------- a page of rows
 
 
-def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: PageOfRows) -> ResultTable:
-    stored = _stored(opened, asked)
+def _page(spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint, asked: PageOfRows) -> ResultTable:
+    stored = _find_stored_state(opened, asked)
     if not stored.rows:
         return ResultTable(columns=[], rows=[])
     state = find_state(opened, asked.operator, asked.state)
@@ -146,7 +149,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: P
     frame = _state_frame(spark(), path, stored)
     if (condition := _condition(frame, state, stored, given)) is not None:
         frame = frame.where(condition)
-    hidden = OWN_COLUMNS if state.broadcast else OWN_COLUMNS[:2]
+    hidden = IDENTITY_COLUMNS if state.is_broadcast else IDENTITY_COLUMNS[:2]
     shown = [field for field in frame.schema.fields if field.name not in hidden]
     keys = _key_columns(state)
     order = keys or [field.name for field in shown if "map<" not in field.dataType.simpleString()]
@@ -154,11 +157,11 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: P
     columns = [msgspec.structs.replace(column, is_key=column.name in keys) for column in columns]
     found: list[tuple[Any, ...]] = []
     skip = asked.cursor.skip  # rows of the first group
-    for groups in _ranges(opened, stored, asked.cursor.group, is_one=given is not None or state.broadcast):
+    for groups in _ranges(opened, stored, asked.cursor.group, is_one=given is not None or state.is_broadcast):
         part = frame
-        if not state.broadcast:
+        if not state.is_broadcast:
             part = frame.where((f.col(KEY_GROUP) >= groups.start) & (f.col(KEY_GROUP) < groups.stop))
-        ordered = part.orderBy(KEY_GROUP, *map(quoted, order)).offset(skip).limit(PAGE_ROWS + 1 - len(found))
+        ordered = part.orderBy(KEY_GROUP, *map(quote_name, order)).offset(skip).limit(PAGE_ROWS + 1 - len(found))
         found += [tuple(row) for row in ordered.select(KEY_GROUP, *cells).collect()]
         skip = 0
         if len(found) > PAGE_ROWS:
@@ -170,7 +173,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: P
 
 def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor: Cursor) -> ResultTable:
     """A page of `found` rows, which consist of a key group and the cells."""
-    rows = _bounded([list(row[1:]) for row in found[:PAGE_ROWS]])
+    rows = _limit_bytes([list(row[1:]) for row in found[:PAGE_ROWS]])
     if len(rows) == len(found):
         return _table(columns, rows, is_cut=False)
     groups = [row[0] or 0 for row in found[: len(rows)]]
@@ -178,7 +181,7 @@ def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor
     return _table(columns, rows, is_cut=True, cursor=Cursor(groups[-1], before + groups.count(groups[-1])))
 
 
-def _stored(opened: Opened, asked: PageOfRows) -> StoredState:
+def _find_stored_state(opened: OpenedCheckpoint, asked: PageOfRows) -> StoredState:
     """The manifest's entry for the state. Raises JobRejected: operator or state is unknown, or it is a list."""
     states = stored_states(opened.manifest)
     fits = [each for each in states if (each.operator, each.name) == (asked.operator, asked.state)]
@@ -192,7 +195,7 @@ def _stored(opened: Opened, asked: PageOfRows) -> StoredState:
     raise AssertionError("a state that the manifest does not list is refused")
 
 
-def _ranges(opened: Opened, stored: StoredState, first: int, *, is_one: bool) -> Iterator[range]:
+def _ranges(opened: OpenedCheckpoint, stored: StoredState, first: int, *, is_one: bool) -> Iterator[range]:
     """Ranges of key groups from `first` on. `is_one`: a single range, for broadcast state or a given key."""
     groups = opened.manifest.max_parallelism
     width = groups if is_one else math.ceil(2 * PAGE_ROWS * groups / stored.rows)
@@ -201,13 +204,13 @@ def _ranges(opened: Opened, stored: StoredState, first: int, *, is_one: bool) ->
         first, width = first + width, 2 * width
 
 
-def _key_columns(state: State) -> tuple[str, ...]:
+def _key_columns(state: StateFiles) -> tuple[str, ...]:
     if holds_objects(state):
-        return tuple(OBJECT_COLUMNS.names[:OBJECT_KEYS])
-    return () if state.broadcast else tuple(state.key_schema.names)
+        return tuple(OBJECT_SCHEMA.names[:OBJECT_KEY_COUNT])
+    return () if state.is_broadcast else tuple(state.key_schema.names)
 
 
-def _typed_key(state: State, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
+def _typed_key(state: StateFiles, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
     """The requested key as a batch of a single row, in the types of the key columns.
 
     Raises:
@@ -221,13 +224,13 @@ def _typed_key(state: State, stored: StoredState, given: Mapping[str, Any]) -> p
         raise JobRejected("unknown-column", f"key.{unknown[0]}", detail)
     if holds_objects(state) and (missing := [name for name in known if name not in given]):
         raise JobRejected("incomplete-key", f"key.{missing[0]}", f"this state needs all of its key: {', '.join(known)}")
-    typed = {name: _typed(name, given[name], kind) for name, kind in known.items() if name in given}
+    typed = {name: _typed_value(name, given[name], kind) for name, kind in known.items() if name in given}
     return pa.RecordBatch.from_pydict(typed)
 
 
-def _key_types(state: State, stored: StoredState) -> dict[str, pa.DataType]:
+def _key_types(state: StateFiles, stored: StoredState) -> dict[str, pa.DataType]:
     if not holds_objects(state):
-        return {} if state.broadcast else {field.name: field.type for field in state.key_schema}
+        return {} if state.is_broadcast else {field.name: field.type for field in state.key_schema}
     named = stored.keys
     try:
         return {name: pa.type_for_alias(kind) for name, kind in named.items()} or {"key": pa.string()}
@@ -235,21 +238,21 @@ def _key_types(state: State, stored: StoredState) -> dict[str, pa.DataType]:
         return {"key": pa.string()}
 
 
-def _typed(name: str, value: Any, kind: pa.DataType) -> pa.Array:
+def _typed_value(name: str, value: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     try:
         if isinstance(value, bool) and not pa.types.is_boolean(kind):
             raise TypeError("a boolean")
         if isinstance(value, str):
-            return _parsed(pa.array([value], pa.string()), kind)
+            return _parse_value(pa.array([value], pa.string()), kind)
         return pa.array([value]).cast(kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         detail = f"the key column {name!r} is {kind}; {json.dumps(value, default=str)[:100]} is not"
         raise JobRejected("bad-key", f"key.{name}", detail) from None
 
 
-def _parsed(text: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
     """Parse a value. A time without an offset is in UTC, as tables show it."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
@@ -259,7 +262,7 @@ def _parsed(text: pa.Array, kind: pa.DataType) -> pa.Array:
     return text.cast(kind)
 
 
-def _condition(frame: DataFrame, state: State, stored: StoredState, given: pa.RecordBatch | None) -> Column | None:
+def _condition(frame: DataFrame, state: StateFiles, stored: StoredState, given: pa.RecordBatch | None) -> Column | None:
     """The filter for the key `given`; object state is looked up by its key as JSON."""
     if given is None:
         return None
@@ -273,39 +276,41 @@ def _condition(frame: DataFrame, state: State, stored: StoredState, given: pa.Re
             texts.add(str(row["key"]))
         return f.col("key").isin(*texts)
     condition = f.lit(True)
-    carried = in_spark(given)
+    carried = to_spark_types(given)
     for name in given.schema.names:
         value = carried.column(name)[0].as_py()
         text = value.isoformat() if hasattr(value, "isoformat") else value
-        condition &= f.col(quoted(name)).eqNullSafe(f.lit(text).cast(frame.schema[name].dataType))
+        condition &= f.col(quote_name(name)).eqNullSafe(f.lit(text).cast(frame.schema[name].dataType))
     return condition
 
 
 # ---------------------------------------------------------------- saved SQL
 
 
-def _query_table(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: SavedQuery) -> ResultTable:
+def _query_table(
+    spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint, asked: SavedQuery
+) -> ResultTable:
     views = _views(opened, asked.name)
     session = spark()
     for view, state in views.items():
-        if _occurs(view, asked.sql) and _has_columns(opened, state):
+        if _mentions_view(view, asked.sql) and _has_columns(opened, state):
             _state_frame(session, path, state).createOrReplaceTempView(view)
-    if _occurs(CONTENTS_VIEW, asked.sql):
+    if _mentions_view(CONTENTS_VIEW, asked.sql):
         session.read.format(STATE_SOURCE).load(path).createOrReplaceTempView(CONTENTS_VIEW)
     try:
         frame = session.sql(asked.sql)
     except Exception as error:
         if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
             raise
-        raise _without_view(asked, views, _sentence(error)) from error
+        raise _missing_view_error(asked, views, _error_line(error)) from error
     names = [f"c{place}" for place in range(len(frame.columns))]  # the author's names may be duplicate
     columns, cells = _cells(frame.schema.fields, names)
-    found = [list(row) for row in frame.toDF(*names).limit(QUERY_ROWS_MAX + 1).select(*cells).collect()]
-    bounded = _bounded(found[:QUERY_ROWS_MAX])
+    found = [list(row) for row in frame.toDF(*names).limit(MAX_QUERY_ROWS + 1).select(*cells).collect()]
+    bounded = _limit_bytes(found[:MAX_QUERY_ROWS])
     return _table(columns, bounded, is_cut=len(bounded) < len(found))
 
 
-def _views(opened: Opened, query: str) -> dict[str, StoredState]:
+def _views(opened: OpenedCheckpoint, query: str) -> dict[str, StoredState]:
     """The states by view name.
 
     Raises:
@@ -320,7 +325,7 @@ def _views(opened: Opened, query: str) -> dict[str, StoredState]:
     return views
 
 
-def _has_columns(opened: Opened, state: StoredState) -> bool:
+def _has_columns(opened: OpenedCheckpoint, state: StoredState) -> bool:
     """Whether the columns of the state are known; without rows, only the manifest can name them."""
     if state.rows:
         return True
@@ -333,8 +338,8 @@ def _has_columns(opened: Opened, state: StoredState) -> bool:
     return True
 
 
-def _without_view(asked: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
-    empty = [view for view, state in views.items() if not state.rows and _occurs(view, asked.sql)]
+def _missing_view_error(asked: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
+    empty = [view for view, state in views.items() if not state.rows and _mentions_view(view, asked.sql)]
     if empty:
         detail = f"{empty[0]} has no rows in this checkpoint, and its columns are unknown"
         return JobRejected("empty-state", asked.name, detail)
@@ -342,7 +347,7 @@ def _without_view(asked: SavedQuery, views: Mapping[str, StoredState], sentence:
     return JobRejected("bad-sql", asked.name, f"{sentence} The views of this checkpoint are {known}")
 
 
-def _occurs(view: str, sql: str) -> bool:
+def _mentions_view(view: str, sql: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(view)}(?!\w)", sql, re.IGNORECASE) is not None
 
 
@@ -356,57 +361,59 @@ def _state_frame(spark: SparkSession, path: str, state: StoredState) -> DataFram
 def _cells(fields: Sequence[StructField], names: Sequence[str]) -> tuple[list[TableColumn], list[Column]]:
     """The table's columns, and a Spark expression for each: numbers and booleans unchanged, other types as text."""
     columns = [TableColumn(field.name, field.dataType.simpleString()) for field in fields]
-    return columns, [_cell(name, field.dataType) for field, name in zip(fields, names, strict=True)]
+    return columns, [_cell_expression(name, field.dataType) for field, name in zip(fields, names, strict=True)]
 
 
-def _cell(name: str, kind: DataType) -> Column:
+def _cell_expression(name: str, kind: DataType) -> Column:
     """The expression of a cell. A text that has to be cut is a character longer than a cell."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType
 
-    column = f.col(quoted(name))
+    column = f.col(quote_name(name))
     text = kind.simpleString()
-    if text in _PLAIN:
+    if text in _PLAIN_TYPES:
         return column
     if isinstance(kind, BinaryType):
-        column = f.base64(f.substring(column, 1, CELL_LENGTH_MAX))
-    elif text.startswith(_NESTED):
+        column = f.base64(f.substring(column, 1, MAX_CELL_LENGTH))
+    elif text.startswith(_NESTED_TYPES):
         column = f.to_json(column)
-    return f.substring(column.cast("string"), 1, CELL_LENGTH_MAX + 1)
+    return f.substring(column.cast("string"), 1, MAX_CELL_LENGTH + 1)
 
 
 def _table(columns: list[TableColumn], rows: list[list[Any]], **facts: Any) -> ResultTable:
-    long = any(isinstance(cell, str) and len(cell) > CELL_LENGTH_MAX for row in rows for cell in row)
-    shown = [[_plain(cell) for cell in row] for row in rows]
+    long = any(isinstance(cell, str) and len(cell) > MAX_CELL_LENGTH for row in rows for cell in row)
+    shown = [[_storable_cell(cell) for cell in row] for row in rows]
     return ResultTable(columns=columns, rows=shown, has_cut_cells=long, **facts)
 
 
-def _plain(cell: Any) -> Any:
+def _storable_cell(cell: Any) -> Any:
     """The cell in a form that JSON and Postgres can hold."""
     if isinstance(cell, float) and not math.isfinite(cell):
         return str(cell)
     if not isinstance(cell, str):
         return cell
     text = cell.replace("\0", "\N{SYMBOL FOR NULL}")
-    return f"{text[:CELL_LENGTH_MAX]}…" if len(text) > CELL_LENGTH_MAX else text
+    return f"{text[:MAX_CELL_LENGTH]}…" if len(text) > MAX_CELL_LENGTH else text
 
 
-def _bounded(rows: list[list[Any]]) -> list[list[Any]]:
+def _limit_bytes(rows: list[list[Any]]) -> list[list[Any]]:
     """The rows that fit into `TABLE_BYTES_MAX`, at least the first."""
     total = 0
     for count, row in enumerate(rows):
         total += len(json.dumps(row, default=str))
-        if count and total > TABLE_BYTES_MAX:
+        if count and total > MAX_TABLE_BYTES:
             return rows[:count]
     return rows
 
 
-def _is_of_spark(error: Exception) -> bool:
+def _is_spark_error(error: Exception) -> bool:
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
-def _sentence(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     """The first line of Spark's message, or the line that names the exception of a Python worker."""
     lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
-    raised = [line for line in lines if _RAISED.match(line)] if any("Traceback" in line for line in lines) else []
-    return (raised[-1].removeprefix("runtime.errors.") if raised else lines[0].strip())[:ERROR_LENGTH_MAX]
+    raised = (
+        [line for line in lines if _RAISED_PATTERN.match(line)] if any("Traceback" in line for line in lines) else []
+    )
+    return (raised[-1].removeprefix("runtime.errors.") if raised else lines[0].strip())[:MAX_ERROR_LENGTH]

@@ -18,22 +18,28 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot, TableColumns
-from runtime.core.snapshot.manifest_codec import FILE_NAME, Keys, home_of, inside, opened
+from runtime.core.snapshot.manifest_codec import (
+    MANIFEST_FILE,
+    SigningKeys,
+    decode_manifest,
+    manifest_folder,
+    relative_paths,
+)
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.pins import PinnedCheckpoint
-from runtime.state.broadcast import EVERYWHERE
+from runtime.state.broadcast import BROADCAST_GROUPS
 from runtime.state.files.segments import read_segment
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import Entry, ObjectTable
 from runtime.state.schema import TableSchema
 
-OWN_COLUMNS: Final = ("operator", "state", "key_group")
-OBJECT_COLUMNS: Final = pa.schema(
+IDENTITY_COLUMNS: Final = ("operator", "state", "key_group")
+OBJECT_SCHEMA: Final = pa.schema(
     [("key", pa.string()), ("place", pa.string()), ("value", pa.string()), ("expires_at", pa.timestamp("us", "UTC"))]
 )
-OBJECT_KEYS: Final = 2  #: the first columns of these, which identify an entry
-CONTENTS: Final = pa.schema(
+OBJECT_KEY_COUNT: Final = 2  #: the first columns of these, which identify an entry
+CONTENTS_SCHEMA: Final = pa.schema(
     [
         ("operator", pa.string()),
         ("kind", pa.string()),
@@ -45,13 +51,13 @@ CONTENTS: Final = pa.schema(
     ]
 )
 _decode: Final = msgspec.msgpack.Decoder().decode
-_PARAMETRIC: Final = re.compile(
+_PARAMETRIC_TYPE: Final = re.compile(
     r"(?P<kind>timestamp|decimal128|fixed_size_binary)[\[(](?P<first>[^,\])]+)(?:, (?P<second>[^\])]+))?[\])]"
 )
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedCheckpoint:
     """An opened checkpoint. Can be pickled."""
 
     root: str
@@ -62,13 +68,13 @@ class Opened:
     def store(self) -> FileStore:
         return FileStore(self.root)
 
-    def keep(self) -> None:
+    def renew_pin(self) -> None:
         """Renew the pin, so that retention keeps the files. Call it repeatedly while reading."""
         if self.pin is not None:
             self.pin.renew()
 
 
-def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
+def open_checkpoint(path: str, keys: SigningKeys = ()) -> OpenedCheckpoint:
     """Open the checkpoint in the folder `path`, where a job wrote it, or a savepoint that was copied there.
 
     A periodic checkpoint is pinned first, so that retention keeps it while it is read (`io.pins`).
@@ -83,17 +89,19 @@ def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
     """
     folder = Path(path).absolute()
     pin = _pin(folder)
-    data = FileStore(str(folder)).get(FILE_NAME)
-    manifest = opened(data, f"{folder}/{FILE_NAME}", keys, signed=bool(keys))
-    if folder.name == home_of(manifest):
-        return Opened(str(folder.parent), manifest, pin)
-    files = inside(manifest, path)
-    return Opened(str(folder), manifest.with_segments(lambda s: msgspec.structs.replace(s, path=files[s.path])))
+    data = FileStore(str(folder)).get(MANIFEST_FILE)
+    manifest = decode_manifest(data, f"{folder}/{MANIFEST_FILE}", keys, signed=bool(keys))
+    if folder.name == manifest_folder(manifest):
+        return OpenedCheckpoint(str(folder.parent), manifest, pin)
+    files = relative_paths(manifest, path)
+    return OpenedCheckpoint(
+        str(folder), manifest.with_segments(lambda s: msgspec.structs.replace(s, path=files[s.path]))
+    )
 
 
 def _pin(folder: Path) -> PinnedCheckpoint | None:
     """Pin a periodic checkpoint before its manifest is read. Savepoints stay until a user discards them."""
-    if not folder.name.startswith("chk-") or not (folder / FILE_NAME).is_file():
+    if not folder.name.startswith("chk-") or not (folder / MANIFEST_FILE).is_file():
         return None
     pin = PinnedCheckpoint(str(folder.parent), folder.name)
     pin.renew()
@@ -103,14 +111,14 @@ def _pin(folder: Path) -> PinnedCheckpoint | None:
 # ---------------------------------------------------------------- contents
 
 
-def contents(opened: Opened) -> pa.RecordBatch:
+def contents(opened: OpenedCheckpoint) -> pa.RecordBatch:
     """A row for each state of each subtask, for each element of a list, and for each pending commit.
 
     `kind` is keyed, broadcast, list, union, commit, watermark or finished; `value` is JSON. `bytes` is the size of the
     state's files, which may be shared with other checkpoints.
     """
     found = [row for uid, operator in sorted(opened.manifest.operators.items()) for row in _contents_of(uid, operator)]
-    return pa.RecordBatch.from_pylist(found, schema=CONTENTS)
+    return pa.RecordBatch.from_pylist(found, schema=CONTENTS_SCHEMA)
 
 
 def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any]]:
@@ -132,7 +140,7 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 
 
 @dataclass(frozen=True)
-class State:
+class StateFiles:
     """A named state of an operator, with the files of each subtask, oldest first; empty for a state without rows.
 
     `stored`: schema of the newest file. `key_types`: Arrow types of the operator's key columns, where known.
@@ -143,7 +151,7 @@ class State:
     stored: pa.Schema
     files: tuple[tuple[Segment, ...], ...]
     value_columns: frozenset[str] | None  #: None: the manifest predates this record
-    broadcast: bool
+    is_broadcast: bool
     key_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -169,29 +177,29 @@ class State:
         Raises:
             JobRejected: the manifest does not separate keys from values.
         """
-        return pa.schema([column for column in list(self.stored)[2:] if column.name not in self._values])
+        return pa.schema([column for column in list(self.stored)[2:] if column.name not in self._value_names])
 
     @property
     def value_schema(self) -> pa.Schema:
         """The value columns of a typed table. Raises as `key_schema`."""
-        return pa.schema([column for column in list(self.stored)[2:] if column.name in self._values])
+        return pa.schema([column for column in list(self.stored)[2:] if column.name in self._value_names])
 
     @property
-    def _values(self) -> frozenset[str]:
+    def _value_names(self) -> frozenset[str]:
         if self.value_columns is None:
             detail = "its manifest predates the record of value columns: restore it once and take a new savepoint"
             raise JobRejected("old-manifest", self.name, detail)
         return self.value_columns
 
 
-def has_rows(opened: Opened, operator: str, name: str) -> bool:
+def has_rows(opened: OpenedCheckpoint, operator: str, name: str) -> bool:
     """Whether the checkpoint holds rows of this state."""
     held = opened.manifest.operators.get(operator)
     snapshots = [] if held is None else held.subtasks.values()
     return any(snapshot.keyed.get(name) or snapshot.broadcast.get(name) for snapshot in snapshots)
 
 
-def find_state(opened: Opened, operator: str, name: str) -> State:
+def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> StateFiles:
     """The state `name` of `operator`. Reads the head of a file.
 
     Raises:
@@ -200,11 +208,11 @@ def find_state(opened: Opened, operator: str, name: str) -> State:
     """
     operators = opened.manifest.operators
     if operator not in operators:
-        raise _unknown("operator", operator, sorted(operators))
+        raise _unknown_error("operator", operator, sorted(operators))
     snapshots = [snapshot for _, snapshot in sorted(operators[operator].subtasks.items())]
     named = sorted({state for snapshot in snapshots for state in (*snapshot.keyed, *snapshot.broadcast)})
     if name not in named:
-        raise _unknown("state", name, named)
+        raise _unknown_error("state", name, named)
     key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
         return _empty_state(operator, name, snapshots, key_types)
@@ -212,10 +220,12 @@ def find_state(opened: Opened, operator: str, name: str) -> State:
     copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
     files = keyed or copies[:1]
     stored = _stored_schema(opened, files[0][-1])
-    return State(operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
+    return StateFiles(operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
 
 
-def _empty_state(operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]) -> State:
+def _empty_state(
+    operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]
+) -> StateFiles:
     """Raises JobRejected: the manifest lacks the columns (broadcast rows, or an older manifest)."""
     named = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
     if not named:
@@ -225,7 +235,7 @@ def _empty_state(operator: str, name: str, snapshots: list[SubtaskSnapshot], key
     fields = [(column, arrow_type(kind)) for part in (columns.keys, columns.values) for column, kind in part.items()]
     stored = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *fields])
     is_broadcast = any(name in snapshot.broadcast for snapshot in snapshots)
-    return State(operator, name, stored, (), frozenset(columns.values), is_broadcast, key_types)
+    return StateFiles(operator, name, stored, (), frozenset(columns.values), is_broadcast, key_types)
 
 
 def _typed_columns(columns: TableColumns) -> int:
@@ -239,7 +249,7 @@ def arrow_type(name: str) -> pa.DataType:
     Raises:
         ValueError: the type is not supported.
     """
-    if found := _PARAMETRIC.fullmatch(name):
+    if found := _PARAMETRIC_TYPE.fullmatch(name):
         kind, first, second = found["kind"], found["first"], found["second"]
         if kind == "timestamp":
             return pa.timestamp(first, second.removeprefix("tz=") if second else None)
@@ -247,7 +257,7 @@ def arrow_type(name: str) -> pa.DataType:
     return pa.type_for_alias(name)
 
 
-def _unknown(kind: str, given: str, known: list[str]) -> JobRejected:
+def _unknown_error(kind: str, given: str, known: list[str]) -> JobRejected:
     return JobRejected(f"unknown-{kind}", kind, f"the checkpoint has no {kind} {given!r}, only {', '.join(known)}")
 
 
@@ -257,12 +267,12 @@ def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[st
     return frozenset(named) if named else None
 
 
-def row_schema(state: State) -> pa.Schema:
+def row_schema(state: StateFiles) -> pa.Schema:
     """The columns of `rows`: operator, state, key group, then the columns of the state."""
-    columns = pa.schema(list(state.stored)[0 if state.broadcast else 2 :])
+    columns = pa.schema(list(state.stored)[0 if state.is_broadcast else 2 :])
     if holds_objects(state):
-        columns = OBJECT_COLUMNS
-    taken = sorted(set(columns.names) & set(OWN_COLUMNS))
+        columns = OBJECT_SCHEMA
+    taken = sorted(set(columns.names) & set(IDENTITY_COLUMNS))
     if taken:
         raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
     own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
@@ -273,8 +283,8 @@ def row_schema(state: State) -> pa.Schema:
 class StateRows:
     """The rows of a state of a checkpoint, readable by ranges of key groups. Can be pickled."""
 
-    opened: Opened
-    state: State
+    checkpoint: OpenedCheckpoint
+    state: StateFiles
 
     @property
     def schema(self) -> pa.Schema:
@@ -282,11 +292,11 @@ class StateRows:
 
     @property
     def key_groups(self) -> int:
-        return self.opened.manifest.max_parallelism
+        return self.checkpoint.manifest.max_parallelism
 
     @property
     def is_broadcast(self) -> bool:
-        return self.state.broadcast
+        return self.state.is_broadcast
 
     @property
     def nbytes(self) -> int:
@@ -294,10 +304,10 @@ class StateRows:
 
     def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
         """See `rows`."""
-        return rows(self.opened, self.state, groups)
+        return rows(self.checkpoint, self.state, groups)
 
 
-def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch]:
+def rows(opened: OpenedCheckpoint, state: StateFiles, groups: range) -> Iterator[pa.RecordBatch]:
     """The rows of `groups`, subtask by subtask; broadcast state once, with key group null.
 
     Raises:
@@ -306,65 +316,67 @@ def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch
     """
     schema = row_schema(state)
     for files in state.files:
-        if state.broadcast and not holds_objects(state):
+        if state.is_broadcast and not holds_objects(state):
             for segment in files:
                 batch = read_segment(opened.store, segment)
-                yield _named(state, [pa.nulls(batch.num_rows, pa.int32()), *batch.columns], schema)
+                yield _add_identity(state, [pa.nulls(batch.num_rows, pa.int32()), *batch.columns], schema)
         elif holds_objects(state):
             yield _object_rows(opened, state, files, groups, schema)
         else:
             yield _table_rows(opened, state, files, groups, schema)
 
 
-def read_table(opened: Opened, state: State, files: tuple[Segment, ...], groups: range) -> KeyedTable:
+def read_table(opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range) -> KeyedTable:
     """The typed table that `files` hold for the key groups `groups`.
 
     Raises:
         CorruptState: a file is missing, truncated or altered; it is named.
         JobRejected: the manifest does not separate keys from values.
     """
-    opened.keep()
+    opened.renew_pin()
     table = KeyedTable(TableSchema(state.name, state.key_schema, state.value_schema), opened.manifest.max_parallelism)
     for segment in files:
         if mine := _overlap(segment, groups):
-            table.take_over(read_segment(opened.store, segment, mine), mine)
+            table.apply_segment(read_segment(opened.store, segment, mine), mine)
     return table
 
 
-def read_objects(opened: Opened, state: State, files: tuple[Segment, ...], groups: range) -> ObjectTable:
+def read_objects(opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range) -> ObjectTable:
     """The entries that `files` hold for the key groups `groups`; of broadcast state all entries.
 
     Raises:
         CorruptState: a file is missing, truncated or altered; it is named.
     """
-    opened.keep()
+    opened.renew_pin()
     table = ObjectTable(state.name)
     for segment in files:
         mine = _overlap(segment, groups)
-        if mine or state.broadcast:
-            table.take_over(read_segment(opened.store, segment, mine), EVERYWHERE if state.broadcast else mine)
+        if mine or state.is_broadcast:
+            table.apply_segment(
+                read_segment(opened.store, segment, mine), BROADCAST_GROUPS if state.is_broadcast else mine
+            )
     return table
 
 
 def _table_rows(
-    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
+    opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range, schema: pa.Schema
 ) -> pa.RecordBatch:
     copied = read_table(opened, state, files, groups).copy_all()
     batch = copied.to_batch(np.arange(len(copied)))
-    return _named(state, [batch.column(0), *batch.columns[2:]], schema)
+    return _add_identity(state, [batch.column(0), *batch.columns[2:]], schema)
 
 
 def _object_rows(
-    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
+    opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range, schema: pa.Schema
 ) -> pa.RecordBatch:
     entries = read_objects(opened, state, files, groups).items()
-    return _named(state, object_columns(entries, is_broadcast=state.broadcast), schema)
+    return _add_identity(state, object_columns(entries, is_broadcast=state.is_broadcast), schema)
 
 
 def object_columns(entries: Iterable[tuple[Entry, Any]], *, is_broadcast: bool) -> list[pa.Array]:
     """Columns of `ObjectTable` entries: key group, key, place, value and expiry."""
     found = [_object_row(*entry, stored, is_broadcast=is_broadcast) for entry, stored in entries]
-    types = [pa.int32(), *OBJECT_COLUMNS.types]
+    types = [pa.int32(), *OBJECT_SCHEMA.types]
     return [pa.array([row[place] for row in found], kind) for place, kind in enumerate(types)]
 
 
@@ -372,7 +384,13 @@ def _object_row(group: int, key: bytes, place: Any, stored: Any, *, is_broadcast
     values = _decode(key)
     expires, value = _expiry_and_value(values, stored, is_broadcast=is_broadcast)
     one = values[0] if isinstance(values, list) and len(values) == 1 else values
-    return group, _json(one), _json(_place(place)), _json(value), None if expires is None else expires * 1000
+    return (
+        group,
+        _encode_json(one),
+        _encode_json(_decode_place(place)),
+        _encode_json(value),
+        None if expires is None else expires * 1000,
+    )
 
 
 def _expiry_and_value(key: Any, stored: Any, *, is_broadcast: bool) -> tuple[int | None, Any]:
@@ -390,17 +408,17 @@ def _expiry_and_value(key: Any, stored: Any, *, is_broadcast: bool) -> tuple[int
         return None, stored
 
 
-def _place(place: Any) -> Any:
+def _decode_place(place: Any) -> Any:
     """The key within a map, or the index in a list."""
     return _decode(place) if isinstance(place, bytes) else place
 
 
-def _json(value: Any) -> str | None:
+def _encode_json(value: Any) -> str | None:
     """`value` as JSON; bytes become base 64."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _named(state: State, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+def _add_identity(state: StateFiles, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     count = len(columns[0])
     names = [pa.array([text] * count, pa.string()) for text in (state.operator, state.name)]
     return pa.RecordBatch.from_arrays([*names, *columns], schema=schema)
@@ -410,13 +428,13 @@ def _overlap(segment: Segment, groups: range) -> range:
     return range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
 
 
-def holds_objects(state: State) -> bool:
+def holds_objects(state: StateFiles) -> bool:
     """Whether the state is of Python functions, stored as encoded entries by key."""
     stored = state.stored
     return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
 
 
-def has_keys_of_rows(opened: Opened, state: State) -> bool:
+def has_keys_of_rows(opened: OpenedCheckpoint, state: StateFiles) -> bool:
     """Whether the entries of an object state have keys of rows; operators keep some state per key group alone.
 
     Reads the first block of a file, since all entries of a state are of the same form.
@@ -431,7 +449,7 @@ def has_keys_of_rows(opened: Opened, state: State) -> bool:
     return isinstance(_decode(entries[0].as_py())[0], list)
 
 
-def _stored_schema(opened: Opened, newest: Segment) -> pa.Schema:
+def _stored_schema(opened: OpenedCheckpoint, newest: Segment) -> pa.Schema:
     """The schema of the newest file: older files may have fewer columns. Reads only the head of a file in blocks."""
     end = newest.blocks[0].offset if newest.blocks else newest.nbytes
     head = opened.store.get_range(newest.path, 0, end)

@@ -36,12 +36,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.errors import JobRejected
-from spark_jobs.column_types import in_spark, spark_schema
-from spark_jobs.state_changes import Changes, find_changes
+from spark_jobs.column_types import spark_schema, to_spark_types
+from spark_jobs.state_changes import StateChanges, find_changes
 from spark_jobs.state_keys import groups_with_keys
-from spark_jobs.state_rows import CONTENTS, Opened, StateRows, contents, find_state, open_checkpoint
+from spark_jobs.state_rows import CONTENTS_SCHEMA, OpenedCheckpoint, StateRows, contents, find_state, open_checkpoint
 
 PARTITION_BYTES: Final = 64 << 20  #: compressed bytes of state files per task, which holds their rows in memory
 
@@ -59,21 +59,21 @@ class StateSource(DataSource):
 
     def schema(self) -> StructType:
         rows = self._rows
-        return spark_schema(CONTENTS if rows is None else rows.schema)
+        return spark_schema(CONTENTS_SCHEMA if rows is None else rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        opened, rows = self._opened, self._rows
+        opened, rows = self._checkpoint, self._rows
         return ContentsReader(opened) if rows is None else StateReader(rows, self._partitions(opened, rows.nbytes))
 
     @cached_property
-    def _opened(self) -> Opened:
+    def _checkpoint(self) -> OpenedCheckpoint:
         path = self.options.get("path")
         if not path:
             raise JobRejected("no-path", "path", "name the folder of a checkpoint or savepoint: .load(folder)")
         return open_checkpoint(path)
 
     @cached_property
-    def _rows(self) -> StateRows | Changes | None:
+    def _rows(self) -> StateRows | StateChanges | None:
         operator, state, since = (self.options.get(name) for name in ("operator", "state", "since"))
         if operator is None and state is None and since is None:
             return None
@@ -81,10 +81,10 @@ class StateSource(DataSource):
             missing = "operator" if operator is None else "state"
             raise JobRejected("incomplete", missing, "the rows of a state need both `operator` and `state`")
         if since is not None:
-            return find_changes(self._opened, open_checkpoint(since), operator, state)
-        return StateRows(self._opened, find_state(self._opened, operator, state))
+            return find_changes(self._checkpoint, open_checkpoint(since), operator, state)
+        return StateRows(self._checkpoint, find_state(self._checkpoint, operator, state))
 
-    def _partitions(self, opened: Opened, nbytes: int) -> int:
+    def _partitions(self, opened: OpenedCheckpoint, nbytes: int) -> int:
         by_size = min(opened.manifest.max_parallelism, max(1, math.ceil(nbytes / PARTITION_BYTES)))
         given = self.options.get("partitions", str(by_size))
         if not given.isdigit() or not 0 < int(given) <= opened.manifest.max_parallelism:
@@ -96,25 +96,25 @@ class StateSource(DataSource):
 class ContentsReader(DataSourceReader):
     """Reads the contents in a single partition: the manifest has them all."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedCheckpoint) -> None:
         self._opened = opened
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield in_spark(contents(self._opened))
+        yield to_spark_types(contents(self._opened))
 
 
 @dataclass
-class Groups(InputPartition):
+class GroupPartition(InputPartition):
     """Ranges of key groups, in order."""
 
     ranges: tuple[range, ...]
 
 
 @dataclass(frozen=True)
-class Pushed:
+class FilterPushdown:
     """A `pushFilters` that a session without filter pushdown accepts, and never calls.
 
     While the setting is off, which is its default, Spark refuses a reader that overrides `pushFilters`. It compares
@@ -131,14 +131,14 @@ class Pushed:
 class StateReader(DataSourceReader):
     """Reads the rows of a state, or their changes, by ranges of key groups."""
 
-    def __init__(self, rows: StateRows | Changes, count: int) -> None:
-        self._rows, self._count = rows, count
-        self._wanted = range(rows.key_groups)
-        self._keys: dict[str, list[Any]] = {}  #: column -> values that the filters allow
+    def __init__(self, rows: StateRows | StateChanges, count: int) -> None:
+        self._rows, self._partition_count = rows, count
+        self._selected_groups = range(rows.key_groups)
+        self._selected_keys: dict[str, list[Any]] = {}  #: column -> values that the filters allow
 
     @property
-    def pushFilters(self) -> Pushed:  # noqa: N802  (a hook of PySpark)
-        return Pushed(self.narrow)
+    def pushFilters(self) -> FilterPushdown:  # noqa: N802  (a hook of PySpark)
+        return FilterPushdown(self.narrow)
 
     def narrow(self, filters: list[Filter]) -> Iterator[Filter]:
         """Narrow key groups and keys; broadcast rows have no key groups. Spark still evaluates every filter."""
@@ -147,33 +147,35 @@ class StateReader(DataSourceReader):
                 case _ if self._rows.is_broadcast:
                     pass
                 case _ if getattr(each, "attribute", None) == ("key_group",):
-                    self._wanted = _narrowed(self._wanted, each)
+                    self._selected_groups = _narrow_groups(self._selected_groups, each)
                 case EqualTo(attribute=(column,), value=value) | EqualNullSafe(attribute=(column,), value=value):
-                    self._keys[column] = [value]
+                    self._selected_keys[column] = [value]
                 case In(attribute=(column,), value=values):
-                    self._keys.setdefault(column, list(values))
+                    self._selected_keys.setdefault(column, list(values))
             yield each
 
     def partitions(self) -> Sequence[InputPartition]:
         if self._rows.is_broadcast:
-            return [Groups((range(1),))]
+            return [GroupPartition((range(1),))]
         groups = self._rows.key_groups
-        parts = (range_of(index, groups, self._count) for index in range(self._count))
-        ranges = [range(max(p.start, self._wanted.start), min(p.stop, self._wanted.stop)) for p in parts]
-        of_keys = groups_with_keys(self._rows.opened, self._rows.state, self._keys)
+        parts = (key_group_range(index, groups, self._partition_count) for index in range(self._partition_count))
+        ranges = [
+            range(max(p.start, self._selected_groups.start), min(p.stop, self._selected_groups.stop)) for p in parts
+        ]
+        of_keys = groups_with_keys(self._rows.checkpoint, self._rows.state, self._selected_keys)
         if of_keys is None:
-            return [Groups((each,)) for each in ranges if each] or [Groups(())]
+            return [GroupPartition((each,)) for each in ranges if each] or [GroupPartition(())]
         found = (tuple(range(group, group + 1) for group in sorted(of_keys) if group in each) for each in ranges)
-        return [Groups(each) for each in found if each] or [Groups(())]
+        return [GroupPartition(each) for each in found if each] or [GroupPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Groups), "only partitions of this reader"
+        assert isinstance(partition, GroupPartition), "only partitions of this reader"
         for groups in partition.ranges:
             for batch in self._rows.rows(groups):
-                yield in_spark(batch)
+                yield to_spark_types(batch)
 
 
-def _narrowed(groups: range, condition: Filter) -> range:
+def _narrow_groups(groups: range, condition: Filter) -> range:
     match condition:
         case EqualTo(value=value):
             return range(max(groups.start, value), min(groups.stop, value + 1))

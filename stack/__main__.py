@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from stack import folders, plan
-from stack.processes import NotOurs, ProcessId, load
+from stack.processes import ForeignProcess, ProcessId, load_identity
 from stack.programs import ServerMissing
 from stack.services import ServiceFailed
-from stack.settings import ROOT, BadSetting, Settings, child_environment, env_file, make_folders
-from stack.stack import AlreadyUp, Stack, greeting, say, sweep
+from stack.settings import ROOT, BadSetting, Settings, child_environment, make_folders, read_env_file
+from stack.stack import AlreadyUp, Stack, greeting, print_line, sweep
 
-_UP_S: Final = 240.0
-_DOWN_S: Final = 60.0
+_UP_TIMEOUT_S: Final = 240.0
+_DOWN_TIMEOUT_S: Final = 60.0
 #: Folders that a stack creates in `var`.
-_DATA: Final = ("storage", "inputs", "demo", "spark", "spark-events", "weir-spark", "log", "run")
+_DATA_FOLDERS: Final = ("storage", "inputs", "demo", "spark", "spark-events", "weir-spark", "log", "run")
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     except (BadSetting, ServerMissing, ServiceFailed) as failure:
         sys.stderr.write(f"{failure}\n")
         return 1
-    except NotOurs as failure:
+    except ForeignProcess as failure:
         sys.stderr.write(f"{failure}; run `make down` as that user\n")
         return 1
     return int(code)
@@ -80,28 +80,28 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
 def _wait_until_up(settings: Settings, child: subprocess.Popen[bytes] | None) -> int:
     """Waits until the stack is ready and prints each process when it becomes ready. Returns the exit code."""
     shown: set[str] = set()
-    deadline = time.monotonic() + _UP_S
+    deadline = time.monotonic() + _UP_TIMEOUT_S
     while time.monotonic() < deadline:
         gone = child.poll() is not None if child else not _is_up(settings)
         status = _read_status(settings)
         for row in status.get("processes", []):
             if row["state"] == "ready" and row["name"] not in shown:
                 shown.add(row["name"])
-                say(f"{row['name']}: ready")
+                print_line(f"{row['name']}: ready")
         if status.get("phase") == "ready":
-            say(greeting(settings, status["url"]))
+            print_line(greeting(settings, status["url"]))
             return 0
         if gone:
             sys.stderr.write(f"{status.get('message') or 'the supervisor ended'}\nlogs: {settings.log}\n")
             return 1
         time.sleep(0.1)
-    sys.stderr.write(f"not ready after {_UP_S:g} s; logs: {settings.log}\n")
+    sys.stderr.write(f"not ready after {_UP_TIMEOUT_S:g} s; logs: {settings.log}\n")
     return 1
 
 
 def _supervise(settings: Settings, *, demo: bool = False, ends: bool = False, shows_password: bool = True) -> int:
     try:
-        stack = Stack(settings, say, shows_password=shows_password)
+        stack = Stack(settings, print_line, shows_password=shows_password)
     except AlreadyUp:
         sys.stderr.write("this checkout is already up; `make down` stops it\n")
         return 1
@@ -115,21 +115,21 @@ def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
         return _supervise(settings, demo=True, ends=arguments.exit)
     if _wait_until_up(settings, None) != 0:
         return 1
-    environment = child_environment(settings, env_file(settings.var))
+    environment = child_environment(settings, read_env_file(settings.var))
     story = plan.demo(environment, settings, arguments.exit)
     return subprocess.run(list(story.argv), env=environment, cwd=ROOT, check=False).returncode
 
 
 def _down(settings: Settings, _: argparse.Namespace) -> int:
     """Asks the supervisor to stop everything. Kills it if it does not end in time, then stops leftover processes."""
-    supervisor = load(settings.run / "supervisor.pid")
+    supervisor = load_identity(settings.run / "supervisor.pid")
     if supervisor:
-        say("ending")
+        print_line("ending")
         _ask_to_end(supervisor)
     left = sweep(settings)
     folders.remove_socket_folder(settings.run / "pg")
     (settings.run / "supervisor.pid").unlink(missing_ok=True)
-    say(f"down{f', {left} left behind by a killed supervisor' if left else ''}")
+    print_line(f"down{f', {left} left behind by a killed supervisor' if left else ''}")
     return 0
 
 
@@ -137,22 +137,22 @@ def _clean(settings: Settings, arguments: argparse.Namespace) -> int:
     """Removes only the folders that a stack creates: `var` may be a folder with other files, which stay."""
     _down(settings, arguments)
     folders.remove_service_folders(settings.var)
-    for name in _DATA:
+    for name in _DATA_FOLDERS:
         shutil.rmtree(settings.var / name, ignore_errors=True)
     with contextlib.suppress(OSError):  # files of users stay
         (settings.var / "data").rmdir()
     with contextlib.suppress(OSError):
         settings.var.rmdir()
     if settings.var.exists():
-        say(f"left in {settings.var}: {', '.join(sorted(path.name for path in settings.var.iterdir()))}")
+        print_line(f"left in {settings.var}: {', '.join(sorted(path.name for path in settings.var.iterdir()))}")
     else:
-        say("removed all data")
+        print_line("removed all data")
     return 0
 
 
 def _ask_to_end(supervisor: ProcessId) -> None:
     supervisor.send(signal.SIGTERM)
-    deadline = time.monotonic() + _DOWN_S
+    deadline = time.monotonic() + _DOWN_TIMEOUT_S
     while supervisor.is_alive():
         if time.monotonic() > deadline:
             supervisor.send(signal.SIGKILL)
@@ -162,24 +162,24 @@ def _ask_to_end(supervisor: ProcessId) -> None:
 def _status(settings: Settings, _: argparse.Namespace) -> int:
     status = _read_status(settings)
     if not _is_up(settings):
-        say("down")
+        print_line("down")
         return 3
-    say(f"{status.get('phase', 'starting')}  {status.get('url', '')}")
+    print_line(f"{status.get('phase', 'starting')}  {status.get('url', '')}")
     for row in status.get("processes", []):
-        say(f"  {row['name']:<14}{row['state']:<10}pid {row['pid']!s:<9}restarts {row['restarts']}")
+        print_line(f"  {row['name']:<14}{row['state']:<10}pid {row['pid']!s:<9}restarts {row['restarts']}")
     return 0
 
 
 def _logs(settings: Settings, _: argparse.Namespace) -> int:
     logs = sorted(str(path) for path in settings.log.glob("*.log"))
     if not logs:
-        say(f"no logs in {settings.log} yet")
+        print_line(f"no logs in {settings.log} yet")
         return 1
     return subprocess.run(["tail", "-n", "20", "-F", *logs], check=False).returncode
 
 
 def _is_up(settings: Settings) -> bool:
-    return load(settings.run / "supervisor.pid") is not None
+    return load_identity(settings.run / "supervisor.pid") is not None
 
 
 def _read_status(settings: Settings) -> dict[str, Any]:

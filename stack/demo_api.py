@@ -14,9 +14,9 @@ import httpx
 
 Row = Mapping[str, Any]
 
-_RETRIES: Final = 5
+_MAX_RETRIES: Final = 5
 _POLL_S: Final = 0.3
-_DONE: Final = {"succeeded", "failed"}
+_FINAL_OPERATION_STATES: Final = {"succeeded", "failed"}
 
 
 class ApiRefused(Exception):
@@ -40,7 +40,7 @@ class Api:
 
     def get(self, path: str, **query: Any) -> Row:
         """Reads a row. Tries again when the connection fails, since reading has no side effects."""
-        for last_try in (*[False] * _RETRIES, True):
+        for last_try in (*[False] * _MAX_RETRIES, True):
             try:
                 return _answer(self.client.get(path, params=query or None))  # {} would remove the query of `path`
             except httpx.TransportError:
@@ -99,7 +99,7 @@ class Api:
         """
         operation = self.post(f"jobs/{job_id}/operations/", {"kind": kind, "params": params})
         deadline = time.monotonic() + timeout_s
-        while operation["state"] not in _DONE and time.monotonic() < deadline:
+        while operation["state"] not in _FINAL_OPERATION_STATES and time.monotonic() < deadline:
             operation = self.get(f"operations/{operation['id']}/", wait=5)
             time.sleep(_POLL_S)
         if operation["state"] != "succeeded":

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stack.processes import MARK, die_with_parent
-from stack.settings import ROOT, env_file
+from stack.settings import ROOT, read_env_file
 
 
 class NoStack(Exception):
@@ -40,7 +40,7 @@ class Environment:
         """The environment of the stack in `var`. Raises NoStack."""
         folder = (var or Path(os.environ.get("WEIR_VAR") or ROOT / "var")).resolve()
         try:
-            return cls(folder, env_file(folder))
+            return cls(folder, read_env_file(folder))
         except FileNotFoundError:
             raise NoStack(f"no stack has been started with its data in {folder}: run `make up` first") from None
 

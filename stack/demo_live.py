@@ -16,11 +16,11 @@ SOURCE: Final = "flights"
 DAY_MS: Final = 86_400_000
 END_OF_YEAR_MS: Final = int(datetime(2014, 1, 1, tzinfo=UTC).timestamp() * 1000)
 #: maximum lag of the slowest subtask's watermark: the largest disorder plus the age of the last file that it reads
-LAST_FILES_MS: Final = 30 * DAY_MS
+MAX_WATERMARK_LAG_MS: Final = 30 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LiveReport:
     """The numbers of a report of the job master."""
 
     at: str
@@ -29,17 +29,17 @@ class Reading:
     late: int
 
 
-def reading(run: Row) -> Reading | None:
+def live_report(run: Row) -> LiveReport | None:
     """The newest report; None if there is none yet."""
     live: Mapping[str, Any] | None = run["live"]
     if not live or SOURCE not in live.get("operators", {}):
         return None
     source = live["operators"][SOURCE]
     late = int(live.get("counters", {}).get("late_records", 0))
-    return Reading(str(run["live_at"]), int(source["records_out"] or 0), source.get("watermark"), late)
+    return LiveReport(str(run["live_at"]), int(source["records_out"] or 0), source.get("watermark"), late)
 
 
-class Flow:
+class FlowDetector:
     """Detects that records flow in a new attempt: its second report has more records than its first.
 
     Reports from before are ignored, because the row keeps the last report of the failed attempt.
@@ -48,10 +48,10 @@ class Flow:
     def __init__(self, before: Row) -> None:
         self._token = int(before["token"])
         self._old = {str(before["live_at"])}
-        self._first: Reading | None = None
+        self._first: LiveReport | None = None
 
     def flows(self, run: Row) -> bool:
-        found = reading(run)
+        found = live_report(run)
         if run["state"] != "running" or int(run["token"]) <= self._token:
             self._old.add(str(run["live_at"]))
             return False
@@ -62,7 +62,7 @@ class Flow:
         return found.records > self._first.records
 
 
-class AllRead:
+class InputEndDetector:
     """Detects that an unbounded source has read all input, once the feeder has ended.
 
     Two conditions must hold: the watermark is near the end of the year, and no record was emitted while two whole
@@ -73,12 +73,12 @@ class AllRead:
         self._records = -1
         self._since = 0
 
-    def settled(self, run: Row, newest_checkpoint: int) -> bool:
-        found = reading(run)
+    def is_complete(self, run: Row, newest_checkpoint: int) -> bool:
+        found = live_report(run)
         if found is None or run["state"] != "running":
             return False
         if found.records != self._records:
             self._records, self._since = found.records, newest_checkpoint
             return False
-        near = found.watermark is not None and found.watermark >= END_OF_YEAR_MS - LAST_FILES_MS
+        near = found.watermark is not None and found.watermark >= END_OF_YEAR_MS - MAX_WATERMARK_LAG_MS
         return near and newest_checkpoint >= self._since + 3  # the first may have been in progress

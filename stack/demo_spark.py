@@ -10,22 +10,22 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RecordCounts:
     """Records that the finished tasks have read and written, by Spark's task metrics."""
 
     read: int = 0
     written: int = 0
 
-    def plus(self, read: int, written: int) -> Records:
-        return Records(self.read + read, self.written + written)
+    def plus(self, read: int, written: int) -> RecordCounts:
+        return RecordCounts(self.read + read, self.written + written)
 
 
-def records_by_job(folder: Path, application: str) -> dict[str, Records]:
+def records_by_job(folder: Path, application: str) -> dict[str, RecordCounts]:
     """By description of the Spark job: the records that the application has read from and written to files.
 
     Jobs with the same description are added up, for example after a restart of the application.
     """
-    found: dict[str, Records] = {}
+    found: dict[str, RecordCounts] = {}
     for log in _logs(folder):
         described: dict[int, str] = {}
         for number, event in enumerate(_events(log)):
@@ -40,7 +40,7 @@ def records_by_job(folder: Path, application: str) -> dict[str, Records]:
                     read = int(metrics.get("Input Metrics", {}).get("Records Read", 0))
                     written = int(metrics.get("Output Metrics", {}).get("Records Written", 0))
                     name = described.get(event["Stage ID"], "")
-                    found[name] = found.get(name, Records()).plus(read, written)
+                    found[name] = found.get(name, RecordCounts()).plus(read, written)
     return found
 
 

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from stack.demo_api import Api, Row
 from stack.demo_children import Children
-from stack.demo_live import AllRead, Flow, reading
+from stack.demo_live import FlowDetector, InputEndDetector, live_report
 from stack.demo_output import Output
-from stack.demo_spark import Records, records_by_job
+from stack.demo_spark import RecordCounts, records_by_job
 from stack.processes import ProcessId, children_of
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ WEATHER_READ: Final = 26_115  #: rows of the package's file
 WEATHER_WRITTEN: Final = 26_112  #: hours: at the end of summer time, two rows merge at each of three airports
 CLAIM_LIMIT_S: Final = 10.0  #: until another worker claims the run of a killed worker
 FLOW_LIMIT_S: Final = 30.0  #: until the records of this run flow again
-PATIENCE_S: Final = 300.0  #: for all steps without a limit of their own
+STEP_TIMEOUT_S: Final = 300.0  #: for all steps without a limit of their own
 POLL_S: Final = 0.25
 REST_FEED_S: Final = 12.0  #: feeding time of the remaining files after the restore
 
@@ -37,7 +37,7 @@ class StoryFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class StepResult:
     """A line of the table that the demo prints."""
 
     at_s: float
@@ -56,7 +56,7 @@ class Story:
     output: Output
     bar: tqdm[NoReturn]
     began: float = field(default_factory=time.monotonic)
-    happened: list[Happening] = field(default_factory=list)
+    results: list[StepResult] = field(default_factory=list)
     too_slow: list[str] = field(default_factory=list)
     late: int = 0
     run_id: int = 0
@@ -68,12 +68,12 @@ class Story:
         started, told = time.monotonic(), list[str]()
         yield told
         took = time.monotonic() - started
-        self.happened.append(Happening(started - self.began, took, ", ".join([title, *told])))
+        self.results.append(StepResult(started - self.began, took, ", ".join([title, *told])))
         self.bar.update(1)
         if self.bar.disable:
-            print(f"{time.monotonic() - self.began:7.1f} s  {self.happened[-1].what}", flush=True)
+            print(f"{time.monotonic() - self.began:7.1f} s  {self.results[-1].what}", flush=True)
 
-    def until(self, what: str, check: Callable[[Row], T | None], timeout_s: float = PATIENCE_S) -> T:
+    def until(self, what: str, check: Callable[[Row], T | None], timeout_s: float = STEP_TIMEOUT_S) -> T:
         """Polls the run until `check` returns a result other than None and False, and returns it.
 
         Raises:
@@ -81,7 +81,7 @@ class Story:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            run = self.look()
+            run = self.refresh_run()
             found = check(run)
             if found is not None and found is not False:
                 return found
@@ -91,10 +91,10 @@ class Story:
                 raise StoryFailed(f"{what}: not within {timeout_s:.0f} s (run {run['id']} is {run['state']})")
             time.sleep(POLL_S)
 
-    def look(self) -> Row:
+    def refresh_run(self) -> Row:
         """The current run. Remembers the number of late records, which each attempt counts from 0."""
         run = self.api.run(self.run_id)
-        now = reading(run)
+        now = live_report(run)
         if now is not None:
             self.late = max(self.late, now.late)
             self.bar.set_postfix_str(f"{run['state']}, {now.records:,} records since the attempt began")
@@ -106,9 +106,9 @@ class Story:
             self.too_slow.append(f"{what} after {took_s:.1f} s, the limit is {limit_s:.0f} s")
 
     def operate(self, kind: str, **params: object) -> Row:
-        return self.api.operate(int(self.job["id"]), kind, params, PATIENCE_S)
+        return self.api.operate(int(self.job["id"]), kind, params, STEP_TIMEOUT_S)
 
-    def completed(self) -> list[Row]:
+    def completed_checkpoints(self) -> list[Row]:
         return self.api.checkpoints(int(self.job["id"]))
 
 
@@ -124,22 +124,22 @@ def start(story: Story, parallelism: int) -> None:
 
 def three_checkpoints(story: Story) -> None:
     with story.phase("wait for three completed checkpoints") as told:
-        numbers = story.until("three checkpoints", lambda _: _at_least(story.completed(), 3))
+        numbers = story.until("three checkpoints", lambda _: _at_least(story.completed_checkpoints(), 3))
         told.append(f"numbers {', '.join(str(row['number']) for row in numbers)}")
-        story.until("a first committed file", lambda _: story.output.committed() or None)
+        story.until("a first committed file", lambda _: story.output.visible_files() or None)
 
 
 def look_inside(story: Story) -> None:
     with story.phase("read the output with Spark while the job runs") as told:
-        story.output.add_strangers()
+        story.output.add_foreign_files()
         found = story.children.oracle(story.output.folder, partial=True)
         if found["unexpected"]:
             raise StoryFailed(f"the running job has committed {found['unexpected']} wrong rows")
-        _only_committed(story, [str(name) for name in found["files"]])
+        _check_visible_names(story, [str(name) for name in found["files"]])
         told.append(f"{found['committed']} rows in {len(found['files'])} committed files, all correct")
 
 
-def spark_carried(story: Story) -> None:
+def check_spark_counts(story: Story) -> None:
     """Checks by Spark's own counts that PySpark read and wrote the tables that the job joins."""
     with story.phase("check the tables in Spark's event log") as told:
         folder = story.children.environment.event_log
@@ -147,9 +147,9 @@ def spark_carried(story: Story) -> None:
             told.append("skipped: this stack was started without WEIR_SPARK_EVENT_LOG")
             return
         name = f"weir: run {story.run_id}, tables"
-        found = story.until("the end of the inputs", lambda _: _carried(records_by_job(folder, name)))
+        found = story.until("the end of the inputs", lambda _: _complete_counts(records_by_job(folder, name)))
         weather, history = found["input weather"], found["input history"]
-        if weather != Records(WEATHER_READ, WEATHER_WRITTEN) or history != Records(RECORDS, RECORDS):
+        if weather != RecordCounts(WEATHER_READ, WEATHER_WRITTEN) or history != RecordCounts(RECORDS, RECORDS):
             raise StoryFailed(f"Spark's record counts differ from the files: {found}")
         told.append(f"weather: {weather.read:,} records read, {weather.written:,} written")
         told.append(f"history: {history.read:,} records read, {history.written:,} written")
@@ -158,7 +158,7 @@ def spark_carried(story: Story) -> None:
 def savepoint(story: Story) -> None:
     with story.phase("savepoint") as told:
         story.operate("savepoint")
-        newest = [row for row in story.completed() if row["kind"] == "savepoint"][-1]
+        newest = [row for row in story.completed_checkpoints() if row["kind"] == "savepoint"][-1]
         told.append(f"number {newest['number']} in {newest['duration_ms']} ms")
 
 
@@ -167,7 +167,7 @@ def kill_slot(story: Story) -> None:
         before = story.until("slots in the report", lambda run: run if _slots(run) else None)
         victim = max(_slots(before), key=lambda slot: int(slot["index"]))
         os.kill(int(victim["pid"]), signal.SIGKILL)
-        killed, flow = time.monotonic(), Flow(before)
+        killed, flow = time.monotonic(), FlowDetector(before)
         story.until("records to flow again", flow.flows)
         told.append(f"slot {victim['index']}, pid {victim['pid']}")
         told.append(f"records flow again after {time.monotonic() - killed:.1f} s")
@@ -179,7 +179,7 @@ def kill_worker(story: Story) -> None:
         worker = _worker_above(int(_slots(before)[0]["pid"]))
         for process in worker:
             process.send(signal.SIGKILL)
-        killed, flow = time.monotonic(), Flow(before)
+        killed, flow = time.monotonic(), FlowDetector(before)
         story.until("another worker", lambda run: _is_claimed_again(run, before))
         claimed_s = time.monotonic() - killed
         story.until("records to flow again", flow.flows)
@@ -194,7 +194,7 @@ def stop(story: Story) -> Row:
     with story.phase("stop with savepoint") as told:
         story.operate("stop")
         story.until("the end of the run", lambda run: run["state"] == "stopped")
-        newest = story.completed()[-1]
+        newest = story.completed_checkpoints()[-1]
         if newest["kind"] != "stop":
             raise StoryFailed(f"the newest checkpoint after the stop is a {newest['kind']}")
         told.append(f"savepoint {newest['number']}")
@@ -206,7 +206,7 @@ def restore(story: Story, checkpoint: Row, parallelism: int) -> None:
         story.operate("restore", checkpoint=checkpoint["id"], parallelism=parallelism)
         story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
         told.append(f"run {story.run_id} from savepoint {checkpoint['number']}")
-        _strangers_unharmed(story)
+        _check_foreign_files(story)
 
 
 def feed_the_rest(story: Story) -> None:
@@ -216,8 +216,10 @@ def feed_the_rest(story: Story) -> None:
         story.until("the feeder's end", lambda _: feeder.poll() is not None)
         if feeder.returncode:
             raise StoryFailed(f"the feeder ended with {feeder.returncode}: see {story.children.log_of('feeder')}")
-        done = AllRead()
-        story.until("everything to be read", lambda run: done.settled(run, int(story.completed()[-1]["number"])))
+        done = InputEndDetector()
+        story.until(
+            "everything to be read", lambda run: done.is_complete(run, int(story.completed_checkpoints()[-1]["number"]))
+        )
         told.append(f"{len(list(story.flights.glob('flights-*.csv')))} files")
 
 
@@ -231,14 +233,14 @@ def drain(story: Story) -> None:
 def compare(story: Story) -> int:
     """Returns the number of windows."""
     with story.phase("compare with plain Spark, row for row") as told:
-        _strangers_unharmed(story)
+        _check_foreign_files(story)
         leftovers = story.output.leftovers(story.children.environment.storage / str(story.job["id"]))
         if leftovers:
             raise StoryFailed(f"left behind: {', '.join(leftovers)}")
         if story.late:
             raise StoryFailed(f"{story.late} records were late")
         found = story.children.oracle(story.output.folder)
-        _only_committed(story, [str(name) for name in found["files"]])
+        _check_visible_names(story, [str(name) for name in found["files"]])
         if found["missing"] or found["unexpected"]:
             rows = "\n".join(str(row) for row in found["differences"])
             raise StoryFailed(
@@ -258,8 +260,8 @@ def batch(story: Story) -> None:
         params = {"flights_dir": str(story.flights), "output_dir": str(output), "bounded": True}
         body = {"parallelism": 2, "params": params, "settings": {"execution_mode": "batch"}}
         job = story.api.post("jobs/", {"name": f"{story.job['name']}, BATCH", "pipeline": "flights"})
-        story.api.ready_version(int(job["id"]), body, PATIENCE_S)
-        story.api.operate(int(job["id"]), "start", {}, PATIENCE_S)
+        story.api.ready_version(int(job["id"]), body, STEP_TIMEOUT_S)
+        story.api.operate(int(job["id"]), "start", {}, STEP_TIMEOUT_S)
         story.run_id = int(story.api.latest_run(int(job["id"]))["id"])
         story.until("the end of the run", lambda run: run["state"] == "finished")
         streamed, planned = story.output.rows_by_value(), Output(output, str(job["id"])).rows_by_value()
@@ -273,10 +275,10 @@ def batch(story: Story) -> None:
 # ---------------------------------------------------------------- observations
 
 
-def _carried(found: dict[str, Records]) -> dict[str, Records] | None:
+def _complete_counts(found: dict[str, RecordCounts]) -> dict[str, RecordCounts] | None:
     """`found` once it has all written rows, else None: Spark's log lags behind."""
     wanted = {"input weather": WEATHER_WRITTEN, "input history": RECORDS}
-    return found if all(found.get(name, Records()).written >= rows for name, rows in wanted.items()) else None
+    return found if all(found.get(name, RecordCounts()).written >= rows for name, rows in wanted.items()) else None
 
 
 def _at_least(rows: list[Row], count: int) -> list[Row] | None:
@@ -322,16 +324,16 @@ def _is_worker(pid: int) -> bool:
     return b"celery" in words and b"worker" in words
 
 
-def _only_committed(story: Story, names: list[str]) -> None:
+def _check_visible_names(story: Story, names: list[str]) -> None:
     """Checks that readers see only committed files of this job, and the foreign Parquet file."""
     hidden = [name for name in names if name[0] in "._"]
-    foreign = story.output.foreign_names()
+    foreign = story.output.misnamed_files()
     if hidden or foreign:
         raise StoryFailed(f"readers see uncommitted or foreign files: {', '.join([*hidden, *foreign])}")
 
 
-def _strangers_unharmed(story: Story) -> None:
-    harmed = story.output.harmed_strangers()
+def _check_foreign_files(story: Story) -> None:
+    harmed = story.output.changed_foreign_files()
     if harmed:
         raise StoryFailed(f"foreign files were changed or removed: {', '.join(harmed)}")
 

@@ -23,15 +23,15 @@ from stack import demo_steps as steps
 from stack.demo_api import Api, ApiRefused
 from stack.demo_children import Children, Environment, NoStack, OracleFailed
 from stack.demo_output import Output
-from stack.demo_steps import PATIENCE_S, RECORDS, Story, StoryFailed
+from stack.demo_steps import RECORDS, STEP_TIMEOUT_S, Story, StoryFailed
 
-PHASES: Final = 14
+STEP_COUNT: Final = 14
 SLOW_FEED_S: Final = 1200.0  #: feeding time of the year; long enough for all kills on a slow machine
-ENDED: Final = {"finished", "stopped", "canceled", "failed"}
-BAR: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
+FINAL_RUN_STATES: Final = {"finished", "stopped", "canceled", "failed"}
+BAR_FORMAT: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
 
 
-def prove(story: Story) -> str:
+def run_steps(story: Story) -> str:
     """Runs all steps. Returns the final line of output.
 
     Raises:
@@ -41,7 +41,7 @@ def prove(story: Story) -> str:
     steps.start(story, 2)
     steps.three_checkpoints(story)
     steps.look_inside(story)
-    steps.spark_carried(story)
+    steps.check_spark_counts(story)
     steps.savepoint(story)
     steps.kill_slot(story)
     steps.kill_worker(story)
@@ -50,7 +50,7 @@ def prove(story: Story) -> str:
     steps.feed_the_rest(story)
     steps.drain(story)
     windows = steps.compare(story)
-    checkpoints, restarts = len(story.completed()), steps.restarts(story)
+    checkpoints, restarts = len(story.completed_checkpoints()), steps.restarts(story)
     steps.batch(story)
     return f"demo: exact, {RECORDS} records, {windows} windows, {checkpoints} checkpoints, {restarts} restarts"
 
@@ -59,7 +59,7 @@ def play(story: Story, environment: Environment, seconds: float) -> None:
     """Starts and feeds the job until Ctrl-C."""
     story.children.feeder(story.flights, seconds)
     steps.start(story, 2)
-    steps.spark_carried(story)
+    steps.check_spark_counts(story)
     story.bar.close()
     print(f"\n{table(story)}")
     print(
@@ -76,7 +76,7 @@ def play(story: Story, environment: Environment, seconds: float) -> None:
 def table(story: Story) -> str:
     """The steps so far with start time and duration."""
     head = f"{'at':>9} {'took':>8}  step"
-    return "\n".join([head, *(f"{step.at_s:7.1f} s {step.took_s:6.1f} s  {step.what}" for step in story.happened)])
+    return "\n".join([head, *(f"{step.at_s:7.1f} s {step.took_s:6.1f} s  {step.what}" for step in story.results)])
 
 
 def define(api: Api, environment: Environment, children: Children, bar: tqdm[NoReturn]) -> Story:
@@ -92,18 +92,18 @@ def define(api: Api, environment: Environment, children: Children, bar: tqdm[NoR
     with story.phase("define the job") as told:
         params = {"flights_dir": str(flights), "output_dir": str(output)}
         body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 2000}}
-        version = api.ready_version(int(job["id"]), body, PATIENCE_S)
+        version = api.ready_version(int(job["id"]), body, STEP_TIMEOUT_S)
         told.append(f"job {job['id']}, version {version['number']}")
     return story
 
 
-def tell(story: Story, environment: Environment, arguments: argparse.Namespace) -> int:
+def run_demo(story: Story, environment: Environment, arguments: argparse.Namespace) -> int:
     """Runs the demo and prints its result. Returns the exit code."""
     try:
         if not arguments.exit:
             play(story, environment, arguments.seconds)
             return 0
-        last_line = prove(story)
+        last_line = run_steps(story)
     except (StoryFailed, ApiRefused, OracleFailed) as failure:
         story.bar.close()
         print(f"\n{table(story)}\n\ndemo: {failure}\nlogs: {environment.var / 'log'}", flush=True)
@@ -124,7 +124,7 @@ def _give_up(story: Story) -> None:
     """Cancels the run after a failure, so that it does not continue unattended."""
     try:
         runs = story.api.all(f"jobs/{story.job['id']}/runs/")
-        if any(run["state"] not in ENDED for run in runs):
+        if any(run["state"] not in FINAL_RUN_STATES for run in runs):
             story.operate("cancel")
     except ApiRefused as refusal:
         print(f"demo: the run was not cancelled: {refusal}")
@@ -139,9 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (NoStack, ApiRefused) as refusal:
         print(f"demo: {refusal}", file=sys.stderr)
         return 2
-    bar: tqdm[NoReturn] = tqdm(total=PHASES if arguments.exit else 3, bar_format=BAR, disable=None)
+    bar: tqdm[NoReturn] = tqdm(total=STEP_COUNT if arguments.exit else 3, bar_format=BAR_FORMAT, disable=None)
     with Children(environment) as children, bar:
-        return tell(define(api, environment, children, bar), environment, arguments)
+        return run_demo(define(api, environment, children, bar), environment, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypedDict
 
 SOCKET_PATH_BYTES: Final = 107  #: size of sun_path without its final zero byte
-_LONGEST_NAME: Final = ".s.PGSQL.65535"
+_LONGEST_SOCKET_NAME: Final = ".s.PGSQL.65535"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def private_folder(wanted: Path, account: Account | None) -> Path:
         if is_reachable(wanted.parent, account):
             wanted.mkdir(mode=0o700)
         else:
-            wanted.symlink_to(_fresh(_durable_base() / _short_name(wanted)))
+            wanted.symlink_to(_create_empty(_durable_base() / _short_name(wanted)))
     real = wanted.resolve()
     if account:
         os.chown(real, account.uid, account.gid)
@@ -86,13 +86,13 @@ def private_folder(wanted: Path, account: Account | None) -> Path:
 
 def socket_folder(wanted: Path, account: Account | None) -> Path:
     """Like `private_folder`, but with a path short enough for a Unix socket. The contents are lost at a reboot."""
-    fits = len(os.fsencode(wanted / _LONGEST_NAME)) <= SOCKET_PATH_BYTES
+    fits = len(os.fsencode(wanted / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES
     if fits and not wanted.is_symlink():
         wanted.parent.mkdir(parents=True, exist_ok=True)
         if is_reachable(wanted.parent, account):
             return private_folder(wanted, account)
     short = _short_base() / _short_name(wanted)
-    _own(short, account)
+    _take_over(short, account)
     return short
 
 
@@ -130,14 +130,14 @@ def _durable_base() -> Path:
     return Path("/var/lib")
 
 
-def _fresh(folder: Path) -> Path:
+def _create_empty(folder: Path) -> Path:
     """Creates `folder` empty. Old contents are obsolete, because the link to them is gone."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     return folder
 
 
-def _own(folder: Path, account: Account | None) -> None:
+def _take_over(folder: Path, account: Account | None) -> None:
     """Creates or takes over a folder in a parent folder where other users may write, too."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

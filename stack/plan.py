@@ -13,9 +13,9 @@ from typing import Final
 
 from stack.services import Service
 from stack.settings import ROOT, Settings
-from stack.supervisor import Spec
+from stack.supervisor import ProcessSpec
 
-STANDING_STAGES: Final = "4"  #: default of WEIR_STANDING_STAGES
+DEFAULT_STANDING_STAGES: Final = "4"  #: default of WEIR_STANDING_STAGES
 #: name, queue, concurrency (0: WEIR_STANDING_STAGES), seconds to end: long for suspending runs and for a stage's step
 _WORKERS: Final = (
     ("housekeeping", "housekeeping", 1, 5.0),
@@ -26,8 +26,8 @@ _WORKERS: Final = (
 )
 
 
-def server(service: Service) -> Spec:
-    return Spec(
+def server(service: Service) -> ProcessSpec:
+    return ProcessSpec(
         name=service.name,
         argv=service.argv,
         environment=service.environment,
@@ -39,7 +39,7 @@ def server(service: Service) -> Spec:
     )
 
 
-def preparations(environment: Mapping[str, str]) -> list[Spec]:
+def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """Processes to run sequentially, each to its end, before web and workers start."""
     return [
         _manage("migrate", environment, "migrate", "--noinput"),
@@ -48,27 +48,27 @@ def preparations(environment: Mapping[str, str]) -> list[Spec]:
     ]
 
 
-def web(environment: Mapping[str, str], listener: int, url: str) -> Spec:
+def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
     """The web server. The supervisor holds the listening socket, so that a restart cannot lose the port."""
     argv = [
         sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
         "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
         "--http", "console.slow_clients:PunctualProtocol", "--limit-concurrency", "1000",
     ]  # fmt: skip
-    return Spec(
+    return ProcessSpec(
         name="web", argv=argv, environment=environment, folder=ROOT, pass_fds=(listener,),
         is_ready=lambda: answers(f"{url}livez"),
     )  # fmt: skip
 
 
-def workers(environment: Mapping[str, str]) -> list[Spec]:
+def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """The Celery workers. Without a supervisor they get SIGQUIT, at which Celery ends without waiting for its tasks.
 
     Standing stages last as long as their runs. They have a separate queue, so that they never block a compilation.
     """
-    standing = environment.get("WEIR_STANDING_STAGES") or STANDING_STAGES
+    standing = environment.get("WEIR_STANDING_STAGES") or DEFAULT_STANDING_STAGES
     return [
-        Spec(
+        ProcessSpec(
             name=name,
             argv=[
                 sys.executable, "-m", "celery", "-A", "console.celery", "worker", "-Q", queue,
@@ -84,15 +84,15 @@ def workers(environment: Mapping[str, str]) -> list[Spec]:
     ]  # fmt: skip
 
 
-def beat(environment: Mapping[str, str], settings: Settings) -> Spec:
+def beat(environment: Mapping[str, str], settings: Settings) -> ProcessSpec:
     argv = [
         sys.executable, "-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING",
         "--schedule", str(settings.run / "beat-schedule"), "--pidfile=",
     ]  # fmt: skip
-    return Spec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)
+    return ProcessSpec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)
 
 
-def history(environment: Mapping[str, str]) -> list[Spec]:
+def history(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """Spark's history server, which shows the Spark UI of finished runs, if WEIR_SPARK_HISTORY_PORT is set."""
     port = environment.get("WEIR_SPARK_HISTORY_PORT")
     if not port:
@@ -102,7 +102,7 @@ def history(environment: Mapping[str, str]) -> list[Spec]:
     options = f"-Dspark.history.fs.logDirectory={log.resolve().as_uri()} -Dspark.history.ui.port={port}"
     spark = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[union-attr, index]
     return [
-        Spec(
+        ProcessSpec(
             name="history",
             argv=[str(spark / "bin/spark-class"), "org.apache.spark.deploy.history.HistoryServer"],
             environment={
@@ -117,10 +117,10 @@ def history(environment: Mapping[str, str]) -> list[Spec]:
     ]
 
 
-def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> Spec:
+def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> ProcessSpec:
     """The demo. It reads address, user and password from `var/run`, where the supervisor has written them."""
     argv = [sys.executable, "-m", "stack.demo_story", "--var", str(settings.var), *(["--exit"] if ends else [])]
-    return Spec(
+    return ProcessSpec(
         name="demo", argv=argv, environment=environment, folder=ROOT, shows_output=True, runs_once=True, grace_s=15.0
     )
 
@@ -134,5 +134,5 @@ def answers(url: str) -> bool:
         return False
 
 
-def _manage(name: str, environment: Mapping[str, str], *arguments: str) -> Spec:
-    return Spec(name=name, argv=[sys.executable, "manage.py", *arguments], environment=environment, folder=ROOT)
+def _manage(name: str, environment: Mapping[str, str], *arguments: str) -> ProcessSpec:
+    return ProcessSpec(name=name, argv=[sys.executable, "manage.py", *arguments], environment=environment, folder=ROOT)

@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class NotOurs(Exception):
+class ForeignProcess(Exception):
     """The current user may not signal a process; the text names the process's user."""
 
 
@@ -53,7 +53,7 @@ class ProcessId:
         except ProcessLookupError:
             return
         except PermissionError:
-            raise NotOurs(f"process {self.pid} was started by another user ({_user_of(self.pid)})") from None
+            raise ForeignProcess(f"process {self.pid} was started by another user ({_user_of(self.pid)})") from None
 
 
 def _user_of(pid: int) -> str:
@@ -93,7 +93,7 @@ def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
     return [ProcessId(pid, tree[pid][1]) for pid in below if pid in tree]
 
 
-def marked(value: Path | str, mark: str = MARK) -> list[ProcessId]:
+def marked_processes(value: Path | str, mark: str = MARK) -> list[ProcessId]:
     """Processes with `mark=value` in their environment, except the current process and its ancestors."""
     wanted = f"{mark}={value}".encode()
     spared = set(_ancestors())
@@ -115,7 +115,7 @@ def _ancestors() -> Iterator[int]:
         pid = int(fields[1])
 
 
-def end(find: Callable[[], list[ProcessId]], grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
+def end_processes(find: Callable[[], list[ProcessId]], grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
     """Ends the processes that `find` returns, repeatedly until it returns none. Returns their number.
 
     The repetition catches processes that a dying process starts.
@@ -144,28 +144,28 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None]:
     return prepare
 
 
-def save(path: Path, process: ProcessId) -> None:
+def save_identity(path: Path, process: ProcessId) -> None:
     """Writes an identity that `load` accepts only until the next reboot."""
-    text = json.dumps({"pid": process.pid, "started_ticks": process.started_ticks, "boot": _boot()})
+    text = json.dumps({"pid": process.pid, "started_ticks": process.started_ticks, "boot": _boot_id()})
     temporary = path.with_suffix(".new")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 
-def load(path: Path) -> ProcessId | None:
+def load_identity(path: Path) -> ProcessId | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         process = ProcessId(int(record["pid"]), int(record["started_ticks"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return process if record.get("boot") == _boot() and process.is_alive() else None
+    return process if record.get("boot") == _boot_id() and process.is_alive() else None
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def serving(folder: Path, programs: tuple[str, ...] = SERVER_PROGRAMS) -> list[ProcessId]:
+def servers_in(folder: Path, programs: tuple[str, ...] = SERVER_PROGRAMS) -> list[ProcessId]:
     """Servers whose working folder is in `folder`. The mark is unreliable: servers overwrite their environment."""
     real = folder.resolve()
     found = (ProcessId.of(pid) for pid in all_pids() if _works_in(pid, real, programs))

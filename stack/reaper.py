@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from stack import folders
-from stack.processes import ProcessId, end, load, marked
+from stack.processes import ProcessId, end_processes, load_identity, marked_processes
 
 TEST_MARK: Final = "WEIR_TEST_HOME"
 OWNER_FILE: Final = "owner.json"
@@ -43,10 +43,10 @@ def remove_home(home: Path) -> None:
 
 def main() -> None:
     home = Path(sys.argv[1])
-    owner = load(home / OWNER_FILE)
+    owner = load_identity(home / OWNER_FILE)
     if owner is not None:
         _wait(owner)
-    end(lambda: marked(home, TEST_MARK), _GRACE_S)
+    end_processes(lambda: marked_processes(home, TEST_MARK), _GRACE_S)
     remove_home(home)
 
 

@@ -24,7 +24,7 @@ import psycopg
 import redis
 
 from stack.folders import Account, identity, private_folder, service_account, socket_folder
-from stack.processes import ProcessId, die_with_parent, end, serving
+from stack.processes import ProcessId, die_with_parent, end_processes, servers_in
 from stack.programs import postgres_programs, reachable_redis
 
 _FIRST_PORT: Final = 20_000  #: below the ephemeral ports of outgoing connections,
@@ -204,7 +204,7 @@ def _write_private(path: Path, text: str, account: Account | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A server that is ready."""
 
     url: str
@@ -215,7 +215,7 @@ class Running:
 @contextlib.contextmanager
 def start_postgres(
     folder: Path, *, port: int = 0, durable: bool = False, password: str = "", may_create_databases: bool = False
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """Runs a Postgres with an empty database `weir` for the block; data, socket and log are under `folder`.
 
     If this process is killed, the kernel ends the server.
@@ -224,31 +224,31 @@ def start_postgres(
     def make(chosen: int) -> Service:
         return postgres(folder, chosen, durable=durable, password=password, may_create_databases=may_create_databases)
 
-    with _running(make, folder, port) as running:
+    with _run_server(make, folder, port) as running:
         yield running
 
 
 @contextlib.contextmanager
-def start_redis(folder: Path, *, port: int = 0, password: str = "") -> Iterator[Running]:
+def start_redis(folder: Path, *, port: int = 0, password: str = "") -> Iterator[RunningServer]:
     """Runs a Redis for the block; data and log are under `folder`. If this process dies, the kernel ends the server."""
-    with _running(lambda chosen: redis_server(folder, chosen, password=password), folder, port) as running:
+    with _run_server(lambda chosen: redis_server(folder, chosen, password=password), folder, port) as running:
         yield running
 
 
 @contextlib.contextmanager
-def _running(make: Callable[[int], Service], folder: Path, port: int) -> Iterator[Running]:
+def _run_server(make: Callable[[int], Service], folder: Path, port: int) -> Iterator[RunningServer]:
     service, child = _start_somewhere(make, folder, port)
     process = ProcessId.of(child.pid)
     assert process is not None
     try:
-        yield Running(service.url, process, _log_of(service, folder))
+        yield RunningServer(service.url, process, _log_of(service, folder))
     finally:
         child.send_signal(service.stop_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=10)
         child.kill()
         child.wait()
-        end(lambda: serving(service.folder), grace_s=2)
+        end_processes(lambda: servers_in(service.folder), grace_s=2)
 
 
 def _start_somewhere(

@@ -77,7 +77,7 @@ def make_folders(settings: Settings) -> None:
     (settings.var / "data").mkdir(exist_ok=True)
 
 
-def kept_secret(path: Path, given: str = "") -> str:
+def load_or_create_secret(path: Path, given: str = "") -> str:
     """The secret in `path`, created on first use; `given` replaces it. Only its owner may read the file."""
     if path.exists() and not given:
         return path.read_text(encoding="utf-8").strip()
@@ -92,7 +92,7 @@ def write_private(path: Path, text: str) -> None:
         sink.write(text)
 
 
-def contract(settings: Settings, database: str, broker: str, http_port: int) -> dict[str, str]:
+def stack_variables(settings: Settings, database: str, broker: str, http_port: int) -> dict[str, str]:
     """The variables of every process of the stack, which are also written to `var/run/env`."""
     environment = os.environ
     return {
@@ -104,7 +104,7 @@ def contract(settings: Settings, database: str, broker: str, http_port: int) -> 
         "WEIR_LOGS": str(settings.log),
         "WEIR_HTTP_PORT": str(http_port),
         "WEIR_ADMIN_USER": settings.admin_user,
-        "DJANGO_SECRET_KEY": kept_secret(settings.run / "secret", environment.get("DJANGO_SECRET_KEY", "")),
+        "DJANGO_SECRET_KEY": load_or_create_secret(settings.run / "secret", environment.get("DJANGO_SECRET_KEY", "")),
         "DJANGO_SETTINGS_MODULE": "console.settings",
         "SPARK_MASTER": environment.get("SPARK_MASTER", ""),
         "SPARK_LOCAL_DIRS": str(settings.var / "spark"),
@@ -132,13 +132,13 @@ def _spark_address(environment: Mapping[str, str]) -> dict[str, str]:
 
 def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child: this process's, `variables`, the mark, and this checkout first in PYTHONPATH."""
-    password = kept_secret(settings.run / "password", os.environ.get("WEIR_ADMIN_PASSWORD", ""))
+    password = load_or_create_secret(settings.run / "password", os.environ.get("WEIR_ADMIN_PASSWORD", ""))
     imports = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ours = {"WEIR_ADMIN_PASSWORD": password, MARK: str(settings.var), "PYTHONPATH": imports, "PYTHONUNBUFFERED": "1"}
     return {**os.environ, **variables, **ours}
 
 
-def env_file(var: Path) -> dict[str, str]:
+def read_env_file(var: Path) -> dict[str, str]:
     """The variables of the last stack of `var`, as its `write_env_file` wrote them. Raises FileNotFoundError."""
     lines = (var / "run/env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line)

@@ -14,11 +14,27 @@ from pathlib import Path
 from typing import IO, Final
 
 from stack import plan
-from stack.processes import SERVER_PROGRAMS, ProcessId, end, load, marked, save, serving, session_members
+from stack.processes import (
+    SERVER_PROGRAMS,
+    ProcessId,
+    end_processes,
+    load_identity,
+    marked_processes,
+    save_identity,
+    servers_in,
+    session_members,
+)
 from stack.programs import ServerMissing
 from stack.services import Service, ServiceFailed, free_port, postgres, redis_server
-from stack.settings import Settings, child_environment, contract, kept_secret, make_folders, write_env_file
-from stack.supervisor import Child, Ended, StartFailed, Supervisor, rotate_logs, write_status
+from stack.settings import (
+    Settings,
+    child_environment,
+    load_or_create_secret,
+    make_folders,
+    stack_variables,
+    write_env_file,
+)
+from stack.supervisor import EndRequested, ManagedProcess, StartFailed, Supervisor, rotate_logs, write_status
 
 _START_S: Final = 90.0
 _FIRST_HTTP_PORT: Final = 8000
@@ -34,15 +50,15 @@ class Stack:
     def __init__(self, settings: Settings, say: Callable[[str], None], *, shows_password: bool = True) -> None:
         make_folders(settings)
         self._settings = settings
-        self._say = say
-        self._says_changes = True
+        self._print_line = say
+        self._prints_changes = True
         self._shows_password = shows_password  #: False if the output goes to a log
         self._lock = _take_lock(settings)
         self._phase = "starting"
         self._message = ""
         self._url = ""
         self._environment: dict[str, str] = {}
-        self._supervisor = Supervisor(settings.run, settings.log, settings.restart_delay_s, self._changed)
+        self._supervisor = Supervisor(settings.run, settings.log, settings.restart_delay_s, self._on_change)
 
     # ------------------------------------------------------------ life
 
@@ -58,32 +74,32 @@ class Stack:
             story = plan.demo(self._environment, self._settings, ends)
             return self._stay(self._supervisor.start(story) if demo else None, ends)
         except (StartFailed, ServiceFailed, ServerMissing) as failure:
-            self._tell("failed", str(failure))
-            self._say(str(failure))
+            self._write_status("failed", str(failure))
+            self._print_line(str(failure))
             return 1
-        except Ended:
+        except EndRequested:
             return 130 if ends else 0
         finally:
             self._stop()
 
     def _start(self) -> None:
         settings = self._settings
-        self._clear_up_after_the_dead()
+        self._end_leftovers()
         rotate_logs(settings.log)
-        database = settings.given_database or self._serve(lambda port: postgres(settings.var, port), "postgres")
-        broker = settings.given_broker or self._serve(lambda port: redis_server(settings.var, port), "redis")
+        database = settings.given_database or self._start_server(lambda port: postgres(settings.var, port), "postgres")
+        broker = settings.given_broker or self._start_server(lambda port: redis_server(settings.var, port), "redis")
         with _listener(settings) as listener:
             port = listener.getsockname()[1]
             self._url = f"http://127.0.0.1:{port}/"
             _remember_port(settings, "http", port)
-            variables = contract(settings, database, broker, port)
+            variables = stack_variables(settings, database, broker, port)
             write_env_file(settings, variables)
             self._environment = child_environment(settings, variables)
             for step in plan.preparations(self._environment):
                 self._supervisor.run_once(step)
             self._start_products(listener.detach())
-        self._tell("ready")
-        self._say(self._greeting())
+        self._write_status("ready")
+        self._print_line(self._greeting())
 
     def _start_products(self, listener: int) -> None:
         web = self._supervisor.start(plan.web(self._environment, listener, self._url))
@@ -94,41 +110,41 @@ class Stack:
             self._supervisor.start(spec)
         self._supervisor.wait_ready(web, _START_S)
 
-    def _stay(self, guest: Child | None, ends: bool) -> int:
+    def _stay(self, guest: ManagedProcess | None, ends: bool) -> int:
         while not self._supervisor.is_ending:
             self._supervisor.wait(0.5)
-            self._supervisor.tend()
+            self._supervisor.check_children()
             rotate_logs(self._settings.log)
             if guest and guest.exit_code is not None:
                 if ends:
-                    self._says_changes = False  # the demo's result is the last line
+                    self._prints_changes = False  # the demo's result is the last line
                     return guest.exit_code if guest.exit_code >= 0 else 128 - guest.exit_code
-                self._say(f"the demo ended with {guest.exit_code}; the console stays up until Ctrl-C")
-                self._say(self._greeting())
+                self._print_line(f"the demo ended with {guest.exit_code}; the console stays up until Ctrl-C")
+                self._print_line(self._greeting())
                 guest = None
         return 130 if ends else 0
 
     def _stop(self) -> None:
         """Stops beat and workers first, then web and servers; finally ends processes that outlived their parent."""
         if self._phase != "failed":
-            self._tell("stopping")
+            self._write_status("stopping")
         supervisor = self._supervisor
         supervisor.is_ending = True
-        if self._says_changes and supervisor.children:
-            self._say("stopping in order; a second Ctrl-C stops at once")
+        if self._prints_changes and supervisor.children:
+            self._print_line("stopping in order; a second Ctrl-C stops at once")
         servers = {"postgres", "redis", "web"}
         supervisor.stop([child for child in reversed(supervisor.children) if child.spec.name not in servers])
-        end(self._strays, grace_s=5)
+        end_processes(self._strays, grace_s=5)
         supervisor.stop_all()
         sweep(self._settings)
         if self._phase != "failed":
-            self._tell("down")
+            self._write_status("down")
         (self._settings.run / "supervisor.pid").unlink(missing_ok=True)
         self._lock.close()
 
     # ------------------------------------------------------------ parts
 
-    def _serve(self, make: Callable[[int], Service], name: str) -> str:
+    def _start_server(self, make: Callable[[int], Service], name: str) -> str:
         """Starts a server and returns its URL. Prefers the last used port, so that addresses stay the same.
 
         If another process has taken the port, another port is tried.
@@ -149,7 +165,7 @@ class Stack:
             return service.url
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _clear_up_after_the_dead(self) -> None:
+    def _end_leftovers(self) -> None:
         """Ends the leftovers of a killed supervisor, which would conflict with the new processes."""
         sweep(self._settings)
         shutil.rmtree(self._settings.var / "spark", ignore_errors=True)
@@ -158,16 +174,16 @@ class Stack:
     def _strays(self) -> list[ProcessId]:
         sessions = [c.popen.pid for c in self._supervisor.children if c.popen]
         ours = {member for session in sessions for member in session_members(session)}
-        return [process for process in marked(self._settings.var) if process not in ours]
+        return [process for process in marked_processes(self._settings.var) if process not in ours]
 
     # ------------------------------------------------------------ status
 
-    def _changed(self, line: str) -> None:
-        if self._says_changes:
-            self._say(line)
-        self._tell(self._phase)
+    def _on_change(self, line: str) -> None:
+        if self._prints_changes:
+            self._print_line(line)
+        self._write_status(self._phase)
 
-    def _tell(self, phase: str, message: str = "") -> None:
+    def _write_status(self, phase: str, message: str = "") -> None:
         self._phase = phase
         self._message = message or self._message
         status = {
@@ -184,7 +200,7 @@ class Stack:
 
 
 def greeting(settings: Settings, url: str) -> str:
-    password = kept_secret(settings.run / "password")
+    password = load_or_create_secret(settings.run / "password")
     return f"\n  console   {url}\n  user      {settings.admin_user}\n  password  {password}\n"
 
 
@@ -196,13 +212,13 @@ def sweep(settings: Settings, grace_s: float = 5.0) -> int:
     records = [path for path in settings.run.glob("*.pid") if path.name != "supervisor.pid"]
 
     def remaining() -> list[ProcessId]:
-        recorded = [process for path in records if (process := load(path))]
-        held = [process for name in ("pg", "redis") for process in serving(settings.var / name)]
-        found = {*recorded, *held, *marked(settings.var)}
+        recorded = [process for path in records if (process := load_identity(path))]
+        held = [process for name in ("pg", "redis") for process in servers_in(settings.var / name)]
+        found = {*recorded, *held, *marked_processes(settings.var)}
         return [process for process in found if process.pid != os.getpid()]
 
-    count = end(lambda: [p for p in remaining() if not _is_server(p)], grace_s)
-    count += end(remaining, grace_s, first=signal.SIGINT)
+    count = end_processes(lambda: [p for p in remaining() if not _is_server(p)], grace_s)
+    count += end_processes(remaining, grace_s, first=signal.SIGINT)
     for path in records:
         path.unlink(missing_ok=True)
     return count
@@ -227,7 +243,7 @@ def _take_lock(settings: Settings) -> IO[str]:
         raise AlreadyUp from None
     this = ProcessId.of(os.getpid())
     assert this is not None
-    save(settings.run / "supervisor.pid", this)
+    save_identity(settings.run / "supervisor.pid", this)
     return lock
 
 
@@ -262,6 +278,6 @@ def _remember_port(settings: Settings, name: str, port: int) -> None:
     path.write_text(json.dumps({**known, name: port}), encoding="ascii")
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -20,11 +20,19 @@ from pathlib import Path
 from typing import Final
 
 from stack.folders import Account, identity
-from stack.processes import ProcessId, adopt_orphans, die_with_parent, end, reap_orphans, save, session_members
+from stack.processes import (
+    ProcessId,
+    adopt_orphans,
+    die_with_parent,
+    end_processes,
+    reap_orphans,
+    save_identity,
+    session_members,
+)
 
-_LONGEST_DELAY_S: Final = 30.0
-_SETTLED_S: Final = 30.0  #: uptime after which the back-off is reset
-_LONGEST_LOG_BYTES: Final = 20_000_000
+_MAX_DELAY_S: Final = 30.0
+_BACKOFF_RESET_S: Final = 30.0  #: uptime after which the back-off is reset
+_MAX_LOG_BYTES: Final = 20_000_000
 
 
 class State(StrEnum):
@@ -34,7 +42,7 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-class Ended(Exception):
+class EndRequested(Exception):
     """A signal requested the end of the stack during a wait."""
 
 
@@ -43,7 +51,7 @@ class StartFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class ProcessSpec:
     name: str
     argv: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
@@ -59,15 +67,15 @@ class Spec:
 
 
 @dataclass(slots=True)
-class Child:
+class ManagedProcess:
     """A process of the supervisor and its state."""
 
-    spec: Spec
+    spec: ProcessSpec
     state: State = State.STARTING
     popen: subprocess.Popen[bytes] | None = None
     identity: ProcessId | None = None
     started_at_s: float = 0.0
-    deaths_in_a_row: int = 0
+    consecutive_deaths: int = 0
     restarts: int = 0
     start_at_s: float = 0.0
     is_asked_to_end: bool = False
@@ -75,12 +83,12 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """Whether the process runs. Checks without reaping: the pid of a zombie is not reused."""
-        if self.popen is None or self.is_buried:
+        if self.popen is None or self.is_reaped:
             return False
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     @property
-    def is_buried(self) -> bool:
+    def is_reaped(self) -> bool:
         """Whether the process has ended, its session is killed, and it is reaped, so that its pid may be reused."""
         return self.popen is not None and self.popen.returncode is not None
 
@@ -92,7 +100,7 @@ class Child:
 
 def delay_s(deaths_in_a_row: int, first_s: float) -> float:
     """Delay before the next start, doubled with every consecutive death."""
-    return min(first_s * 2.0 ** max(deaths_in_a_row - 1, 0), max(_LONGEST_DELAY_S, first_s))
+    return min(first_s * 2.0 ** max(deaths_in_a_row - 1, 0), max(_MAX_DELAY_S, first_s))
 
 
 class Supervisor:
@@ -107,9 +115,9 @@ class Supervisor:
         self._log = log
         self._restart_delay_s = restart_delay_s
         self._on_change = on_change
-        self.children: list[Child] = []
+        self.children: list[ManagedProcess] = []
         self.is_ending = False
-        self._in_a_hurry = False
+        self._stops_at_once = False
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         adopt_orphans()
 
@@ -118,51 +126,51 @@ class Supervisor:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._asked_to_end)
+            signal.signal(number, self._on_end_signal)
 
-    def _asked_to_end(self, *_: object) -> None:
-        self._in_a_hurry = self.is_ending
+    def _on_end_signal(self, *_: object) -> None:
+        self._stops_at_once = self.is_ending
         self.is_ending = True
 
     # ------------------------------------------------------------ starting
 
-    def start(self, spec: Spec) -> Child:
-        child = Child(spec)
+    def start(self, spec: ProcessSpec) -> ManagedProcess:
+        child = ManagedProcess(spec)
         self.children.append(child)
         self._launch(child)
         return child
 
-    def forget(self, child: Child) -> None:
+    def forget(self, child: ManagedProcess) -> None:
         self._stop(child, time.monotonic())
         self.children.remove(child)
 
-    def wait_ready(self, child: Child, timeout_s: float, *, may_restart: bool = True) -> None:
+    def wait_ready(self, child: ManagedProcess, timeout_s: float, *, may_restart: bool = True) -> None:
         """Waits until a child is ready. Raises StartFailed, or Ended after a signal."""
         deadline = time.monotonic() + timeout_s
-        while not self._sees_ready(child):
+        while not self._check_ready(child):
             if time.monotonic() > deadline or not (may_restart or child.is_alive):
                 raise StartFailed(f"{child.spec.name} did not start:\n{self.tail(child.spec.name)}")
             self.wait(0.1)
             self.check_not_ending()
             if may_restart:
-                self.tend()
+                self.check_children()
 
-    def run_once(self, spec: Spec) -> None:
+    def run_once(self, spec: ProcessSpec) -> None:
         """Runs a process to its end. Raises StartFailed if it fails, or Ended after a signal."""
         child = self.start(replace(spec, runs_once=True))
         while child.is_alive:
             self.wait(0.2)
             self.check_not_ending()
-            self.tend()
+            self.check_children()
         self.forget(child)
         if child.exit_code != 0:
             raise StartFailed(f"{spec.name} failed:\n{self.tail(spec.name)}")
 
     def check_not_ending(self) -> None:
         if self.is_ending:
-            raise Ended
+            raise EndRequested
 
-    def _launch(self, child: Child) -> None:
+    def _launch(self, child: ManagedProcess) -> None:
         spec = child.spec
         with contextlib.ExitStack() as stack:
             sink = None if spec.shows_output else stack.enter_context(self._log_of(spec.name).open("ab"))
@@ -173,9 +181,9 @@ class Supervisor:
             )  # fmt: skip
         child.identity = ProcessId.of(child.popen.pid)
         child.started_at_s = time.monotonic()
-        self._move(child, State.STARTING)
+        self._set_state(child, State.STARTING)
         if child.identity:
-            save(self._run / f"{spec.name}.pid", child.identity)
+            save_identity(self._run / f"{spec.name}.pid", child.identity)
 
     # ------------------------------------------------------------ watching
 
@@ -185,40 +193,40 @@ class Supervisor:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
 
-    def tend(self) -> None:
+    def check_children(self) -> None:
         """Checks all children once: records deaths and readiness, and performs due restarts."""
         now = time.monotonic()
         for child in list(self.children):
             if child.is_alive:
-                self._sees_ready(child)
+                self._check_ready(child)
             elif child.spec.runs_once:
                 if child.state is not State.ENDED:
-                    self._bury(child)
-                    self._move(child, State.ENDED)
+                    self._reap(child)
+                    self._set_state(child, State.ENDED)
             elif child.state is not State.WAITING:
-                self._note_death(child, now)
+                self._on_death(child, now)
             elif now >= child.start_at_s and not self.is_ending:
                 child.restarts += 1
                 self._launch(child)
-        reap_orphans({child.popen.pid for child in self.children if child.popen and not child.is_buried})
+        reap_orphans({child.popen.pid for child in self.children if child.popen and not child.is_reaped})
 
-    def _sees_ready(self, child: Child) -> bool:
+    def _check_ready(self, child: ManagedProcess) -> bool:
         ready = child.spec.is_ready
         waits = child.state is State.STARTING and child.is_alive and not child.spec.runs_once
         if waits and (ready is None or ready()):
-            self._move(child, State.READY)
+            self._set_state(child, State.READY)
         return child.state is State.READY
 
-    def _note_death(self, child: Child, now: float) -> None:
+    def _on_death(self, child: ManagedProcess, now: float) -> None:
         assert child.popen is not None
-        self._bury(child)
-        settled = now - child.started_at_s > _SETTLED_S
-        child.deaths_in_a_row = 1 if settled else child.deaths_in_a_row + 1
-        wait_s = delay_s(child.deaths_in_a_row, self._restart_delay_s)
+        self._reap(child)
+        settled = now - child.started_at_s > _BACKOFF_RESET_S
+        child.consecutive_deaths = 1 if settled else child.consecutive_deaths + 1
+        wait_s = delay_s(child.consecutive_deaths, self._restart_delay_s)
         child.start_at_s = now + wait_s
-        self._move(child, State.WAITING, f"ended with {child.popen.returncode}, starts again in {wait_s:g} s")
+        self._set_state(child, State.WAITING, f"ended with {child.popen.returncode}, starts again in {wait_s:g} s")
 
-    def _move(self, child: Child, state: State, detail: str = "") -> None:
+    def _set_state(self, child: ManagedProcess, state: State, detail: str = "") -> None:
         child.state = state
         self._on_change(f"{child.spec.name}: {detail or state}")
 
@@ -230,40 +238,40 @@ class Supervisor:
         for child in reversed(list(self.children)):
             self.stop([child])
 
-    def stop(self, children: Iterable[Child]) -> None:
+    def stop(self, children: Iterable[ManagedProcess]) -> None:
         """Stops the children concurrently, so that their grace periods overlap, and waits for each."""
         leaving = list(children)
         asked_at_s = time.monotonic()
         for child in leaving:
-            self._ask(child)
+            self._send_stop_signal(child)
         for child in leaving:
             self._stop(child, asked_at_s + child.spec.grace_s)
             self.children.remove(child)
 
-    def _ask(self, child: Child) -> None:
+    def _send_stop_signal(self, child: ManagedProcess) -> None:
         """Sends the stop signal, but only once: many programs treat a second signal differently."""
         if child.identity and not child.is_asked_to_end:
             child.identity.send(child.spec.stop_signal)
         child.is_asked_to_end = True
 
-    def _stop(self, child: Child, deadline_s: float) -> None:
-        self._ask(child)
-        while child.is_alive and time.monotonic() < deadline_s and not self._in_a_hurry:
+    def _stop(self, child: ManagedProcess, deadline_s: float) -> None:
+        self._send_stop_signal(child)
+        while child.is_alive and time.monotonic() < deadline_s and not self._stops_at_once:
             self.wait(0.1)
-        self._bury(child)
+        self._reap(child)
         (self._run / f"{child.spec.name}.pid").unlink(missing_ok=True)
         if child.state is not State.ENDED:
-            self._move(child, State.ENDED)
+            self._set_state(child, State.ENDED)
 
-    def _bury(self, child: Child) -> None:
+    def _reap(self, child: ManagedProcess) -> None:
         """Kills the rest of the child's session (for example pool workers of a dead process), then reaps the child.
 
         The order matters: after reaping, its pid and the session of this number may belong to other processes.
         """
         popen = child.popen
-        if popen is None or child.is_buried:
+        if popen is None or child.is_reaped:
             return
-        end(lambda: session_members(popen.pid), grace_s=0, first=signal.SIGKILL)
+        end_processes(lambda: session_members(popen.pid), grace_s=0, first=signal.SIGKILL)
         popen.wait()
 
     # ------------------------------------------------------------ status
@@ -286,7 +294,7 @@ class Supervisor:
         return self._log / f"{name}.log"
 
 
-def rotate_logs(log: Path, longest_bytes: int = _LONGEST_LOG_BYTES) -> None:
+def rotate_logs(log: Path, longest_bytes: int = _MAX_LOG_BYTES) -> None:
     """Copies each long log to `.log.1` and truncates it. The file itself stays, because children have it open."""
     for path in log.glob("*.log"):
         if path.stat().st_size > longest_bytes:

@@ -20,7 +20,7 @@ from typing import Final
 import pyspark
 
 from stack.launch.java import find_java
-from stack.processes import end, session_members
+from stack.processes import end_processes, session_members
 from stack.services import free_port
 from tests.waiting import until
 
@@ -174,7 +174,7 @@ class Rig:
     def stop_master(self) -> None:
         master, self._master = self._master, None
         if master is not None:
-            end(lambda: session_members(master.pid), grace_s=5)
+            end_processes(lambda: session_members(master.pid), grace_s=5)
             master.wait()
 
     def remove(self) -> None:

@@ -232,6 +232,6 @@ def test_a_misspelt_output_column_ends_the_run_and_is_named_with_its_operator(tm
 def test_a_factory_of_a_function_that_yields_is_refused_when_it_is_called() -> None:
     """What a factory makes is not known before."""
     made = keyed().process("step", partial(Yielding), SCHEMA)
-    code = next(step.code for step in made.flow._blueprint.steps if step.uid == "step")
+    code = next(step.code for step in made.flow._plan.steps if step.uid == "step")
     with pytest.raises(weir.JobRejected, match=r"process uses yield: .*out\.emit"):
         code()

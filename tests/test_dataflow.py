@@ -13,7 +13,7 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from tests.hosts.jobs import Numbers
@@ -77,15 +77,15 @@ def test_windows_have_a_combiner_on_their_edge_and_nothing_more_in_the_graph(tmp
         windows = numbers.key_by("key").window(uid, timedelta(seconds=10), "value", {"n": Count()}, slide=slide)
         windows.sink(f"out-{uid}", PrintSink())
     job = flow.compile(2)
-    edges = [job.graph.edges[number] for number in job.foldings]
+    edges = [job.graph.edges[number] for number in job.pre_aggregations]
     assert [(edge.source, edge.target, edge.partitioning) for edge in edges] == [
         ("numbers", uid, Partitioning.HASH) for uid in ("tumbling", "same", "sliding")
     ]
     assert len(job.graph.operators) == 7
-    assert [folding.pane_ms for folding in job.foldings.values()] == [10_000, 10_000, 2_000]
-    for folding in job.foldings.values():
-        one, other = folding.make(), folding.make()
-        assert isinstance(one, WindowCombiner)
+    assert [folding.pane_ms for folding in job.pre_aggregations.values()] == [10_000, 10_000, 2_000]
+    for folding in job.pre_aggregations.values():
+        one, other = folding.create(), folding.create()
+        assert isinstance(one, WindowPreAggregator)
         one.add(pa.record_batch({"key": [1, 1], "value": [0, 2_000]}))
         made.append(sum(parts.num_rows for parts in one.flush()))
         assert other.flush() == []

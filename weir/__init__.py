@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.errors import EnvironmentFailure as EnvironmentFailure
     from runtime.errors import JobRejected as JobRejected
     from runtime.errors import WeirError as WeirError
-    from runtime.io.memory.run_store import MemoryRecords as MemoryRecords
+    from runtime.io.memory.run_store import MemoryRunStore as MemoryRunStore
     from runtime.launch.local import run_local as run_local
     from runtime.operators.aggregates import Count as Count
     from runtime.operators.aggregates import CountIf as CountIf
@@ -131,7 +131,7 @@ _HOMES = {
     "TargetAway": "spark_jobs.sinks.targets",
     # A run in this process, and as a Spark plan
     "run_local": "runtime.launch.local",
-    "MemoryRecords": "runtime.io.memory.run_store",
+    "MemoryRunStore": "runtime.io.memory.run_store",
     "CoordinatorSettings": "runtime.core.job.settings",
     "CheckpointMode": "runtime.core.job.guarantee",
     "NoRestart": "runtime.core.job.restart_strategy",

@@ -18,26 +18,26 @@ from typing import Final
 import duckdb
 
 from benchmarks import inputs
-from benchmarks.figures import Figure, Plan, Report
-from benchmarks.modes.one import SMALL, WAYS, WHOLE, Run
+from benchmarks.figures import Figure, MeasurementPlan, Report
+from benchmarks.modes.one import FULL, MODES, SMALL, Run
 from benchmarks.ratios import ratio
 from benchmarks.workloads import WORKLOADS
 from spark_jobs import nycflights
-from spark_jobs.feeder import Plan as Feed
+from spark_jobs.feeder import FeedPlan as Feed
 from spark_jobs.feeder import feed
 
 TITLE: Final = "a bounded job in BATCH, relative to STREAMING and to hand-written Spark SQL"
 TIME_BOX_S: Final = 2_400.0
 STEP_S: Final = 45.0
 ROUNDS: Final = 3
-ROWS: Final = {"flights": 336_776, "windows": 100_000_000}
+FULL_ROWS: Final = {"flights": 336_776, "windows": 100_000_000}
 SMALL_ROWS: Final = {"flights": 20_000, "windows": 4_000_000}
 COLUMNS: Final = {
     "flights": "carrier, name, origin, window_start::timestamp, window_end::timestamp, flights, mean_delay, max_delay,"
     " cancelled, wet, max_wind, mean_arrival_delay",
     "windows": "key, window_start::timestamp, count, sum",
 }
-_APART: Final = """
+_DIFFERENCES_QUERY: Final = """
     with one as (select {columns} from read_parquet('{one}/*.parquet')),
     other as (select {columns} from read_parquet('{other}/*.parquet')),
     apart as ((from one except all from other) union all (from other except all from one))
@@ -53,24 +53,24 @@ class Round:
     seconds: dict[str, float]
 
 
-def steps(plan: Plan) -> int:
-    return len(ROWS) * len(WAYS) * (plan.rounds or ROUNDS)
+def steps(plan: MeasurementPlan) -> int:
+    return len(FULL_ROWS) * len(MODES) * (plan.rounds or ROUNDS)
 
 
-def run(plan: Plan) -> Report:
-    for job in ROWS:
+def run(plan: MeasurementPlan) -> Report:
+    for job in FULL_ROWS:
         _write_inputs(job, plan.folder / "inputs" / job)
     found: list[Round] = []
     wrong: list[str] = []
     for turn in range(plan.rounds or ROUNDS):
-        for job in ROWS:
+        for job in FULL_ROWS:
             found.append(one_round(plan, job, turn, process_s, wrong))
-            plan.tell(report(found, wrong))
+            plan.report_partial(report(found, wrong))
     return report(found, wrong)
 
 
 def _write_inputs(job: str, folder: Path) -> None:
-    for phase, rows in ((SMALL, SMALL_ROWS[job]), (WHOLE, ROWS[job])):
+    for phase, rows in ((SMALL, SMALL_ROWS[job]), (FULL, FULL_ROWS[job])):
         if job == "windows":
             inputs.write(WORKLOADS["W7"], folder / phase, rows)
             continue
@@ -79,9 +79,9 @@ def _write_inputs(job: str, folder: Path) -> None:
             pass
 
 
-def one_round(plan: Plan, job: str, turn: int, took: Callable[[Run], float], wrong: list[str]) -> Round:
+def one_round(plan: MeasurementPlan, job: str, turn: int, took: Callable[[Run], float], wrong: list[str]) -> Round:
     """Run each way once. Each round begins with another way, so that none is always first."""
-    names = list(WAYS)
+    names = list(MODES)
     runs = {
         way: Run(way=way, job=job, inputs=str(plan.folder / "inputs" / job), folder=str(plan.folder / way))
         for way in names[turn % len(names) :] + names[: turn % len(names)]
@@ -92,7 +92,7 @@ def one_round(plan: Plan, job: str, turn: int, took: Callable[[Run], float], wro
         seconds[way] = took(one)
         plan.step(f"round {turn + 1}, {job}, {way}")
     for way, one in runs.items():
-        wrong += differences(job, way, one.output(WHOLE), runs["sql"].output(WHOLE))
+        wrong += differences(job, way, one.output(FULL), runs["sql"].output(FULL))
     for one in runs.values():
         shutil.rmtree(one.folder)
     return Round(job=job, seconds=seconds)
@@ -108,7 +108,9 @@ def process_s(one: Run) -> float:
 def differences(job: str, way: str, output: str, answer: str) -> list[str]:
     """A text on differing rows of a way's output; empty if it is correct."""
     with duckdb.connect(config={"threads": 2}) as database:
-        query = _APART.format(columns=COLUMNS[job], one=output.replace("'", "''"), other=answer.replace("'", "''"))
+        query = _DIFFERENCES_QUERY.format(
+            columns=COLUMNS[job], one=output.replace("'", "''"), other=answer.replace("'", "''")
+        )
         counted = database.execute(query).fetchone()
     assert counted is not None, "a count has a row"
     apart, rows = counted
@@ -123,8 +125,8 @@ def report(found: Sequence[Round], wrong: Sequence[str]) -> Report:
             pairs = ratio([(seconds["batch"], seconds[other]) for seconds in rounds])
             figure = Figure(name=f"{job}: time of BATCH to that of {other}", value=pairs.median, unit="x", digits=2)
             figures.append(replace(figure, low=pairs.low, high=pairs.high, runs=pairs.runs))
-        medians = {way: statistics.median(seconds[way] for seconds in rounds) for way in WAYS}
+        medians = {way: statistics.median(seconds[way] for seconds in rounds) for way in MODES}
         told = "; ".join(f"{way} {seconds:.1f} s" for way, seconds in medians.items())
-        lines.append(f"{job}, {ROWS[job]:,} rows: {told} (medians of {len(rounds)})")
+        lines.append(f"{job}, {FULL_ROWS[job]:,} rows: {told} (medians of {len(rounds)})")
     details = {"rounds": [asdict(one) for one in found]}
     return Report(figures=tuple(figures), lines=tuple(lines), wrong=tuple(wrong), details=details)

@@ -32,12 +32,12 @@ from spark_jobs.pipelines.flights import PIPELINE as FLIGHTS
 from spark_jobs.pipelines.tables import history
 from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, WEATHER_FILE, read_csv
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.stages.tables import SETTINGS as TABLE_SETTINGS
+from spark_jobs.stages.tables import SPARK_SETTINGS as TABLE_SETTINGS
 from spark_jobs.stages.tables import inputs_of, materialise
 
 CORES: Final = 2
 MEMORY: Final = "4g"  #: JVM memory, as for the peers of other workloads
-SMALL, WHOLE = "small", "whole"
+SMALL, FULL = "small", "whole"
 CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
 
 #: Runs a job on the named input ("small" or "whole") and returns the seconds.
@@ -83,7 +83,7 @@ def query_of(run: Run, phase: str, spark: SparkSession) -> DataFrame:
         weather = read_csv(spark, nycflights.locate("weather.csv"), WEATHER_FILE, nycflights.NULL)
         flights = read_csv(spark, Path(folder), FLIGHT_FILES).drop("arr_delay")
         arrived = flights.join(history(spark), ["time_hour", "carrier", "flight"], "left")
-        return oracle.answer(arrived, airlines, weather)
+        return oracle.expected_output(arrived, airlines, weather)
     columns = structured.COLUMNS.format(key="bigint")
     return structured.window(spark.read.schema(columns).parquet(folder), run.task)
 
@@ -93,7 +93,7 @@ def streaming(run: Run) -> Iterator[Timed]:
     """STREAMING. Tables from Spark are written before and are not part of the time."""
     settings = SparkSettings.from_environment("bench tables", cores=CORES)
     tables = {**settings.extra, **TABLE_SETTINGS}
-    for phase in (SMALL, WHOLE):
+    for phase in (SMALL, FULL):
         materialise(inputs_of(flow_of(run, phase)), lambda: spark_session(replace(settings, extra=tables)))
     launcher = SparkLauncher("bench", f"local[{CORES}]")
     try:
@@ -126,7 +126,7 @@ def sql(run: Run) -> Iterator[Timed]:
         yield run_once
 
 
-WAYS: Final[Mapping[str, Any]] = {"streaming": streaming, "batch": batch, "sql": sql}
+MODES: Final[Mapping[str, Any]] = {"streaming": streaming, "batch": batch, "sql": sql}
 
 
 @contextmanager
@@ -138,9 +138,9 @@ def _session() -> Iterator[SparkSession]:
 
 def main() -> None:
     run = Run(**json.loads(sys.argv[1]))
-    with WAYS[run.way](run) as timed:
+    with MODES[run.way](run) as timed:
         timed(SMALL)
-        seconds = timed(WHOLE)
+        seconds = timed(FULL)
     sys.stdout.write(f"{seconds}\n")
 
 

@@ -9,11 +9,11 @@ from typing import Final
 
 import duckdb
 
-from benchmarks.figures import Figure, Plan, Report
+from benchmarks.figures import Figure, MeasurementPlan, Report
 from benchmarks.recovery.faults import FAULTS
 from benchmarks.recovery.job import HURRY, RecoveryParams
 from benchmarks.recovery.place import PATIENCE_S, Run, stack, start, wait_for
-from benchmarks.recovery.watch import Recovery, Watch, settled
+from benchmarks.recovery.watch import Recovery, Watch, steady_state_check
 from benchmarks.workload import EVEN_KEY
 
 TITLE: Final = "recovery with 100 MB of state, 1 s checkpoints"
@@ -50,21 +50,21 @@ _WRONG: Final = """
 """
 
 
-def steps(plan: Plan) -> int:
+def steps(plan: MeasurementPlan) -> int:
     return (plan.rounds or ROUNDS) * len(FAULTS) + 1
 
 
-def run(plan: Plan) -> Report:
+def run(plan: MeasurementPlan) -> Report:
     """Measure, for some minutes; most of the time the job only settles between faults."""
     params = _params(plan.folder)
     found: list[Recovery] = []
     with stack(plan.folder / "stack"):
         job = start(plan.folder / "stack", params, PARALLELISM, INTERVAL_MS)
-        is_settled = settled(job, params, SETTLE_CHECKPOINTS)
+        is_settled = steady_state_check(job, params, SETTLE_CHECKPOINTS)
         for turn in range(plan.rounds or ROUNDS):
             found += _hurt(turn, job, params, plan, is_settled)
             stored_bytes = int(job.checkpoints(job.row()["token"])[-1]["size_bytes"])
-            plan.tell(report(found, stored_bytes, (NOT_COMPARED,)))
+            plan.report_partial(report(found, stored_bytes, (NOT_COMPARED,)))
         _let_it_end(job, params)
     plan.step("the answer")
     return report(found, stored_bytes, wrong(params))
@@ -85,14 +85,14 @@ def _params(folder: Path) -> RecoveryParams:
 
 
 def _hurt(
-    turn: int, job: Run, params: RecoveryParams, plan: Plan, is_settled: Callable[[], bool]
+    turn: int, job: Run, params: RecoveryParams, plan: MeasurementPlan, is_settled: Callable[[], bool]
 ) -> Iterator[Recovery]:
     """Inject each fault once, at a random moment between two checkpoints of a job that runs steadily."""
     for name, fault in FAULTS.items():
         wait_for("a steady job", is_settled)
         time.sleep(random.random() * INTERVAL_MS / 1000)  # noqa: S311 - not used for secrets
         watch = Watch(job, params)
-        yield watch.until_caught_up(name, fault(job, params))
+        yield watch.wait_for_recovery(name, fault(job, params))
         plan.step(f"{name}, round {turn + 1}")
 
 

@@ -16,10 +16,10 @@ import psycopg
 from benchmarks.child import ROOT
 from benchmarks.recovery.job import NAME, RecoveryParams
 from stack.demo_api import Api
-from stack.settings import env_file
+from stack.settings import read_env_file
 
 PATIENCE_S = 240.0
-_FOREIGN = {"DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER"}
+_FOREIGN_VARIABLES = {"DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Run:
 def stack(var: Path) -> Iterator[None]:
     """Start the stack, and stop it at the end; logs and data stay."""
     packages = var / "packages"
-    _offer(packages)
+    _install_pipeline(packages)
     environment = own_environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(packages), str(ROOT)])
     command = [sys.executable, "-m", "stack", "--var", str(var)]
@@ -69,7 +69,11 @@ def stack(var: Path) -> Iterator[None]:
 
 def own_environment() -> dict[str, str]:
     """This environment without settings for another stack, such as its port or its cluster."""
-    return {name: value for name, value in os.environ.items() if name not in _FOREIGN and not name.startswith("WEIR_")}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _FOREIGN_VARIABLES and not name.startswith("WEIR_")
+    }
 
 
 def _is_ready(var: Path, up: "subprocess.Popen[bytes]") -> bool:
@@ -81,7 +85,7 @@ def _is_ready(var: Path, up: "subprocess.Popen[bytes]") -> bool:
         return False
 
 
-def _offer(packages: Path) -> None:
+def _install_pipeline(packages: Path) -> None:
     """Write the metadata of an installed package with a single pipeline."""
     about = packages / "weir_recovery_benchmark-1.dist-info"
     about.mkdir(parents=True)
@@ -91,7 +95,7 @@ def _offer(packages: Path) -> None:
 
 def start(var: Path, params: RecoveryParams, parallelism: int, interval_ms: int) -> Run:
     """Define the job over REST, as a user would, and start it."""
-    status = env_file(var)
+    status = read_env_file(var)
     api = Api.login(
         f"http://127.0.0.1:{status['WEIR_HTTP_PORT']}", "operator", (var / "run/password").read_text().strip()
     )

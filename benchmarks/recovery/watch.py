@@ -15,12 +15,12 @@ from typing import Any, Final
 from benchmarks.recovery.job import RecoveryParams
 from benchmarks.recovery.place import Run
 
-_LOOK_S: Final = 0.01
-_ROW_EVERY: Final = 5  #: polls of the output folder per poll of the database row
-LAG_S: Final = 2.0  #: maximum lag of a source that has caught up; its report is up to 1.5 s old
+_POLL_S: Final = 0.01
+_POLLS_PER_ROW: Final = 5  #: polls of the output folder per poll of the database row
+MAX_LAG_S: Final = 2.0  #: maximum lag of a source that has caught up; its report is up to 1.5 s old
 
 #: Log event -> moment of the recovery; the first event after the fault counts.
-_LINES: Final = {
+_LOG_EVENTS: Final = {
     "attempt fails": "noticed",
     "job master ended": "noticed",
     "attempt ended": "wound down",
@@ -40,7 +40,7 @@ class Recovery:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def parts(output: Path) -> Iterator[tuple[int, int]]:
+def committed_files(output: Path) -> Iterator[tuple[int, int]]:
     """Token and checkpoint of each committed file: `part-<job>-<token>-<operator>-<subtask>-<checkpoint>-<n>`."""
     with os.scandir(output) as found:
         for entry in found:
@@ -57,7 +57,7 @@ class Watch:
         self._token = int(run.row()["token"])
         self._logs = {path: path.stat().st_size for path in (run.log, *run.supervisors)}
 
-    def until_caught_up(self, fault: str, at: float, patience_s: float = 120.0) -> Recovery:
+    def wait_for_recovery(self, fault: str, at: float, patience_s: float = 120.0) -> Recovery:
         """Observe until the job has caught up. `at`: the wall clock's time of the fault, in seconds.
 
         Raises:
@@ -70,13 +70,13 @@ class Watch:
             now = time.time()
             if now - at > patience_s:
                 raise TimeoutError(f"{fault}: after {patience_s:g} s only {seen}")
-            if looks % _ROW_EVERY == 0:
+            if looks % _POLLS_PER_ROW == 0:
                 self._look_at_row(seen, at)
             if "running" in seen:
                 self._look_at_output(seen, at)
             looks += 1
-            time.sleep(_LOOK_S)
-        return Recovery(fault=fault, seconds={**logged(self._logs, at), **seen})
+            time.sleep(_POLL_S)
+        return Recovery(fault=fault, seconds={**log_moments(self._logs, at), **seen})
 
     def _look_at_row(self, seen: dict[str, float], at: float) -> None:
         row = self._run.row()
@@ -93,18 +93,18 @@ class Watch:
                 seen.setdefault("caught up", time.time() - at)
 
     def _look_at_output(self, seen: dict[str, float], at: float) -> None:
-        if "committed" not in seen and any(token > self._token for token, _ in parts(self._output)):
+        if "committed" not in seen and any(token > self._token for token, _ in committed_files(self._output)):
             seen["committed"] = time.time() - at
 
 
-def logged(logs: Mapping[Path, int], at: float) -> dict[str, float]:
+def log_moments(logs: Mapping[Path, int], at: float) -> dict[str, float]:
     """Moments found in the logs from the given byte offsets on, in seconds after `at`."""
     found: dict[str, float] = {}
     for path, start in logs.items():
         with path.open("rb") as log:
             log.seek(start)
             for line in records(log.read().decode(errors="replace")):
-                name = _LINES.get(line.get("event", ""))
+                name = _LOG_EVENTS.get(line.get("event", ""))
                 moment = datetime.fromisoformat(line["timestamp"]).timestamp() if name else 0.0
                 if name and moment >= at:
                     found[name] = min(moment - at, found.get(name, moment))
@@ -130,10 +130,10 @@ def is_in_pace(row: dict[str, Any], params: RecoveryParams, since: float = 0.0) 
     watermark = live.get("operators", {}).get("numbers", {}).get("watermark")
     if watermark is None or written is None or written.timestamp() < since:
         return False
-    return int(watermark) + 1 >= params.due(written.timestamp() * 1000) - LAG_S * params.rows_per_second
+    return int(watermark) + 1 >= params.due(written.timestamp() * 1000) - MAX_LAG_S * params.rows_per_second
 
 
-def settled(run: Run, params: RecoveryParams, checkpoints: int) -> Callable[[], bool]:
+def steady_state_check(run: Run, params: RecoveryParams, checkpoints: int) -> Callable[[], bool]:
     """A check that the attempt runs steadily: it keeps up with the pace and has `checkpoints` completed checkpoints."""
 
     def is_settled() -> bool:

@@ -50,12 +50,12 @@ def _free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    task = protocol.task()
+    task = protocol.read_task()
     run(task, "check", task.check_rows)
     columns = {"key": "bigint", "total": "bigint"}
-    protocol.checked(rows=task.check_rows, format="csv", columns=columns, pattern="*.csv")
-    protocol.started()
-    protocol.measured(rows=task.rows, seconds=run(task, "measure", task.rows))
+    protocol.send_checked(rows=task.check_rows, format="csv", columns=columns, pattern="*.csv")
+    protocol.send_started()
+    protocol.send_measured(rows=task.rows, seconds=run(task, "measure", task.rows))
 
 
 if __name__ == "__main__":

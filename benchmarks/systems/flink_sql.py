@@ -123,13 +123,13 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
 
 
 def main() -> None:
-    task = protocol.task()
+    task = protocol.read_task()
     run(task, "check", task.check_rows, FILES.format(path=task.output, format=FORMATS[task.kind]))
     written = "csv" if FORMATS[task.kind] == "csv" else "changes"
-    protocol.checked(rows=task.check_rows, format=written, columns=COLUMNS[task.kind], pattern="**/part-*")
-    protocol.started()
+    protocol.send_checked(rows=task.check_rows, format=written, columns=COLUMNS[task.kind], pattern="**/part-*")
+    protocol.send_started()
     into = DISCARD if task.files is None else FILES.format(path=task.measured_output, format=FORMATS[task.kind])
-    protocol.measured(rows=task.rows, seconds=run(task, "measure", task.rows, into))
+    protocol.send_measured(rows=task.rows, seconds=run(task, "measure", task.rows, into))
 
 
 if __name__ == "__main__":

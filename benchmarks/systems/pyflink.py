@@ -49,15 +49,15 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
 
 
 def main() -> None:
-    task = protocol.task()
+    task = protocol.read_task()
     # The interpreter inside the JVM ignores the virtual environment: without this path it does not find `pemja`, and
     # the job fails and restarts forever.
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *site.getsitepackages()])
     run(task, "check", task.check_rows, FILES.format(path=task.output, format="csv"))
     columns = {"key": "bigint", "total": "bigint"}
-    protocol.checked(rows=task.check_rows, format="csv", columns=columns, pattern="**/part-*")
-    protocol.started()
-    protocol.measured(rows=task.rows, seconds=run(task, "measure", task.rows, DISCARD))
+    protocol.send_checked(rows=task.check_rows, format="csv", columns=columns, pattern="**/part-*")
+    protocol.send_started()
+    protocol.send_measured(rows=task.rows, seconds=run(task, "measure", task.rows, DISCARD))
 
 
 if __name__ == "__main__":

@@ -124,16 +124,16 @@ def seconds_of(batches: list[Any]) -> float:
 
 
 def main() -> None:
-    task = protocol.task()
+    task = protocol.read_task()
     spark = session(task)
     batches = run(task, spark, "check", task.check_rows)
     done = sum(batch.numInputRows for batch in batches)
-    protocol.checked(rows=done, format="parquet", columns={}, pattern="*.parquet")
-    protocol.started()
+    protocol.send_checked(rows=done, format="parquet", columns={}, pattern="*.parquet")
+    protocol.send_started()
     every = run(task, spark, "measure", task.rows)
     batches = every[1:]  # the first batch plans the query
     done, worked = (sum(batch.numInputRows for batch in some) for some in (batches, every))
-    protocol.measured(rows=done, seconds=seconds_of(batches), rows_worked=worked, batches=len(batches))
+    protocol.send_measured(rows=done, seconds=seconds_of(batches), rows_worked=worked, batches=len(batches))
     spark.stop()
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import weir
 from benchmarks import protocol, slots
 from benchmarks.protocol import Task
-from benchmarks.slots import Run
+from benchmarks.slots import JobRun
 from runtime.connectors.sources.sequence import SCHEMA
 from runtime.launch.spark import SparkLauncher
 
@@ -64,7 +64,7 @@ def source_of(task: Task, phase: str, rows: int) -> weir.spi.Source:
     return weir.DirectorySource(folder, rows_in, event_time="time", max_disorder_ms=task.disorder_ms, bounded=True)
 
 
-def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.spi.Sink) -> Run:
+def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.spi.Sink) -> JobRun:
     """Run the job to its end."""
     flow = weir.Dataflow(f"{task.workload}-{phase}")
     KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows)), task).sink("out", sink)
@@ -73,15 +73,15 @@ def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.s
 
 
 def main() -> None:
-    task = protocol.task()
+    task = protocol.read_task()
     launcher = SparkLauncher("weir-bench", f"local[{task.parallelism}]")
     try:
         run(task, launcher, "check", task.check_rows, weir.ParquetSink(str(task.output)))
-        protocol.checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
-        protocol.started()
+        protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
+        protocol.send_started()
         sink = weir.DiscardSink() if task.files is None else weir.ParquetSink(str(task.measured_output))
         found = run(task, launcher, "measure", task.rows, sink)
-        protocol.measured(rows=task.rows, seconds=found.seconds, checkpoints=found.checkpoints, **found.counted)
+        protocol.send_measured(rows=task.rows, seconds=found.seconds, checkpoints=found.checkpoints, **found.counted)
     finally:
         launcher.close()
 

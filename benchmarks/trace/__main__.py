@@ -30,7 +30,7 @@ from runtime.connectors.sinks.parquet import ParquetWriter
 from runtime.connectors.sources.directory import DirectoryReader
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.durable import rename_without_replacing
-from runtime.io.postgres.store import PostgresRecords
+from runtime.io.postgres.store import PostgresRunStore
 from runtime.operators.functions.batch import MapBatches
 from runtime.task.task import Task
 
@@ -57,7 +57,7 @@ def barriers(trace: Trace) -> list[Path]:
     """Of checkpoints without output to commit, whose last acknowledgement came from behind the channel."""
     paths = []
     for checkpoint in CHECKPOINTS[1:]:
-        recorded = found(trace, PostgresRecords.record_completed, Kind.CALL, checkpoint)
+        recorded = found(trace, PostgresRunStore.record_checkpoint, Kind.CALL, checkpoint)
         if not recorded:
             break
         decided = found(trace, Coordinator.handle, Kind.CALL, checkpoint)
@@ -102,7 +102,7 @@ def savepoints(trace: Trace, made: Sequence[tuple[str, str, int]]) -> list[Path]
         request = asked.call
         while trace.calls[request].parent >= 0:
             request = trace.calls[request].parent
-        settled = found(trace, PostgresRecords.settle_operation, Kind.CALL, operation)[0]
+        settled = found(trace, PostgresRunStore.complete_operation, Kind.CALL, operation)[0]
         acted = find(trace, settled, {operation, checkpoint, reason}, since=trace.calls[request].event)
         own = [i for i in trace.by_mark[operation] if trace.events[i].thread == asked.thread]
         shown = [i for i in own if i > settled]

@@ -24,8 +24,8 @@ from runtime.dataflow.builder import Dataflow
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.flight import FlightExchange
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.io.postgres.store import OperationsListener, PostgresRecords
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.io.postgres.store import OperationsListener, PostgresRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.operators.aggregates import Count
@@ -46,15 +46,15 @@ class Adopting:
     def __init__(self, listener: ExchangeListener, recorder: Recorder) -> None:
         self._listener, self._recorder = listener, recorder
 
-    def arrived(self, channel: ChannelId, message: Message) -> None:
+    def on_message(self, channel: ChannelId, message: Message) -> None:
         self._recorder.adopt()
-        self._listener.arrived(channel, message)
+        self._listener.on_message(channel, message)
 
-    def credited(self, channel: ChannelId, nbytes: int) -> None:
-        self._listener.credited(channel, nbytes)
+    def on_credit(self, channel: ChannelId, nbytes: int) -> None:
+        self._listener.on_credit(channel, nbytes)
 
-    def lost(self, channel: ChannelId, reason: str) -> None:
-        self._listener.lost(channel, reason)
+    def on_lost(self, channel: ChannelId, reason: str) -> None:
+        self._listener.on_lost(channel, reason)
 
 
 class FlightLauncher(LocalLauncher):
@@ -111,7 +111,7 @@ class Steered:
         self.job, self.run = job.pk, run.pk
         self._headers = {"HTTP_HOST": "localhost", "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user)}"}
         self._client = Client()
-        self.records = PostgresRecords(url, run.pk, Token(token), version.max_parallelism)
+        self.records = PostgresRunStore(url, run.pk, Token(token), version.max_parallelism)
         self.master = JobMaster(
             MasterConfig(
                 job_id=str(job.pk), token=Token(token), job=self._flow().compile(2), storage=str(home / "storage"),
@@ -199,7 +199,7 @@ def forward(home: FilePath) -> Trace:
     store = FileStore(config.storage)
     recorder.install()
     try:
-        JobMaster(config, MemoryRecords(token=Token(1)), store, FlightLauncher(recorder), SystemClock()).run()
+        JobMaster(config, MemoryRunStore(token=Token(1)), store, FlightLauncher(recorder), SystemClock()).run()
     finally:
         recorder.uninstall()
     return recorder.trace

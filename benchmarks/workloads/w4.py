@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.workload import Workload
-from runtime.connectors.sources.sequence import MULTIPLIER
+from runtime.connectors.sources.sequence import KEY_MULTIPLIER
 
 KIND: Final = "sliding"
 FOUND: Final = """
@@ -64,7 +64,7 @@ def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
     assert rows >= _PANE_ROWS >= keys, "with fewer rows not every key is in every window"
     full, rest = divmod(rows, _PANE_ROWS)
     windows = full + (rest > 0) + seconds - 1
-    last = np.unique((np.arange(rest or _PANE_ROWS) + (rows - (rest or _PANE_ROWS))) * MULTIPLIER % keys)
+    last = np.unique((np.arange(rest or _PANE_ROWS) + (rows - (rest or _PANE_ROWS))) * KEY_MULTIPLIER % keys)
     return {
         "rows_out": (windows - 1) * keys + len(last),
         "sum_of_key": (windows - 1) * keys * (keys - 1) // 2 + int(last.sum()),

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.workload import Workload
-from runtime.connectors.sources.sequence import MULTIPLIER
+from runtime.connectors.sources.sequence import KEY_MULTIPLIER
 
 KIND: Final = "function"
 KEYS: Final = 1_000
@@ -15,7 +15,7 @@ KEYS: Final = 1_000
 def totals(rows: int) -> Mapping[str, int]:
     """The output totals: a row per input row. The sum of the totals is left out: it depends on the order of rows."""
     full, rest = divmod(rows, KEYS)
-    last = (np.arange(rest) + full * KEYS) * MULTIPLIER % KEYS
+    last = (np.arange(rest) + full * KEYS) * KEY_MULTIPLIER % KEYS
     return {"rows_out": rows, "sum_of_key": full * KEYS * (KEYS - 1) // 2 + int(last.sum())}
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.workload import Workload
-from runtime.connectors.sources.sequence import MULTIPLIER
+from runtime.connectors.sources.sequence import KEY_MULTIPLIER
 
 KIND: Final = "window"
 FOUND: Final = """
@@ -43,7 +43,7 @@ def totals(rows: int, keys: int) -> Mapping[str, int]:
     """The output totals of a job that ends: a row per key and window. Every key is in each full window."""
     assert keys <= _WINDOW_ROWS, "with more keys than rows not every key is in every window"
     full, rest = divmod(rows, _WINDOW_ROWS)
-    last = np.unique((np.arange(rest) + full * _WINDOW_ROWS) * MULTIPLIER % keys)
+    last = np.unique((np.arange(rest) + full * _WINDOW_ROWS) * KEY_MULTIPLIER % keys)
     return {
         "rows_out": full * keys + len(last),
         "sum_of_key": full * keys * (keys - 1) // 2 + int(last.sum()),

@@ -5,10 +5,10 @@ from django.contrib.auth.admin import UserAdmin
 from django.http import HttpRequest
 
 from console.accounts.models import ApiToken, User
-from console.accounts.throttling import throttled
+from console.accounts.throttling import throttle_login
 
 admin.site.site_header = admin.site.site_title = "Weir administration"
-admin.site.login = throttled(admin.site.login)  # type: ignore[method-assign]
+admin.site.login = throttle_login(admin.site.login)  # type: ignore[method-assign]
 admin.site.register(User, UserAdmin)
 
 

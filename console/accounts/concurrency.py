@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
-WAIT_S: Final = 5.0
+MAX_WAIT_S: Final = 5.0
 
 
 class ConcurrencyLimit:
@@ -26,7 +26,7 @@ class ConcurrencyLimit:
         self._free = threading.BoundedSemaphore(settings.WEIR_WEB_CONNECTIONS)
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if not self._free.acquire(timeout=WAIT_S):
+        if not self._free.acquire(timeout=MAX_WAIT_S):
             busy = "The console is busy; try again in a few seconds.\n"
             return HttpResponse(busy, status=503, content_type="text/plain", headers={"Retry-After": "5"})
         try:

@@ -7,33 +7,33 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 
 from console.accounts.refusals import Forbidden
 
-type_of_user = AbstractBaseUser | AnonymousUser
+AnyUser = AbstractBaseUser | AnonymousUser
 
 _DEFINE = "jobs.add_job"
 _OPERATE = "operations.add_operation"
 
 
-def define_refusal(user: type_of_user) -> str | None:
+def define_refusal(user: AnyUser) -> str | None:
     """Why `user` may not create jobs and versions; None when they may."""
-    return _missing(user, _DEFINE, "define jobs")
+    return _missing_permission(user, _DEFINE, "define jobs")
 
 
-def operate_refusal(user: type_of_user) -> str | None:
+def operate_refusal(user: AnyUser) -> str | None:
     """Why `user` may not start, stop or restore runs; None when they may."""
-    return _missing(user, _OPERATE, "operate jobs")
+    return _missing_permission(user, _OPERATE, "operate jobs")
 
 
-def must_define(user: type_of_user) -> None:
+def require_define(user: AnyUser) -> None:
     if reason := define_refusal(user):
         raise Forbidden(reason)
 
 
-def must_operate(user: type_of_user) -> None:
+def require_operate(user: AnyUser) -> None:
     if reason := operate_refusal(user):
         raise Forbidden(reason)
 
 
-def _missing(user: type_of_user, permission: str, act: str) -> str | None:
+def _missing_permission(user: AnyUser, permission: str, act: str) -> str | None:
     if getattr(user, "has_perm", None) and user.has_perm(permission):  # type: ignore[union-attr]
         return None
     return f"You may not {act}: the permission {permission} is required."

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from console.accounts.refusals import Refused
 
-_DEPTH_MAX: Final = 64
+_MAX_DEPTH: Final = 64
 
 
-def must_be_storable(given: Any) -> None:
+def require_storable(given: Any) -> None:
     """Check every name and value of parsed JSON.
 
     Raises:
@@ -21,27 +21,27 @@ def must_be_storable(given: Any) -> None:
     waiting: list[tuple[tuple[str, ...], Any]] = [((), given)]
     while waiting:
         path, value = waiting.pop()
-        if why := _unfit(value) or (len(path) > _DEPTH_MAX and f"is nested deeper than {_DEPTH_MAX}"):
+        if why := _storage_problem(value) or (len(path) > _MAX_DEPTH and f"is nested deeper than {_MAX_DEPTH}"):
             field = ".".join(path) or None
             raise Refused("invalid-field", f"{field or 'body'}: {why}.", field=field)
         waiting.extend(((*path, step), inner) for step, inner in _members(value))
 
 
-def unfit_text(text: str) -> str | None:
+def text_problem(text: str) -> str | None:
     """Why a text cannot be stored; None if it can."""
     if "\0" in text:
         return "must not hold the character NUL"
     return None if _is_unicode(text) else "must not hold half a surrogate pair"
 
 
-def _unfit(value: Any) -> str | None:
+def _storage_problem(value: Any) -> str | None:
     match value:
         case str():
-            return unfit_text(value)
+            return text_problem(value)
         case float() if not isfinite(value):
             return "must be a number within bounds"
         case dict():
-            return next((f"a name in it {why}" for why in map(unfit_text, value) if why), None)
+            return next((f"a name in it {why}" for why in map(text_problem, value) if why), None)
         case _:
             return None
 

@@ -28,7 +28,7 @@ def seconds_to_wait(request: HttpRequest) -> int:
     return ceil(throttle.wait() or 1)
 
 
-def throttled(login: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def throttle_login(login: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """The view `login` with its tries counted."""
 
     @wraps(login)

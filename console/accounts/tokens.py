@@ -12,10 +12,10 @@ from django.db.models.functions import Coalesce, Now
 from console.accounts.models import ApiToken, User
 
 PREFIX: Final = "weir_"  #: lets scanners for leaked secrets recognise a token
-TOKENS_MAX: Final = 100  #: per user; a further token replaces the least recently used
+MAX_TOKENS_PER_USER: Final = 100  #: per user; a further token replaces the least recently used
 _ENTROPY_BYTES: Final = 32
 _HINT_CHARACTERS: Final = len(PREFIX) + 4
-_USE_NOTED_EVERY: Final = timedelta(minutes=1)  #: saves a write per request
+_USED_AT_PRECISION: Final = timedelta(minutes=1)  #: saves a write per request
 
 
 def issue(user: User, expires_at: datetime | None = None) -> str:
@@ -24,23 +24,23 @@ def issue(user: User, expires_at: datetime | None = None) -> str:
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user.pk)  # concurrent issues must not exceed the limit
         own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
-        kept = list(own.values_list("pk", flat=True)[: TOKENS_MAX - 1])
+        kept = list(own.values_list("pk", flat=True)[: MAX_TOKENS_PER_USER - 1])
         ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
         ApiToken.objects.create(
-            user=user, digest=digest_of(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at
+            user=user, digest=token_digest(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at
         )
     return token
 
 
 def find(token: str) -> ApiToken | None:
     """The row of a presented token, with its user. Records the use, to the minute."""
-    found = ApiToken.objects.select_related("user").filter(digest=digest_of(token)).first()
+    found = ApiToken.objects.select_related("user").filter(digest=token_digest(token)).first()
     if found is not None:
-        stale = Q(used_at=None) | Q(used_at__lt=Now() - _USE_NOTED_EVERY)
+        stale = Q(used_at=None) | Q(used_at__lt=Now() - _USED_AT_PRECISION)
         ApiToken.objects.filter(stale, pk=found.pk).update(used_at=Now())
     return found
 
 
-def digest_of(token: str) -> str:
+def token_digest(token: str) -> str:
     """SHA-256 in hex. Tokens are random and cannot be guessed, so they need no slow hash."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()

@@ -13,7 +13,7 @@ from rest_framework.reverse import reverse
 
 from console.accounts.middleware import request_id_of
 from console.api import serializers
-from console.api.base import IF_MATCH, OfJob, Strict
+from console.api.base import IF_MATCH, JobScopedView, StrictView
 from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
@@ -22,13 +22,13 @@ from console.jobs.models import Run
 from console.operations import services
 from console.operations.models import Operation
 
-WAIT_MAX_S = 60
+MAX_WAIT_S = 60
 _POLL_S = 0.25
 RETRY_AFTER_S = 1
-WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {WAIT_MAX_S}")
+WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {MAX_WAIT_S}")
 
 
-class Runs(OfJob, generics.ListAPIView[Run]):
+class Runs(JobScopedView, generics.ListAPIView[Run]):
     """The runs of a job, newest first."""
 
     queryset = Run.objects.select_related("version").defer("live")
@@ -36,14 +36,14 @@ class Runs(OfJob, generics.ListAPIView[Run]):
     filterset_class = RunFilter
 
 
-class RunDetail(Strict, generics.RetrieveAPIView[Run]):
+class RunDetail(StrictView, generics.RetrieveAPIView[Run]):
     """A run with its state, live metrics and attempts, and the operations that are legal now."""
 
     queryset = Run.objects.select_related("version", "job").prefetch_related("attempts", "standing_stages")
     serializer_class = serializers.RunDetailSerializer
 
 
-class Checkpoints(OfJob, generics.ListAPIView[Checkpoint]):
+class Checkpoints(JobScopedView, generics.ListAPIView[Checkpoint]):
     """The checkpoints of a job, newest first."""
 
     queryset = Checkpoint.objects.all()
@@ -52,7 +52,7 @@ class Checkpoints(OfJob, generics.ListAPIView[Checkpoint]):
     pagination_class = NewestNumberFirst
 
 
-class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
+class RunCheckpoints(StrictView, generics.ListAPIView[Checkpoint]):
     """The checkpoints of a run, newest first."""
 
     queryset = Checkpoint.objects.all()
@@ -66,14 +66,14 @@ class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
         return super().get_queryset().filter(run=get_object_or_404(Run, pk=self.kwargs["run"]))
 
 
-class CheckpointDetail(Strict, generics.RetrieveAPIView[Checkpoint]):
+class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
     """A checkpoint."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = serializers.CheckpointSerializer
 
 
-class Operations(OfJob, generics.ListAPIView[Operation]):
+class Operations(JobScopedView, generics.ListAPIView[Operation]):
     """The operations of a job, newest first."""
 
     conditional = True
@@ -93,7 +93,7 @@ class Operations(OfJob, generics.ListAPIView[Operation]):
     def post(self, request: Request, job: int) -> Response:
         """Request an operation. The response is always 202: poll Location, or read it with `?wait=30`."""
         given = self.body(serializers.OperationRequest)
-        asked = services.Asked(
+        asked = services.OperationRequestContext(
             user=self.user,
             reason=given["reason"],
             request_id=request_id_of(request._request),
@@ -101,10 +101,10 @@ class Operations(OfJob, generics.ListAPIView[Operation]):
             if_match=request.headers.get("If-Match"),
         )
         accepted = services.request(asked, self.job(), given["kind"], given.get("params"))
-        return _accepted(accepted)
+        return _operation_response(accepted)
 
 
-class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
+class OperationDetail(StrictView, generics.RetrieveAPIView[Operation]):
     """An operation."""
 
     queryset = Operation.objects.all()
@@ -113,12 +113,12 @@ class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
 
     @extend_schema(parameters=[WAIT])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return waited_for(self, request)
+        return wait_until_inactive(self, request)
 
 
-def waited_for(view: generics.GenericAPIView[Any], request: Request) -> Response:
+def wait_until_inactive(view: generics.GenericAPIView[Any], request: Request) -> Response:
     """The row of `view` once it is no longer active, or after the `wait` seconds of the query."""
-    wait_s = whole_number("wait", request.query_params.get("wait", "0"), WAIT_MAX_S)
+    wait_s = whole_number("wait", request.query_params.get("wait", "0"), MAX_WAIT_S)
     deadline = time.monotonic() + wait_s
     row = view.get_object()
     while row.is_active and time.monotonic() < deadline:
@@ -130,7 +130,7 @@ def waited_for(view: generics.GenericAPIView[Any], request: Request) -> Response
     return response
 
 
-def _accepted(accepted: services.Accepted) -> Response:
+def _operation_response(accepted: services.AcceptedOperation) -> Response:
     operation = accepted.operation
     headers = {"Location": reverse("api:operation", args=(operation.pk,)), "Retry-After": str(RETRY_AFTER_S)}
     if accepted.replayed:

@@ -20,7 +20,7 @@ IF_MATCH = OpenApiParameter(
 _PAGING = {"limit", "cursor"}
 
 
-class Strict(generics.GenericAPIView[Any]):
+class StrictView(generics.GenericAPIView[Any]):
     """Refuses unknown query parameters. `query` names the parameters that the view reads itself.
 
     `If-Match` is refused on resources without an entity tag: a client that sends it forbids an unconditional update.
@@ -53,7 +53,7 @@ class Strict(generics.GenericAPIView[Any]):
         return cast(dict[str, Any], given.validated_data)
 
 
-class OfJob(Strict):
+class JobScopedView(StrictView):
     """Rows of the job in the path."""
 
     def job(self) -> Job:

@@ -17,15 +17,15 @@ from console.accounts import tokens
 from console.accounts.refusals import Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
-from console.api.base import IF_MATCH, OfJob, Strict
+from console.api.base import IF_MATCH, JobScopedView, StrictView
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
 from console.jobs import services
 from console.jobs.models import Job, JobVersion, Pipeline, Run
-from console.jobs.tags import is_named, tag_of
+from console.jobs.tags import entity_tag, tag_matches
 
 
-class Login(Strict):
+class Login(StrictView):
     """A new token for a user name and a password. Only this response shows it: the console stores a hash."""
 
     authentication_classes = ()
@@ -45,7 +45,7 @@ class Login(Strict):
         return Response({"token": tokens.issue(user, expires_at), "expires_at": expires_at})
 
 
-class Pipelines(Strict, generics.ListAPIView[Pipeline]):
+class Pipelines(StrictView, generics.ListAPIView[Pipeline]):
     """Pipelines for jobs, with the JSON schema of their parameters."""
 
     queryset = Pipeline.objects.all()
@@ -65,7 +65,7 @@ def jobs_with_latest() -> QuerySet[Job]:
     )
 
 
-class Jobs(Strict, generics.ListAPIView[Job]):
+class Jobs(StrictView, generics.ListAPIView[Job]):
     """Jobs, newest first."""
 
     queryset = jobs_with_latest()
@@ -75,10 +75,10 @@ class Jobs(Strict, generics.ListAPIView[Job]):
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
     def post(self, request: Request) -> Response:
         job = services.create_job(self.user, **self.body(serializers.JobRequest))
-        return _created(request, "api:job", job.pk, serializers.JobSerializer(job).data)
+        return _location_response(request, "api:job", job.pk, serializers.JobSerializer(job).data)
 
 
-class JobDetail(Strict, generics.RetrieveAPIView[Job]):
+class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
     """A job. Its `ETag` changes with its definition and with the state of its runs."""
 
     queryset = jobs_with_latest()
@@ -86,13 +86,13 @@ class JobDetail(Strict, generics.RetrieveAPIView[Job]):
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         job = self.get_object()
-        tag = tag_of(job)
-        if is_named(tag, request.headers.get("If-None-Match", "")):
+        tag = entity_tag(job)
+        if tag_matches(tag, request.headers.get("If-None-Match", "")):
             return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
         return Response(self.get_serializer(job).data, headers={"ETag": tag})
 
 
-class Versions(OfJob, generics.ListAPIView[JobVersion]):
+class Versions(JobScopedView, generics.ListAPIView[JobVersion]):
     """The versions of a job, newest first."""
 
     conditional = True
@@ -111,18 +111,20 @@ class Versions(OfJob, generics.ListAPIView[JobVersion]):
         given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
         version = services.create_version(self.user, self.job(), **given, if_match=if_match)
         body = serializers.VersionSerializer(version).data
-        accepted = _created(request, "api:version", version.pk, body, status.HTTP_202_ACCEPTED)
+        accepted = _location_response(request, "api:version", version.pk, body, status.HTTP_202_ACCEPTED)
         accepted["Retry-After"] = "1"
         return accepted
 
 
 @extend_schema_view(get=extend_schema(responses=serializers.VersionSerializer))
-class VersionDetail(Strict, generics.RetrieveAPIView[JobVersion]):
+class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):
     """A version, with its graph once it is ready."""
 
     queryset = JobVersion.objects.select_related("job")
     serializer_class = serializers.VersionSerializer
 
 
-def _created(request: Request, view: str, pk: Any, body: Any, code: int = status.HTTP_201_CREATED) -> Response:
+def _location_response(
+    request: Request, view: str, pk: Any, body: Any, code: int = status.HTTP_201_CREATED
+) -> Response:
     return Response(body, status=code, headers={"Location": reverse(view, args=(pk,))})

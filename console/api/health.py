@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from console.celery import app
 
 _BROKER_TIMEOUT_S = 2
-_FRESH_S: Final = 1.0  #: lifetime of a cached result
+_CACHE_S: Final = 1.0  #: lifetime of a cached result
 
 
 class _Readiness:
@@ -24,24 +24,24 @@ class _Readiness:
     """
 
     def __init__(self) -> None:
-        self._looking = threading.Lock()
+        self._probing = threading.Lock()
         self._parts: dict[str, str] | None = None
-        self._looked_at = 0.0
+        self._probed_at = 0.0
 
     def parts(self) -> dict[str, str]:
-        if self._parts is not None and time.monotonic() - self._looked_at < _FRESH_S:
+        if self._parts is not None and time.monotonic() - self._probed_at < _CACHE_S:
             return self._parts
-        if self._looking.acquire(blocking=self._parts is None):
+        if self._probing.acquire(blocking=self._parts is None):
             try:
-                if self._parts is None or time.monotonic() - self._looked_at >= _FRESH_S:
-                    self._parts = {"database": _probe(_ask_database), "broker": _probe(_ask_broker)}
-                    self._looked_at = time.monotonic()
+                if self._parts is None or time.monotonic() - self._probed_at >= _CACHE_S:
+                    self._parts = {"database": _probe(_query_database), "broker": _probe(_connect_broker)}
+                    self._probed_at = time.monotonic()
             finally:
-                self._looking.release()
+                self._probing.release()
         assert self._parts is not None, "the first request has waited for the first probe"
         return self._parts
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._parts = None
 
 
@@ -72,12 +72,12 @@ def _probe(ask: Callable[[], None]) -> str:
     return "ok"
 
 
-def _ask_database() -> None:
+def _query_database() -> None:
     """Query a table of Weir, so that the probe also fails before the migrations."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM weir_run LIMIT 1")
 
 
-def _ask_broker() -> None:
+def _connect_broker() -> None:
     with app.connection_for_read() as broker:
         broker.ensure_connection(max_retries=1, interval_start=0, timeout=_BROKER_TIMEOUT_S)

@@ -8,22 +8,22 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.api.base import OfJob, Strict
+from console.api.base import JobScopedView, StrictView
 from console.api.serializers import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from console.operations.restore import report
-from console.operations.services import into
-from runtime.core.restore.mapping import Fate
+from console.operations.services import new_run_target
+from runtime.core.restore.mapping import OperatorMatch
 
 
 class OperatorMappingSerializer(serializers.Serializer[Any]):
     """An operator by uid, in the checkpoint and in the version. `reason` explains its fate; `problem` is a code."""
 
     uid = serializers.CharField()
-    fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
+    fate = serializers.ChoiceField(choices=[fate.value for fate in OperatorMatch])
     reason = serializers.CharField()
     parallelism_before = serializers.IntegerField(allow_null=True)
     parallelism_after = serializers.IntegerField(allow_null=True)
@@ -61,7 +61,7 @@ class MappingSerializer(serializers.Serializer[Any]):
     operators = OperatorMappingSerializer(many=True)
 
 
-class Into(serializers.Serializer[Any]):
+class RestoreTargetQuery(serializers.Serializer[Any]):
     """`version` is the id of a version of the job (default: the newest that is ready); `parallelism` defaults to its
     own.
     """
@@ -70,49 +70,51 @@ class Into(serializers.Serializer[Any]):
     parallelism = serializers.IntegerField(min_value=1, required=False)
 
 
-class FromPath(Into):
+class SavepointMappingQuery(RestoreTargetQuery):
     """`path` is the folder of a savepoint."""
 
     path = serializers.CharField()
 
 
-_ANSWERS: dict[int, Any] = {200: MappingSerializer, 409: Problem, 422: Problem}
+_RESPONSES: dict[int, Any] = {200: MappingSerializer, 409: Problem, 422: Problem}
 
 
-class CheckpointMapping(Strict):
+class CheckpointMapping(StrictView):
     """The effects of restoring a checkpoint. A damaged or incomplete checkpoint is refused, as its restore would be."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = MappingSerializer
     query = frozenset({"version", "parallelism"})
 
-    @extend_schema(parameters=[Into], responses=_ANSWERS)
+    @extend_schema(parameters=[RestoreTargetQuery], responses=_RESPONSES)
     def get(self, request: Request, pk: int) -> Response:
         checkpoint = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
-        return _answer(checkpoint.job, RestoreParams(checkpoint=pk, **_asked(request, Into)))
+        return _mapping_response(
+            checkpoint.job, RestoreParams(checkpoint=pk, **_query_values(request, RestoreTargetQuery))
+        )
 
 
-class SavepointMapping(OfJob):
+class SavepointMapping(JobScopedView):
     """The effects of restoring the savepoint in a folder."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = MappingSerializer
     query = frozenset({"path", "version", "parallelism"})
 
-    @extend_schema(parameters=[FromPath], responses=_ANSWERS)
+    @extend_schema(parameters=[SavepointMappingQuery], responses=_RESPONSES)
     def get(self, request: Request, job: int) -> Response:
-        return _answer(self.job(), RestoreParams(**_asked(request, FromPath)))
+        return _mapping_response(self.job(), RestoreParams(**_query_values(request, SavepointMappingQuery)))
 
 
-def _asked(request: Request, wanted: type[Into]) -> dict[str, Any]:
+def _query_values(request: Request, wanted: type[RestoreTargetQuery]) -> dict[str, Any]:
     given = wanted(data=request.query_params)
     given.is_valid(raise_exception=True)
     return dict(given.validated_data)
 
 
-def _answer(job: Job, asked: RestoreParams) -> Response:
-    version, parallelism = into(job, asked)
-    found = report(job, Origin.of(job, asked), version, parallelism)
+def _mapping_response(job: Job, asked: RestoreParams) -> Response:
+    version, parallelism = new_run_target(job, asked)
+    found = report(job, Origin.from_params(job, asked), version, parallelism)
     shown = {
         "version": version.pk,
         "parallelism": parallelism,

@@ -8,7 +8,7 @@ from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
 from console.accounts.refusals import Refused
-from console.accounts.storable import unfit_text
+from console.accounts.storable import text_problem
 from console.api.parsing import whole_number
 
 
@@ -27,7 +27,7 @@ class NewestFirst(CursorPagination):
             raise Refused("invalid-field", "limit: must be 1 or more.", field="limit")
         return found
 
-    def key(self, position: str) -> object:
+    def parse_position(self, position: str) -> object:
         """The cursor's position; raises ValueError for a cursor that no page issued."""
         return int(position)
 
@@ -35,7 +35,7 @@ class NewestFirst(CursorPagination):
         found = super().decode_cursor(request)
         try:
             if found is not None and found.position is not None:
-                self.key(str(found.position))
+                self.parse_position(str(found.position))
         except ValueError as error:
             raise NotFound(self.invalid_cursor_message) from error
         return found
@@ -46,7 +46,7 @@ class NewestOperationFirst(NewestFirst):
 
     ordering = ("-created_at", "-id")  # type: ignore[assignment]
 
-    def key(self, position: str) -> object:
+    def parse_position(self, position: str) -> object:
         return datetime.fromisoformat(position)
 
 
@@ -61,7 +61,7 @@ class ByName(NewestFirst):
 
     ordering = "name"
 
-    def key(self, position: str) -> object:
-        if why := unfit_text(position):
+    def parse_position(self, position: str) -> object:
+        if why := text_problem(position):
             raise ValueError(why)
         return position

@@ -7,7 +7,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
 from console.accounts.refusals import Refused
-from console.accounts.storable import must_be_storable
+from console.accounts.storable import require_storable
 
 
 class StorableJson(JSONParser):
@@ -22,7 +22,7 @@ class StorableJson(JSONParser):
             raise ParseError("The body is nested too deeply.") from error
         except LookupError as error:
             raise ParseError(f"The charset of the body is unknown: {error}.") from error
-        must_be_storable(given)
+        require_storable(given)
         return given
 
 

@@ -19,7 +19,7 @@ from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 
 MEDIA_TYPE = "application/problem+json"
-_AWAY_RETRY_S = 2
+_DATABASE_RETRY_AFTER_S = 2
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,19}")  #: stricter than RFC 9110, since other text may be a bare token
 
 
@@ -28,11 +28,11 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
     set_rollback()
     request_id = request_id_of(context["request"]._request)
     if isinstance(error, Refused):
-        return problem(error.status, error.code, error.detail, request_id, _at(error), error.facts)
+        return problem(error.status, error.code, error.detail, request_id, _field_errors(error), error.facts)
     if isinstance(error, OperationalError | InterfaceError):
         detail = "Postgres is unreachable. Nothing was changed; try again."
         away = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database-away", detail, request_id)
-        away["Retry-After"] = str(_AWAY_RETRY_S)
+        away["Retry-After"] = str(_DATABASE_RETRY_AFTER_S)
         return away
     if isinstance(error, RequestDataTooBig):
         detail = f"The request body exceeds {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes."
@@ -77,14 +77,14 @@ def problem(
     return Response(body, status=http.value, content_type=MEDIA_TYPE)
 
 
-def _at(error: Refused) -> list[dict[str, str]]:
+def _field_errors(error: Refused) -> list[dict[str, str]]:
     if error.field is None:
         return []
     return [{"pointer": "/" + error.field.replace(".", "/"), "code": error.code, "detail": error.detail}]
 
 
 def _from_drf(error: exceptions.APIException, request_id: str) -> Response:
-    errors = list(_flat(error.detail, "")) if isinstance(error, exceptions.ValidationError) else []
+    errors = list(_flatten_errors(error.detail, "")) if isinstance(error, exceptions.ValidationError) else []
     detail = "; ".join(
         f"{e['pointer'][1:].replace('/', '.')}: {e['detail']}" if e["pointer"] else e["detail"] for e in errors
     )
@@ -97,13 +97,13 @@ def _from_drf(error: exceptions.APIException, request_id: str) -> Response:
     return response
 
 
-def _flat(detail: Any, pointer: str) -> Iterator[dict[str, str]]:
+def _flatten_errors(detail: Any, pointer: str) -> Iterator[dict[str, str]]:
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
-            yield from _flat(inner, pointer if name == "non_field_errors" else f"{pointer}/{name}")
+            yield from _flatten_errors(inner, pointer if name == "non_field_errors" else f"{pointer}/{name}")
     elif isinstance(detail, list):
         for inner in detail:
-            yield from _flat(inner, pointer)
+            yield from _flatten_errors(inner, pointer)
     else:
         code = str(getattr(detail, "code", "invalid")).replace("_", "-")
         yield {"pointer": pointer, "code": code, "detail": str(detail)}

@@ -5,15 +5,15 @@ from typing import Any, cast
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from console.api.json_schema import without_references
+from console.api.json_schema import inline_references
 from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs import job_settings, services
-from console.jobs.guarantees import promise_of
+from console.jobs.guarantees import version_guarantee
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
-from console.operations.models import OF_JOB, Operation
-from console.operations.selectors import Act, acts
+from console.operations.models import JOB_OPERATIONS, Operation
+from console.operations.selectors import AllowedOperation, allowed_operations
 from runtime.core.job.graph import Guarantee
-from runtime.redaction import masked, redacted_within
+from runtime.redaction import mask, redact_json
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -63,7 +63,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         )  # fmt: skip
 
 
-_SETTINGS = without_references(job_settings.SCHEMA)
+_SETTINGS = inline_references(job_settings.SCHEMA)
 
 
 @extend_schema_field(_SETTINGS)
@@ -94,7 +94,7 @@ def _schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion)
     """The parameter schema of `version`, read once per list, whose rows share a job."""
     schemas = cast(dict[str, Any], serializer.context).setdefault("schemas", {})
     if version.job_id not in schemas:
-        schemas[version.job_id] = services.schema_of(version)
+        schemas[version.job_id] = services.parameter_schema(version)
     return schemas[version.job_id]
 
 
@@ -105,11 +105,11 @@ class VersionSerializer(serializers.ModelSerializer[JobVersion]):
 
     @extend_schema_field(serializers.DictField())
     def get_params(self, version: JobVersion) -> Any:
-        return masked(version.params, _schema_of(self, version))
+        return mask(version.params, _schema_of(self, version))
 
     @extend_schema_field(PromiseSerializer(allow_null=True))
     def get_promise(self, version: JobVersion) -> Any:
-        found = promise_of(version)
+        found = version_guarantee(version)
         return found and PromiseSerializer(found).data
 
     class Meta:
@@ -120,8 +120,8 @@ class VersionSerializer(serializers.ModelSerializer[JobVersion]):
         )  # fmt: skip
 
 
-class ActSerializer(serializers.Serializer[Act]):
-    act = serializers.ChoiceField(choices=[kind.value for kind in OF_JOB])
+class ActSerializer(serializers.Serializer[AllowedOperation]):
+    act = serializers.ChoiceField(choices=[kind.value for kind in JOB_OPERATIONS])
     enabled = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True)
 
@@ -150,7 +150,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_failure(self, run: Run) -> Any:
-        return run.failure and redacted_within(run.failure, run.version.params, _schema_of(self, run.version))
+        return run.failure and redact_json(run.failure, run.version.params, _schema_of(self, run.version))
 
     class Meta:
         model = Run
@@ -174,7 +174,7 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:
         newest = Run.objects.filter(job=run.job_id).order_by("-pk").first()
-        found = acts(run.job, newest, self.context["request"].user)
+        found = allowed_operations(run.job, newest, self.context["request"].user)
         return [ActSerializer(act).data for act in found]
 
 

@@ -14,8 +14,8 @@ from rest_framework.response import Response
 from rest_framework.reverse import reverse
 
 from console.accounts.refusals import Conflict
-from console.api.activity import RETRY_AFTER_S, WAIT, waited_for
-from console.api.base import Strict
+from console.api.activity import RETRY_AFTER_S, WAIT, wait_until_inactive
+from console.api.base import StrictView
 from console.api.filters import StateQueryFilter
 from console.api.serializers import Problem, StrictSerializer
 from console.checkpoints import state_queries
@@ -93,7 +93,7 @@ class StateQueryDetailSerializer(StateQuerySerializer):
         fields = (*StateQuerySerializer.Meta.fields, "result")
 
 
-class CheckpointState(Strict):
+class CheckpointState(StrictView):
     """The states in a checkpoint, from its manifest, and the queries saved with the pipeline."""
 
     queryset = Checkpoint.objects.select_related("job", "run__version")
@@ -106,7 +106,7 @@ class CheckpointState(Strict):
         return Response(CheckpointStateSerializer(body).data)
 
 
-class StateQueries(Strict, generics.ListAPIView[StateQuery]):
+class StateQueries(StrictView, generics.ListAPIView[StateQuery]):
     """The queries of a checkpoint's state, newest first. They are deleted after a day."""
 
     queryset = StateQuery.objects.defer("result")
@@ -123,10 +123,10 @@ class StateQueries(Strict, generics.ListAPIView[StateQuery]):
         """Request a page of rows of a state, or the result of saved SQL. Always 202: read Location with `?wait=30`."""
         given, found = self.body(StateQueryRequest), self._checkpoint()
         if "query" in given:
-            query = state_queries.ask_saved(self.user, found, given["query"])
+            query = state_queries.request_saved_query(self.user, found, given["query"])
         else:
             asked = {"key": {}, "cursor": {}, **given}
-            query = state_queries.ask_for_rows(self.user, found, **asked)
+            query = state_queries.request_rows(self.user, found, **asked)
         headers = {"Location": reverse("api:state-query", args=(query.pk,)), "Retry-After": str(RETRY_AFTER_S)}
         return Response(StateQuerySerializer(query).data, status=HTTPStatus.ACCEPTED, headers=headers)
 
@@ -134,7 +134,7 @@ class StateQueries(Strict, generics.ListAPIView[StateQuery]):
         return get_object_or_404(Checkpoint.objects.select_related("job"), pk=self.kwargs["checkpoint"])
 
 
-class StateQueryDetail(Strict, generics.RetrieveAPIView[StateQuery]):
+class StateQueryDetail(StrictView, generics.RetrieveAPIView[StateQuery]):
     """A query, with its table once it has succeeded."""
 
     queryset = StateQuery.objects.all()
@@ -143,7 +143,7 @@ class StateQueryDetail(Strict, generics.RetrieveAPIView[StateQuery]):
 
     @extend_schema(parameters=[WAIT])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return waited_for(self, request)
+        return wait_until_inactive(self, request)
 
     @extend_schema(responses={204: None, 403: Problem})
     def delete(self, request: Request, pk: int) -> Response:
@@ -152,7 +152,7 @@ class StateQueryDetail(Strict, generics.RetrieveAPIView[StateQuery]):
         return Response(status=HTTPStatus.NO_CONTENT)
 
 
-class StateQueryCsv(Strict):
+class StateQueryCsv(StrictView):
     """The table of a query that has succeeded as a CSV file."""
 
     queryset = StateQuery.objects.all()

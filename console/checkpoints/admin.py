@@ -16,8 +16,8 @@ from console.checkpoints import services
 from console.checkpoints.models import Checkpoint, ReviewState
 from runtime.core.snapshot.manifest import FailureReason
 
-_REVIEW = ("review_state", "review_note")
-_SHOWN = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _REVIEW)
+_REVIEW_FIELDS = ("review_state", "review_note")
+_READONLY_FIELDS = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _REVIEW_FIELDS)
 
 
 class ReasonFilter(admin.SimpleListFilter):
@@ -46,10 +46,13 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     date_hierarchy = "triggered_at"
     ordering = ("-triggered_at",)
     actions = ("mark_reviewed", "mark_waived")
-    readonly_fields = _SHOWN
+    readonly_fields = _READONLY_FIELDS
     fieldsets = (
-        ("Review", {"fields": (*_REVIEW, "reviewer", "reviewed_at")}),
-        ("Checkpoint", {"fields": tuple(name for name in _SHOWN if name not in ("id", "reviewer", "reviewed_at"))}),
+        ("Review", {"fields": (*_REVIEW_FIELDS, "reviewer", "reviewed_at")}),
+        (
+            "Checkpoint",
+            {"fields": tuple(name for name in _READONLY_FIELDS if name not in ("id", "reviewer", "reviewed_at"))},
+        ),
     )
 
     @admin.display(ordering="triggered_at", description="triggered (UTC)")

@@ -8,11 +8,11 @@ from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
 
 from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run
-from runtime.core.checkpoint.statistics import REMEMBERED, Measured, Summary, summary
+from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
 from runtime.core.snapshot.manifest import FailureReason
 
-MAX_COUNTED: Final = 100  #: failures counted exactly; more are shown as "100 or more"
+MAX_COUNTED_FAILURES: Final = 100  #: failures counted exactly; more are shown as "100 or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,25 +55,25 @@ class Statistics:
     latest_restored: Attempt | None
 
 
-def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
+def job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     """The checkpoints of a job, without the records with which runs in BATCH commit their output."""
     batch = JobVersion.objects.filter(job=job, graph__mode=ExecutionMode.BATCH.value)
     return Checkpoint.objects.filter(job=job).exclude(run__in=Run.objects.filter(job=job, version__in=batch))
 
 
-def output_of(run: Run) -> Checkpoint | None:
+def batch_output(run: Run) -> Checkpoint | None:
     """The record with which a run in BATCH has committed its output."""
     return Checkpoint.objects.filter(run=run, status=Status.COMPLETED).defer("operators").first()
 
 
 def statistics(job: Job, run: Run | None = None) -> Statistics:
     """The statistics of `job`, or of `run` alone."""
-    rows, attempts = checkpoints_of(job), Attempt.objects.filter(run__job=job)
+    rows, attempts = job_checkpoints(job), Attempt.objects.filter(run__job=job)
     if run is not None:
         rows, attempts = rows.filter(run=run), attempts.filter(run=run)
     restored = attempts.exclude(restored_checkpoint=None)
     completed = rows.filter(status=Status.COMPLETED).order_by("-number")
-    summed_up = summary(_measured(rows))  # before the counts: a checkpoint may complete in between
+    summed_up = summarize(_measurements(rows))  # before the counts: a checkpoint may complete in between
     ended = _failures(rows.filter(status=Status.FAILED))
     failures = tuple(group for group in ended if group.reason != ABORT_REASON)
     return Statistics(
@@ -87,7 +87,7 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     )
 
 
-def newest_completed(run: Run) -> Checkpoint | None:
+def newest_completed_checkpoint(run: Run) -> Checkpoint | None:
     """The run's newest completed checkpoint. Savepoints commit no output and are skipped. Uses the index of restorable
     rows.
     """
@@ -98,7 +98,7 @@ def newest_completed(run: Run) -> Checkpoint | None:
 def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
     """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED`, and the newest of them."""
     failed = Checkpoint.objects.filter(run=run, status=Status.FAILED, number__gt=completed.number if completed else 0)
-    found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED])
+    found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED_FAILURES])
     return len(found), found[0] if found else None
 
 
@@ -114,7 +114,7 @@ def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int
     )
 
 
-def _measured(rows: QuerySet[Checkpoint]) -> list[Measured]:
+def _measurements(rows: QuerySet[Checkpoint]) -> list[CheckpointMeasurement]:
     """Measurements of the latest completed checkpoints. Postgres extracts the alignment times from the JSON column."""
     waits: Any = Func(
         F("operators"), Value("$[*].max_alignment_ms"), function="jsonb_path_query_array", output_field=JSONField()
@@ -122,8 +122,10 @@ def _measured(rows: QuerySet[Checkpoint]) -> list[Measured]:
     newest = rows.filter(status=Status.COMPLETED).exclude(duration_ms=None).annotate(waits=waits)
     columns: Any = newest.order_by("-number").values_list("duration_ms", "size_bytes", "written_bytes", "waits")
     return [
-        Measured(duration_ms=took, state_bytes=size, written_bytes=written, alignment_ms=max(waited, default=0))
-        for took, size, written, waited in columns[:REMEMBERED]
+        CheckpointMeasurement(
+            duration_ms=took, state_bytes=size, written_bytes=written, alignment_ms=max(waited, default=0)
+        )
+        for took, size, written, waited in columns[:MAX_SUMMARIZED_CHECKPOINTS]
     ]
 
 
@@ -139,4 +141,4 @@ def _failures(failed: QuerySet[Checkpoint]) -> tuple[Failures, ...]:
 
 def _is_counted(reason: str) -> bool:
     """Whether the reason counts. A reason that this console does not know does not count."""
-    return reason in list(FailureReason) and FailureReason(reason).counts
+    return reason in list(FailureReason) and FailureReason(reason).is_counted

@@ -12,10 +12,10 @@ from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, ReviewState, Status
-from runtime.core.job.lifecycle import TERMINAL
+from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.core.snapshot.manifest import FailureReason
 
-_GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints separately
+_RUN_END_GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints separately
 
 
 def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str | None = None) -> int:
@@ -30,12 +30,12 @@ def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str
     return chosen.update(review_state=state, reviewer=user, reviewed_at=Now(), **changes)
 
 
-def give_up_orphans() -> int:
+def fail_orphaned_checkpoints() -> int:
     """Fail checkpoints in progress whose master is gone: their run has a newer token or has ended.
 
     A master that died cannot record the failure, and a master with an older token can complete no checkpoint any more.
     """
-    ended = Q(run__state__in=TERMINAL, run__ended_at__lte=Now() - timedelta(seconds=_GRACE_S))
+    ended = Q(run__state__in=TERMINAL_STATES, run__ended_at__lte=Now() - timedelta(seconds=_RUN_END_GRACE_S))
     orphans = Checkpoint.objects.filter(ended | Q(token__lt=F("run__token")), status=Status.IN_PROGRESS)
     detail = "its job master was gone before it completed"
     return orphans.update(status=Status.FAILED, reason=FailureReason.SUSPENDED, detail=detail, completed_at=Now())

@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce, Now
 from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
-from console.accounts.rights import must_operate
+from console.accounts.rights import require_operate
 from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
 from console.jobs.models import Pipeline
@@ -22,16 +22,16 @@ from runtime.core.snapshot.contents import StoredState, stored_states
 
 log = structlog.get_logger(__name__)
 
-ACTIVE_MAX: Final = 4  #: per user
-RUNNING_MAX: Final = 1  #: compilations share the queue
+MAX_ACTIVE_PER_USER: Final = 4  #: per user
+MAX_RUNNING: Final = 1  #: compilations share the queue
 LEASE_S: Final = 15
-LOSSES_MAX: Final = 3
-WAKE_AGAIN_S: Final = 30
-WAIT_S: Final = 600  #: lifetime of a pin
-KEPT_S: Final = 24 * 3600  #: retention of results
-_SCALARS: Final = (str, int, float, bool, type(None))
-_CURSOR: Final = frozenset({"group", "skip"})
-_POSITION_MAX: Final = 10**9  #: the same limit as in the stage
+MAX_LOSSES: Final = 3
+RESEND_WAKE_UP_S: Final = 30
+MAX_QUEUED_S: Final = 600  #: lifetime of a pin
+RETENTION_S: Final = 24 * 3600  #: retention of results
+_SCALAR_TYPES: Final = (str, int, float, bool, type(None))
+_CURSOR_FIELDS: Final = frozenset({"group", "skip"})
+_MAX_POSITION: Final = 10**9  #: the same limit as in the stage
 
 
 def saved_queries(checkpoint: Checkpoint) -> dict[str, str]:
@@ -51,10 +51,10 @@ def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
         why = "was discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
         raise Conflict("no-state", f"{str(checkpoint).capitalize()} {why}: there is no state to read.")
     storage.pin(checkpoint)
-    return stored_states(storage.recorded(checkpoint))
+    return stored_states(storage.load_manifest(checkpoint))
 
 
-def ask_for_rows(
+def request_rows(
     user: User, checkpoint: Checkpoint, *, operator: str, state: str, key: dict[str, Any], cursor: dict[str, Any]
 ) -> StateQuery:
     """Request a page of the rows of a state.
@@ -68,18 +68,20 @@ def ask_for_rows(
         Conflict: the checkpoint has no state any more, or the user has too many active queries.
     """
     states = contents(checkpoint)
-    _must_have_rows(states, operator, state)
+    _require_rows(states, operator, state)
     for column, value in key.items():
-        if not isinstance(value, _SCALARS):
+        if not isinstance(value, _SCALAR_TYPES):
             detail = f"key.{column}: must be a text, number, boolean or null."
             raise Refused("invalid-field", detail, field=f"key.{column}")
-    if not (cursor.keys() <= _CURSOR and all(_is_position(value) for value in cursor.values())):
+    if not (cursor.keys() <= _CURSOR_FIELDS and all(_is_position(value) for value in cursor.values())):
         detail = "cursor: must be the cursor of a result, {group, skip}."
         raise Refused("invalid-field", detail, field="cursor")
-    return _ask(user, checkpoint, {"kind": "rows", "operator": operator, "state": state, "key": key, "cursor": cursor})
+    return _create_query(
+        user, checkpoint, {"kind": "rows", "operator": operator, "state": state, "key": key, "cursor": cursor}
+    )
 
 
-def ask_saved(user: User, checkpoint: Checkpoint, name: str) -> StateQuery:
+def request_saved_query(user: User, checkpoint: Checkpoint, name: str) -> StateQuery:
     """Request the result of SQL that is saved with the pipeline.
 
     Raises:
@@ -92,10 +94,10 @@ def ask_saved(user: User, checkpoint: Checkpoint, name: str) -> StateQuery:
         detail = f"query: the pipeline {checkpoint.job.pipeline} has no query {name!r}; known: {known}."
         raise Refused("unknown-query", detail, field="query")
     contents(checkpoint)
-    return _ask(user, checkpoint, {"kind": "sql", "name": name, "sql": queries[name]})
+    return _create_query(user, checkpoint, {"kind": "sql", "name": name, "sql": queries[name]})
 
 
-def _must_have_rows(states: tuple[StoredState, ...], operator: str, name: str) -> None:
+def _require_rows(states: tuple[StoredState, ...], operator: str, name: str) -> None:
     operators = sorted({state.operator for state in states})
     if operator not in operators:
         known = ", ".join(operators) or "none"
@@ -109,16 +111,16 @@ def _must_have_rows(states: tuple[StoredState, ...], operator: str, name: str) -
 
 
 def _is_position(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _POSITION_MAX
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_POSITION
 
 
-def _ask(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -> StateQuery:
+def _create_query(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -> StateQuery:
     active = StateQuery.objects.filter(requested_by=user, state__in=ACTIVE_QUERIES)
-    if active.count() >= ACTIVE_MAX:
-        detail = f"You already have {ACTIVE_MAX} active queries. Cancel a query, or wait until it has ended."
+    if active.count() >= MAX_ACTIVE_PER_USER:
+        detail = f"You already have {MAX_ACTIVE_PER_USER} active queries. Cancel a query, or wait until it has ended."
         raise Conflict("too-many-queries", detail)
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, requested_by=user)
-    wakeups.after_commit(wakeups.READ_STATE, query.pk)
+    wakeups.after_commit(wakeups.STATE_QUERY_TASK, query.pk)
     return query
 
 
@@ -127,7 +129,7 @@ def _ask(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -> StateQu
 
 def claim(query_id: int, owner: str) -> StateQuery | None:
     """Take a queued query. None if another task was first, the query has ended, or too many are running."""
-    if StateQuery.objects.filter(state=QueryState.RUNNING).count() >= RUNNING_MAX:
+    if StateQuery.objects.filter(state=QueryState.RUNNING).count() >= MAX_RUNNING:
         return None
     waiting = StateQuery.objects.filter(pk=query_id, state=QueryState.QUEUED)
     if not waiting.update(
@@ -139,33 +141,33 @@ def claim(query_id: int, owner: str) -> StateQuery | None:
 
 def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:
     """Renew the lease. False if the query is cancelled or has another owner."""
-    return bool(_mine(query_id, owner).update(beat_at=Now(), progress=progress))
+    return bool(_owned_query(query_id, owner).update(beat_at=Now(), progress=progress))
 
 
-def leave(query_id: int, owner: str) -> None:
+def release(query_id: int, owner: str) -> None:
     """Return the query for another task to claim."""
-    if _mine(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
-        wakeups.send(wakeups.READ_STATE, query_id)
+    if _owned_query(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
+        wakeups.send(wakeups.STATE_QUERY_TASK, query_id)
 
 
 def succeed(query_id: int, owner: str, table: dict[str, Any]) -> None:
-    _mine(query_id, owner).update(state=QueryState.SUCCEEDED, result=table, progress=None, ended_at=Now())
+    _owned_query(query_id, owner).update(state=QueryState.SUCCEEDED, result=table, progress=None, ended_at=Now())
     _wake_next()
 
 
 def fail(query_id: int, owner: str, error: dict[str, Any]) -> None:
-    _mine(query_id, owner).update(state=QueryState.FAILED, error=error, progress=None, ended_at=Now())
+    _owned_query(query_id, owner).update(state=QueryState.FAILED, error=error, progress=None, ended_at=Now())
     _wake_next()
 
 
-def _mine(query_id: int, owner: str) -> Any:
+def _owned_query(query_id: int, owner: str) -> Any:
     return StateQuery.objects.filter(pk=query_id, state=QueryState.RUNNING, owner=owner)
 
 
 def _wake_next() -> None:
     waiting = StateQuery.objects.filter(state=QueryState.QUEUED).order_by("pk").first()
     if waiting is not None:
-        wakeups.send(wakeups.READ_STATE, waiting.pk)
+        wakeups.send(wakeups.STATE_QUERY_TASK, waiting.pk)
 
 
 # ---------------------------------------------------------------- called by users and by the reconciler
@@ -178,7 +180,7 @@ def cancel(user: User, query: StateQuery) -> None:
         Forbidden: the query is another user's, and `user` may not operate.
     """
     if query.requested_by_id != user.pk:
-        must_operate(user)
+        require_operate(user)
     active = StateQuery.objects.filter(pk=query.pk, state__in=ACTIVE_QUERIES)
     if active.update(state=QueryState.CANCELED, progress=None, ended_at=Now()):
         _wake_next()
@@ -187,18 +189,18 @@ def cancel(user: User, query: StateQuery) -> None:
 def reconcile() -> None:
     """Requeue queries of lost tasks, fail queries without a worker, resend wake-ups, and delete old results."""
     silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=_ago(LEASE_S))
-    gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {LOSSES_MAX} times.", "field": ""}
-    silent.filter(losses__gte=LOSSES_MAX - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())
+    gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {MAX_LOSSES} times.", "field": ""}
+    silent.filter(losses__gte=MAX_LOSSES - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())
     if lost := silent.update(state=QueryState.QUEUED, owner="", progress=None, losses=F("losses") + 1):
         log.warning("state queries given back", count=lost)
     waiting = StateQuery.objects.filter(state=QueryState.QUEUED)
-    late = f"No worker of the queue `stages` started the query within {WAIT_S // 60} minutes."
+    late = f"No worker of the queue `stages` started the query within {MAX_QUEUED_S // 60} minutes."
     error = {"code": "no-worker", "detail": late, "field": ""}
-    waiting.filter(created_at__lte=_ago(WAIT_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
-    for query_id in waiting.filter(beat_at__lte=_ago(WAKE_AGAIN_S if not lost else 0)).values_list("pk", flat=True):
+    waiting.filter(created_at__lte=_ago(MAX_QUEUED_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
+    for query_id in waiting.filter(beat_at__lte=_ago(RESEND_WAKE_UP_S if not lost else 0)).values_list("pk", flat=True):
         StateQuery.objects.filter(pk=query_id).update(beat_at=Now())
-        wakeups.send(wakeups.READ_STATE, query_id)
-    StateQuery.objects.filter(ended_at__lte=_ago(KEPT_S)).delete()
+        wakeups.send(wakeups.STATE_QUERY_TASK, query_id)
+    StateQuery.objects.filter(ended_at__lte=_ago(RETENTION_S)).delete()
 
 
 def _ago(seconds: float) -> Now:

@@ -9,43 +9,43 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from console.celery import shutting_down
+from console.celery import is_shutting_down
 from console.checkpoints import state_queries, storage
 from console.checkpoints.models import StateQuery
 from console.jobs import stages
-from console.jobs.services import schema_of
-from console.runs.db_retry import AWAY, forget_connection, when_back
-from console.runs.lease import new_owner
+from console.jobs.services import parameter_schema
+from console.runs.db_retry import CONNECTION_ERRORS, close_failed_connection, retry_until_reachable
+from console.runs.lease import new_lease_owner
 from console.runs.scratch import scratch_folder
-from runtime.redaction import redacted_within
+from runtime.redaction import redact_json
 
 log = structlog.get_logger(__name__)
 
 
 def answer(query_id: int) -> None:
     """Answer a queued query. Any other state means a repeated message, which is ignored."""
-    owner = new_owner()
+    owner = new_lease_owner()
     query = state_queries.claim(query_id, owner)
     if query is None:
         return
     try:
         with scratch_folder(f"state-{query.pk}", query.losses) as scratch:
             printed = stages.run(_stage(query, scratch), partial(_renew, query.pk, owner))
-        end = partial(state_queries.succeed, query.pk, owner, _without_secrets(query, printed["table"]))
-    except stages.StageCut:
-        end = partial(state_queries.leave, query.pk, owner)
+        end = partial(state_queries.succeed, query.pk, owner, _redact(query, printed["table"]))
+    except stages.StageInterrupted:
+        end = partial(state_queries.release, query.pk, owner)
     except stages.StageFailed as failed:
         end = partial(state_queries.fail, query.pk, owner, _error(query, failed))
     except (KeyError, TypeError):
         error = {"code": "stage-failed", "field": "", "detail": "The stage returned no table."}
         end = partial(state_queries.fail, query.pk, owner, error)
-    when_back(end, shutting_down)
+    retry_until_reachable(end, is_shutting_down)
 
 
-def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.Stage:
+def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.StageCommand:
     checkpoint = query.checkpoint
-    return stages.Stage(
-        arguments=["state", "--checkpoint", str(storage.root_of(checkpoint.job_id) / checkpoint.path)],
+    return stages.StageCommand(
+        arguments=["state", "--checkpoint", str(storage.job_root(checkpoint.job_id) / checkpoint.path)],
         log=Path(settings.WEIR_LOGS) / f"state-query-{query.pk}.log",
         timeout_s=settings.WEIR_STATE_QUERY_TIMEOUT_S,
         stdin=query.request,
@@ -57,9 +57,9 @@ def _renew(query_id: int, owner: str, progress: Any) -> bool:
     """Renew the lease. A Postgres outage does not end the query."""
     try:
         return state_queries.renew(query_id, owner, progress)
-    except AWAY as error:
+    except CONNECTION_ERRORS as error:
         log.warning("state query not renewed, postgres is away", error=str(error).strip())
-        forget_connection()
+        close_failed_connection()
         return True
 
 
@@ -70,10 +70,10 @@ def _error(query: StateQuery, failed: stages.StageFailed) -> dict[str, Any]:
     if checkpoint.discarded_at is not None:
         detail = f"{str(checkpoint).capitalize()} was discarded before its state was read."
         return {"code": "no-state", "field": "", "detail": detail}
-    shown: dict[str, Any] = _without_secrets(query, failed.error)
+    shown: dict[str, Any] = _redact(query, failed.error)
     return shown
 
 
-def _without_secrets(query: StateQuery, value: Any) -> Any:
+def _redact(query: StateQuery, value: Any) -> Any:
     version = query.checkpoint.run.version
-    return redacted_within(value, version.params, schema_of(version))
+    return redact_json(value, version.params, parameter_schema(version))

@@ -19,35 +19,35 @@ from django.conf import settings
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind
-from runtime.core.snapshot.manifest import Manifest, Segment, numbers_of
-from runtime.core.snapshot.manifest_codec import FILE_NAME, home_of, inside, opened
+from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
 from runtime.core.snapshot.pins import PINS_FOLDER, Pin, encode_pin
 from runtime.errors import CorruptState, JobRejected
 
 log = structlog.get_logger(__name__)
 
-_PIN_MS: Final = 600_000
-ROW, PATH = "params.checkpoint", "params.path"
+_PIN_LIFETIME_MS: Final = 600_000
+CHECKPOINT_FIELD, PATH_FIELD = "params.checkpoint", "params.path"
 
 
-def root_of(job_id: int) -> Path:
+def job_root(job_id: int) -> Path:
     """The storage root of a job, the same as its master's."""
     return Path(settings.WEIR_STORAGE) / str(job_id)
 
 
-def recorded(checkpoint: Checkpoint) -> Manifest:
+def load_manifest(checkpoint: Checkpoint) -> Manifest:
     """The manifest of a completed checkpoint whose files all exist.
 
     Raises:
         Refused: names the file that is missing or damaged.
     """
-    root = root_of(checkpoint.job_id)
-    file = root / checkpoint.path / FILE_NAME
-    manifest = _manifest(file, ROW)
+    root = job_root(checkpoint.job_id)
+    file = root / checkpoint.path / MANIFEST_FILE
+    manifest = _read_manifest(file, CHECKPOINT_FIELD)
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
         detail = f"it is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
-        raise _corrupt(f"{file}: {detail}", ROW)
-    _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), ROW)
+        raise _corrupt(f"{file}: {detail}", CHECKPOINT_FIELD)
+    _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), CHECKPOINT_FIELD)
     return manifest
 
 
@@ -58,8 +58,8 @@ def pin(checkpoint: Checkpoint) -> None:
     """
     if checkpoint.kind != Kind.CHECKPOINT:
         return
-    held = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + _PIN_MS)
-    file = root_of(checkpoint.job_id) / PINS_FOLDER / f"console-{checkpoint.pk}.json"
+    held = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + _PIN_LIFETIME_MS)
+    file = job_root(checkpoint.job_id) / PINS_FOLDER / f"console-{checkpoint.pk}.json"
     aside = file.with_name(f".tmp-{uuid4().hex}")
     try:
         file.parent.mkdir(exist_ok=True)
@@ -69,10 +69,10 @@ def pin(checkpoint: Checkpoint) -> None:
         log.warning("retention may delete the checkpoint while it is read", checkpoint=checkpoint.pk, error=str(error))
 
 
-def needs(checkpoint: Checkpoint, folder: str) -> bool | None:
+def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
     """Whether a checkpoint names files in the folder of another checkpoint; None if its manifest cannot be read."""
     try:
-        manifest = _manifest(root_of(checkpoint.job_id) / checkpoint.path / FILE_NAME, ROW)
+        manifest = _read_manifest(job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE, CHECKPOINT_FIELD)
     except Refused as refused:
         if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise
@@ -80,80 +80,86 @@ def needs(checkpoint: Checkpoint, folder: str) -> bool | None:
     return any(segment.path.startswith(f"{folder}/") for segment in manifest.segments())
 
 
-def remove(checkpoint: Checkpoint) -> None:
+def delete_savepoint(checkpoint: Checkpoint) -> None:
     """Delete the folder of a savepoint. Idempotent. Raises OSError."""
-    assert numbers_of(checkpoint.path) is not None, "Weir names the folders of savepoints"
-    folder = root_of(checkpoint.job_id) / checkpoint.path
+    assert parse_folder(checkpoint.path) is not None, "Weir names the folders of savepoints"
+    folder = job_root(checkpoint.job_id) / checkpoint.path
     if folder.exists():
         shutil.rmtree(folder)
 
 
-def elsewhere(given: str) -> tuple[Path, Manifest]:
+def load_savepoint(given: str) -> tuple[Path, Manifest]:
     """The savepoint folder `given`, resolved, and its manifest.
 
     Raises:
         Refused: it is outside the allowed roots, holds no complete savepoint, or names files outside itself.
     """
-    folder = _allowed(given)
-    manifest = _manifest(_within(folder, FILE_NAME), PATH)
+    folder = _allowed_folder(given)
+    manifest = _read_manifest(_file_within(folder, MANIFEST_FILE), PATH_FIELD)
     try:
-        files = inside(manifest, str(folder))
+        files = relative_paths(manifest, str(folder))
     except JobRejected as error:
-        raise Refused(error.code, f"{error}.", PATH) from error
-    _check_sizes(((_within(folder, files[s.path]), s) for s in manifest.segments()), PATH)
+        raise Refused(error.code, f"{error}.", PATH_FIELD) from error
+    _check_sizes(((_file_within(folder, files[s.path]), s) for s in manifest.segments()), PATH_FIELD)
     return folder, manifest
 
 
-def must_not_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
+def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     """Check that no other savepoint, of another installation with the same numbers, occupies this savepoint's place.
 
     Raises:
         Refused: names both folders.
     """
-    home = root_of(job_id) / home_of(manifest)
-    if home.resolve() == folder or not (home / FILE_NAME).is_file():
+    home = job_root(job_id) / manifest_folder(manifest)
+    if home.resolve() == folder or not (home / MANIFEST_FILE).is_file():
         return
     try:
-        found = opened((home / FILE_NAME).read_bytes(), str(home), settings.WEIR_MANIFEST_KEYS)
+        found = decode_manifest((home / MANIFEST_FILE).read_bytes(), str(home), settings.WEIR_MANIFEST_KEYS)
     except CorruptState:
         return  # the import replaces the damaged copy
     if found != manifest:
         detail = f"{folder}: the job already has a different savepoint {home.name}, in {home}."
-        raise Refused("savepoint-clash", detail, PATH)
+        raise Refused("savepoint-clash", detail, PATH_FIELD)
 
 
-def _allowed(given: str) -> Path:
+def _allowed_folder(given: str) -> Path:
     path = Path(given)
     if not path.is_absolute() or "\0" in given:
-        raise Refused("invalid-field", f"{PATH}: must be the absolute path of a folder, not {given!r}.", PATH)
-    folder = _resolved(path)
+        raise Refused(
+            "invalid-field", f"{PATH_FIELD}: must be the absolute path of a folder, not {given!r}.", PATH_FIELD
+        )
+    folder = _resolve(path)
     roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
     if not any(folder.is_relative_to(root) for root in roots):
         known = ", ".join(str(root) for root in roots)
-        raise Refused("path-not-allowed", f"{PATH}: savepoints are read below {known} only, not in {given}.", PATH)
+        raise Refused(
+            "path-not-allowed", f"{PATH_FIELD}: savepoints are read below {known} only, not in {given}.", PATH_FIELD
+        )
     return folder
 
 
-def _within(folder: Path, name: str) -> Path:
+def _file_within(folder: Path, name: str) -> Path:
     """A file of a savepoint. A symbolic link out of its folder would bypass the allowed roots."""
-    file = _resolved(folder / name)
+    file = _resolve(folder / name)
     if not file.is_relative_to(folder):
-        raise Refused("path-not-allowed", f"{PATH}: {folder / name} links to a file outside its folder.", PATH)
+        raise Refused(
+            "path-not-allowed", f"{PATH_FIELD}: {folder / name} links to a file outside its folder.", PATH_FIELD
+        )
     return file
 
 
-def _resolved(path: Path) -> Path:
+def _resolve(path: Path) -> Path:
     try:
         return path.resolve()
     except RuntimeError as error:
-        raise _corrupt(f"{path}: its symbolic links form a cycle", PATH) from error
+        raise _corrupt(f"{path}: its symbolic links form a cycle", PATH_FIELD) from error
 
 
-def _manifest(file: Path, field: str) -> Manifest:
+def _read_manifest(file: Path, field: str) -> Manifest:
     try:
         if not file.is_file():
             raise _corrupt(f"{file}: there is no such file", field)
-        return opened(file.read_bytes(), str(file), settings.WEIR_MANIFEST_KEYS, signed=field == PATH)
+        return decode_manifest(file.read_bytes(), str(file), settings.WEIR_MANIFEST_KEYS, signed=field == PATH_FIELD)
     except CorruptState as error:
         raise _corrupt(str(error), field) from error
     except JobRejected as error:

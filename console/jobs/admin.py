@@ -10,8 +10,8 @@ from django.http import HttpRequest
 
 from console.accounts.read_only import ReadOnlyAdmin
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
-from console.jobs.services import DESCRIPTION_LENGTH_MAX, schema_of
-from runtime.redaction import masked
+from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
+from runtime.redaction import mask
 
 
 @admin.register(Pipeline)
@@ -23,7 +23,7 @@ class PipelineAdmin(ReadOnlyAdmin):
 class JobForm(forms.ModelForm):  # type: ignore[type-arg]
     """Applies the console's length limit to the description."""
 
-    description = forms.CharField(required=False, max_length=DESCRIPTION_LENGTH_MAX, widget=AdminTextareaWidget)
+    description = forms.CharField(required=False, max_length=MAX_DESCRIPTION_LENGTH, widget=AdminTextareaWidget)
 
 
 @admin.register(Job)
@@ -63,7 +63,7 @@ class JobVersionAdmin(ReadOnlyAdmin):
     @admin.display
     def parameters(self, version: JobVersion) -> str:
         """The parameters as JSON, with secrets masked."""
-        return json.dumps(masked(version.params, schema_of(version)), ensure_ascii=False)
+        return json.dumps(mask(version.params, parameter_schema(version)), ensure_ascii=False)
 
 
 class AttemptInline(admin.TabularInline):  # type: ignore[type-arg]

@@ -20,17 +20,17 @@ _SECRETS_OF_MASTERS: Final = frozenset({"DATABASE_URL", "WEIR_MANIFEST_KEY"})
 _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
-def of_master(beat_file: Path) -> dict[str, str]:
+def master_environment(beat_file: Path) -> dict[str, str]:
     """The environment of a job master, whose main loop touches `beat_file`."""
-    return _without(_SECRETS) | {"WEIR_BEAT_FILE": str(beat_file)}
+    return _environment_without(_SECRETS) | {"WEIR_BEAT_FILE": str(beat_file)}
 
 
-def of_stage() -> dict[str, str]:
+def stage_environment() -> dict[str, str]:
     """The environment of a PySpark stage."""
-    return _without(_SECRETS | _SECRETS_OF_MASTERS)
+    return _environment_without(_SECRETS | _SECRETS_OF_MASTERS)
 
 
-def _without(secrets: frozenset[str]) -> dict[str, str]:
+def _environment_without(secrets: frozenset[str]) -> dict[str, str]:
     passed = {name: value for name, value in os.environ.items() if name not in secrets}
     folders = {name: str(getattr(settings, name)) for name in _FOLDERS}
     return passed | folders | {"WEIR_DATA_ROOTS": os.pathsep.join(map(str, settings.WEIR_DATA_ROOTS))}

@@ -15,20 +15,20 @@ def compile_version(version_id: int) -> None:
     if version is None:
         return
     try:
-        compiled = stages.run(_stage(version), lambda _: _show_life(version))
+        compiled = stages.run(_stage(version), lambda _: _renew(version))
         graph = compiled["graph"]
-    except stages.StageCut:
+    except stages.StageInterrupted:
         return
     except stages.StageFailed as failed:
-        services.record_rejected(version.pk, failed.error)
+        services.store_rejection(version.pk, failed.error)
     except (KeyError, TypeError):
-        services.record_rejected(version.pk, {"code": "stage-failed", "field": "", "detail": "compile gave no graph."})
+        services.store_rejection(version.pk, {"code": "stage-failed", "field": "", "detail": "compile gave no graph."})
     else:
-        services.record_compiled(version.pk, graph)
+        services.store_graph(version.pk, graph)
 
 
-def _stage(version: JobVersion) -> stages.Stage:
-    return stages.Stage(
+def _stage(version: JobVersion) -> stages.StageCommand:
+    return stages.StageCommand(
         arguments=[
             "compile",
             *("--pipeline", version.job.pipeline),
@@ -43,6 +43,6 @@ def _stage(version: JobVersion) -> stages.Stage:
     )
 
 
-def _show_life(version: JobVersion) -> bool:
+def _renew(version: JobVersion) -> bool:
     """Renew `woken_at`, so that the reconciler sends no second wake-up. False if the version is no longer compiling."""
     return bool(JobVersion.objects.filter(pk=version.pk, state=VersionState.COMPILING).update(woken_at=Now()))

@@ -2,19 +2,19 @@
 
 from console.jobs.models import JobVersion
 from runtime.core.job.graph import Guarantee, Role
-from runtime.core.job.guarantee import CheckpointMode, End, Promise, promise
+from runtime.core.job.guarantee import CheckpointMode, ConnectorGuarantee, EndToEndGuarantee, end_to_end_guarantee
 
 
-def promise_of(version: JobVersion) -> Promise | None:
+def version_guarantee(version: JobVersion) -> EndToEndGuarantee | None:
     """The guarantee; None if the version has no graph yet, or an old graph whose connectors declare no guarantees."""
     operators = (version.graph or {}).get("operators", [])
     if not operators or any("guarantee" not in operator for operator in operators):
         return None
     mode = CheckpointMode(version.settings.get("checkpoint_mode", CheckpointMode.EXACTLY_ONCE))
-    return promise(
+    return end_to_end_guarantee(
         mode,
         [
-            End(operator["name"], Role(operator["role"]), Guarantee(operator["guarantee"]))
+            ConnectorGuarantee(operator["name"], Role(operator["role"]), Guarantee(operator["guarantee"]))
             for operator in operators
             if operator["role"] != Role.OPERATOR
         ],

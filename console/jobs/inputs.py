@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 
 from console.accounts.refusals import Refused
-from runtime.redaction import MASK, is_secret, redacted
+from runtime.redaction import MASK, is_secret, redact
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ _CONTRADICTING = re.compile(r"^`(?P<name>\w+)` must ")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
-def parsed(given: Any, wanted: type[T], prefix: str) -> T:
+def convert_input(given: Any, wanted: type[T], prefix: str) -> T:
     """Convert `given` (JSON values) to `wanted`.
 
     Raises:
@@ -59,4 +59,4 @@ def _message(worst: ValidationError, params: dict[str, Any], schema: dict[str, A
     name = next((str(part) for part in reversed(worst.absolute_path) if isinstance(part, str)), "")
     own = is_secret(name, worst.schema if isinstance(worst.schema, dict) else {})
     message = worst.message.replace(repr(worst.instance), MASK) if own else worst.message
-    return redacted(message, params, schema)
+    return redact(message, params, schema)

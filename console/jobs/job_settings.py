@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from console.jobs.inputs import parsed
+from console.jobs.inputs import convert_input
 from runtime.core.job.settings import JobSettings
 
 #: The settings as JSON schema with types, bounds, defaults and descriptions, for the form and the OpenAPI document.
@@ -17,4 +17,4 @@ def parse(given: dict[str, Any]) -> JobSettings:
     Raises:
         Refused: names the setting that is unknown or out of bounds.
     """
-    return parsed(given, JobSettings, "settings")
+    return convert_input(given, JobSettings, "settings")

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from console.accounts.refusals import Refused
-from runtime.redaction import MASK, Schema, masked
+from runtime.redaction import MASK, Schema, mask
 
 
-def unmasked(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def unmask(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """`given` with each mask replaced by the secret in `kept` that it was shown for.
 
     Raises:
         Refused: names the parameter whose mask has no stored secret.
     """
-    shown = masked(kept, schema)
-    found = {name: _restored(value, shown.get(name), kept.get(name)) for name, value in given.items()}
+    shown = mask(kept, schema)
+    found = {name: _restore(value, shown.get(name), kept.get(name)) for name, value in given.items()}
     for name, value in found.items():
         if any(MASK in text for text in _texts(value)):
             detail = f"params.{name}: {MASK} stands for a secret that is not stored; enter the secret itself."
@@ -22,14 +22,14 @@ def unmasked(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) 
     return found
 
 
-def _restored(given: Any, shown: Any, kept: Any) -> Any:
+def _restore(given: Any, shown: Any, kept: Any) -> Any:
     if given == shown:
         return kept
     match given, shown, kept:
         case dict(), dict(), dict():
-            return {key: _restored(value, shown.get(key), kept.get(key)) for key, value in given.items()}
+            return {key: _restore(value, shown.get(key), kept.get(key)) for key, value in given.items()}
         case list(), list(), list() if len(given) == len(shown):
-            return [_restored(*three) for three in zip(given, shown, kept, strict=True)]
+            return [_restore(*three) for three in zip(given, shown, kept, strict=True)]
         case _:
             return given
 

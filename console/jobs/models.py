@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from console.accounts.models import User
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
-from runtime.core.job.lifecycle import TERMINAL, RunState
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
 
 
@@ -150,7 +150,7 @@ class Run(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=("job",),
-                condition=~Q(state__in=sorted(state.value for state in TERMINAL)),
+                condition=~Q(state__in=sorted(state.value for state in TERMINAL_STATES)),
                 name="weir_run_one_active",
             ),
             models.CheckConstraint(condition=Q(state__in=[state.value for state in RunState]), name="weir_run_state"),

@@ -11,10 +11,10 @@ from django.db.models.functions import Now
 from console.jobs import stages
 from console.jobs.models import Pipeline
 
-_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_LIMIT_S` of it
+_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of it
 
 
-class Offered(msgspec.Struct, frozen=True):
+class OfferedPipeline(msgspec.Struct, frozen=True):
     """A pipeline as `spark_jobs pipelines` prints it."""
 
     name: str
@@ -31,16 +31,16 @@ def sync() -> list[str]:
         StageFailed: the registry cannot be read; the rows stay as they were.
     """
     log = Path(settings.WEIR_LOGS) / "stage-pipelines.log"
-    printed = stages.run(stages.Stage(arguments=["pipelines"], log=log, timeout_s=_TIMEOUT_S))
+    printed = stages.run(stages.StageCommand(arguments=["pipelines"], log=log, timeout_s=_TIMEOUT_S))
     try:
-        offered = msgspec.convert(printed, list[Offered])
+        offered = msgspec.convert(printed, list[OfferedPipeline])
     except msgspec.ValidationError as error:
         raise stages.StageFailed("stage-failed", f"pipelines: {error}.") from error
     replace(offered)
     return [pipeline.name for pipeline in offered]
 
 
-def replace(offered: list[Offered]) -> None:
+def replace(offered: list[OfferedPipeline]) -> None:
     """Make the rows equal to `offered`. Jobs of a removed pipeline keep its name but get no new versions."""
     with transaction.atomic():
         for pipeline in offered:
@@ -48,7 +48,7 @@ def replace(offered: list[Offered]) -> None:
                 name=pipeline.name,
                 defaults={
                     "description": pipeline.description,
-                    "schema": _in_order(pipeline.schema),
+                    "schema": _with_order(pipeline.schema),
                     "queries": pipeline.queries,
                     "error": pipeline.error,
                     "updated_at": Now(),
@@ -57,7 +57,7 @@ def replace(offered: list[Offered]) -> None:
         Pipeline.objects.exclude(name__in=[pipeline.name for pipeline in offered]).delete()
 
 
-def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
+def _with_order(schema: dict[str, Any]) -> dict[str, Any]:
     """`schema` with the author's order of parameters in `x-order`, because Postgres does not keep the order of object
     keys.
     """

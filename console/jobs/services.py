@@ -14,33 +14,33 @@ from django.db import IntegrityError, transaction
 from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
-from console.accounts.rights import must_define
+from console.accounts.rights import require_define
 from console.jobs import job_settings
 from console.jobs.inputs import check_params
-from console.jobs.masking import unmasked
+from console.jobs.masking import unmask
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
-from console.jobs.tags import must_match
+from console.jobs.tags import require_match
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 from runtime.core.snapshot import manifest
-from runtime.redaction import redacted
+from runtime.redaction import redact
 
-NAME_LENGTH_MAX = 100
-DESCRIPTION_LENGTH_MAX = 2_000
-PARAMS_BYTES_MAX = 64 * 1024  #: as JSON
+MAX_NAME_LENGTH = 100
+MAX_DESCRIPTION_LENGTH = 2_000
+MAX_PARAMS_BYTES = 64 * 1024  #: as JSON
 
 
 def create_job(user: User, *, name: str, pipeline: str, description: str = "") -> Job:
     """Define a job without versions."""
-    must_define(user)
+    require_define(user)
     name = name.strip()
-    if not 0 < len(name) <= NAME_LENGTH_MAX:
-        raise Refused("invalid-field", f"name: must have 1 to {NAME_LENGTH_MAX} characters.", field="name")
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise Refused("invalid-field", f"name: must have 1 to {MAX_NAME_LENGTH} characters.", field="name")
     if not name.isprintable():
         raise Refused("invalid-field", "name: must be one line of printable characters.", field="name")
-    if len(description) > DESCRIPTION_LENGTH_MAX:
-        detail = f"description: must have {DESCRIPTION_LENGTH_MAX} characters at most."
+    if len(description) > MAX_DESCRIPTION_LENGTH:
+        detail = f"description: must have {MAX_DESCRIPTION_LENGTH} characters at most."
         raise Refused("invalid-field", detail, field="description")
-    _known_pipeline(pipeline)
+    _usable_pipeline(pipeline)
     try:
         with transaction.atomic():
             return Job.objects.create(name=name, pipeline=pipeline, description=description.strip(), created_by=user)
@@ -64,49 +64,49 @@ def create_version(
 
     A secret may be sent as the mask that the newest version shows. `if_match` is the `If-Match` header of the request.
     """
-    must_define(user)
+    require_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
     _check_parallelism(parallelism, groups)
-    if len(msgspec.json.encode(params)) > PARAMS_BYTES_MAX:
-        raise Refused("invalid-field", f"params: must have {PARAMS_BYTES_MAX} bytes at most.", field="params")
-    schema = _known_pipeline(job.pipeline).schema
+    if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
+        raise Refused("invalid-field", f"params: must have {MAX_PARAMS_BYTES} bytes at most.", field="params")
+    schema = _usable_pipeline(job.pipeline).schema
     checked = msgspec.to_builtins(job_settings.parse(settings or {}))
     with transaction.atomic():
         Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # serialises version numbers
-        if earlier := version_of_request(user, request_key):
+        if earlier := version_by_request(user, request_key):
             return earlier
-        must_match(job, if_match)
+        require_match(job, if_match)
         newest = JobVersion.objects.filter(job=job).order_by("-number").first()
-        params = unmasked(params, newest.params if newest else {}, schema)
+        params = unmask(params, newest.params if newest else {}, schema)
         check_params(params, schema)
         version = JobVersion.objects.create(
             job=job, number=newest.number + 1 if newest else 1, parallelism=parallelism, max_parallelism=groups,
             params=params, settings=checked, created_by=user, request_key=request_key,
         )  # fmt: skip
-        wakeups.after_commit(wakeups.COMPILE, version.pk)
+        wakeups.after_commit(wakeups.COMPILE_TASK, version.pk)
     return version
 
 
-def version_of_request(user: User, request_key: str | None) -> JobVersion | None:
+def version_by_request(user: User, request_key: str | None) -> JobVersion | None:
     """The version that this user's earlier request with `request_key` created, if any."""
     if request_key is None:
         return None
     return JobVersion.objects.select_related("job").filter(created_by=user, request_key=request_key).first()
 
 
-def record_compiled(version_id: int, graph: dict[str, Any]) -> bool:
+def store_graph(version_id: int, graph: dict[str, Any]) -> bool:
     """Store the graph that the compile stage returned. False if the version was no longer compiling."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
     return bool(compiling.update(state=VersionState.READY, graph=graph))
 
 
-def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
+def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
     """Store the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
     for version in compiling.select_related("job"):
-        schema = schema_of(version)
+        schema = parameter_schema(version)
         error = {
-            key: redacted(value, version.params, schema) if isinstance(value, str) else value
+            key: redact(value, version.params, schema) if isinstance(value, str) else value
             for key, value in error.items()
         }
     return bool(compiling.update(state=VersionState.REJECTED, error=error))
@@ -117,7 +117,7 @@ def newest_ready(job: Job) -> JobVersion | None:
     return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
 
 
-def schema_of(version: JobVersion) -> dict[str, Any]:
+def parameter_schema(version: JobVersion) -> dict[str, Any]:
     """The parameter schema of a version; {} if its pipeline is no longer installed."""
     found = Pipeline.objects.filter(pk=version.job.pipeline).first()
     return found.schema if found else {}
@@ -128,7 +128,7 @@ def columns_folder(version: JobVersion) -> Path:
     return Path(django_settings.WEIR_STORAGE) / manifest.columns_folder(version.job_id, version.pk)
 
 
-def _known_pipeline(name: str) -> Pipeline:
+def _usable_pipeline(name: str) -> Pipeline:
     try:
         found = Pipeline.objects.get(pk=name)
     except Pipeline.DoesNotExist:

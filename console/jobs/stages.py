@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
-from console.celery import shutting_down
+from console.celery import is_shutting_down
 from console.child_process import Child, describe_exit
-from console.jobs.child_environment import of_stage
+from console.jobs.child_environment import stage_environment
 
-BEAT_S = 1.0
-REJECTED = 3  #: exit code for invalid input of the author; the error is on stdout
-_STDOUT_BYTES_MAX = 32 * 1024 * 1024
+POLL_S = 1.0
+REJECTED_CODE = 3  #: exit code for invalid input of the author; the error is on stdout
+_MAX_STDOUT_BYTES = 32 * 1024 * 1024
 _PROGRESS_BYTES = 4096  #: end of the output that is searched for the newest line
 
 
-class StageCut(Exception):
+class StageInterrupted(Exception):
     """The stage was interrupted: the worker is shutting down, or the lease was lost. The reconciler repeats it."""
 
 
@@ -38,7 +38,7 @@ class StageFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageCommand:
     """A command line of `spark_jobs`."""
 
     arguments: list[str]
@@ -48,7 +48,7 @@ class Stage:
     environment: Mapping[str, str] = field(default_factory=dict)  #: added to the environment of all stages
 
 
-def run(stage: Stage, still_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
+def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
     """The JSON that the stage printed as its last line.
 
     `still_wanted` is called each second with the newest `progress` that the stage has printed, None before the first.
@@ -61,12 +61,12 @@ def run(stage: Stage, still_wanted: Callable[[Any], bool] = lambda _: True) -> A
         stdin.write(msgspec.json.encode(stage.stdin))
         stdin.seek(0)
         command = [*settings.WEIR_STAGES_COMMAND, *stage.arguments]
-        environment = of_stage() | dict(stage.environment)
+        environment = stage_environment() | dict(stage.environment)
         with Child(command, stage.log, stdin=stdin, stdout=stdout, environment=environment) as child:
             _watch(child, stage, lambda: still_wanted(_progress(stdout.fileno())))
             code = child.end()
         stdout.seek(0)
-        return _outcome(stage, code, stdout.read(_STDOUT_BYTES_MAX), child)
+        return _parse_result(stage, code, stdout.read(_MAX_STDOUT_BYTES), child)
 
 
 def _progress(printed: int) -> Any:
@@ -81,20 +81,20 @@ def _progress(printed: int) -> Any:
         return None
 
 
-def _watch(child: Child, stage: Stage, still_wanted: Callable[[], bool]) -> None:
+def _watch(child: Child, stage: StageCommand, still_wanted: Callable[[], bool]) -> None:
     deadline = time.monotonic() + stage.timeout_s
-    while not child.wait(BEAT_S):
-        if shutting_down() or not still_wanted():
-            raise StageCut(stage.arguments[0])
+    while not child.wait(POLL_S):
+        if is_shutting_down() or not still_wanted():
+            raise StageInterrupted(stage.arguments[0])
         if time.monotonic() > deadline:
             detail = f"{stage.arguments[0]} took longer than {stage.timeout_s:.0f} s."
-            raise StageFailed("stage-timeout", detail, log=_tail(child))
+            raise StageFailed("stage-timeout", detail, log=_log_tail(child))
 
 
-def _outcome(stage: Stage, code: int, printed: bytes, child: Child) -> Any:
-    if code not in (0, REJECTED):
+def _parse_result(stage: StageCommand, code: int, printed: bytes, child: Child) -> Any:
+    if code not in (0, REJECTED_CODE):
         detail = f"{stage.arguments[0]} ended with {describe_exit(code)}."
-        raise StageFailed("stage-failed", detail, log=_tail(child))
+        raise StageFailed("stage-failed", detail, log=_log_tail(child))
     try:
         said = msgspec.json.decode(printed.rstrip().rpartition(b"\n")[2])
         if code == 0:
@@ -103,8 +103,8 @@ def _outcome(stage: Stage, code: int, printed: bytes, child: Child) -> Any:
         raise StageFailed(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
     except (msgspec.DecodeError, KeyError, TypeError) as broken:
         detail = f"{stage.arguments[0]} did not print the expected JSON."
-        raise StageFailed("stage-failed", detail, log=_tail(child)) from broken
+        raise StageFailed("stage-failed", detail, log=_log_tail(child)) from broken
 
 
-def _tail(child: Child) -> str:
+def _log_tail(child: Child) -> str:
     return "\n".join(child.log_tail())

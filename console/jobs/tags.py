@@ -14,7 +14,7 @@ from console.accounts.refusals import Refused
 from console.jobs.models import Job, JobVersion, Run
 
 
-def tag_of(job: Job) -> str:
+def entity_tag(job: Job) -> str:
     """The value of the header `ETag`."""
     version = JobVersion.objects.filter(job=job).order_by("-number").values_list("number", "state").first()
     run = Run.objects.filter(job=job).order_by("-pk").values_list("pk", "state").first()
@@ -22,13 +22,13 @@ def tag_of(job: Job) -> str:
     return f'W/"{blake2s(facts.encode(), digest_size=12).hexdigest()}"'
 
 
-def is_named(tag: str, header: str) -> bool:
+def tag_matches(tag: str, header: str) -> bool:
     """Whether the tags in `header` include `tag` or the wildcard `*`."""
     given = [name.removeprefix("W/") for name in parse_etags(header)]
     return "*" in given or tag.removeprefix("W/") in given
 
 
-def must_match(job: Job, header: str | None) -> None:
+def require_match(job: Job, header: str | None) -> None:
     """Compare `If-Match` with the job's tag. Call it while the job's row is locked.
 
     Raises:
@@ -36,7 +36,7 @@ def must_match(job: Job, header: str | None) -> None:
     """
     if header is None:
         return
-    tag = tag_of(Job.objects.get(pk=job.pk))
-    if not is_named(tag, header):
+    tag = entity_tag(Job.objects.get(pk=job.pk))
+    if not tag_matches(tag, header):
         detail = "If-Match: the job has changed since it was read. Nothing was done; read it again."
         raise Refused("stale", detail, "If-Match", HTTPStatus.PRECONDITION_FAILED, etag=tag)

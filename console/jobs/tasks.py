@@ -6,7 +6,7 @@ from console import wakeups
 from console.jobs import compilation, pipelines
 
 
-@shared_task(name=wakeups.COMPILE)
+@shared_task(name=wakeups.COMPILE_TASK)
 def compile_version(version_id: int) -> None:
     compilation.compile_version(version_id)
 

@@ -11,13 +11,13 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Job, Run
-from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
-from runtime.core.job.lifecycle import TERMINAL
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from runtime.core.job.lifecycle import TERMINAL_STATES
 
 log = structlog.get_logger(__name__)
 
 
-def lock(job: Job) -> None:
+def lock_job(job: Job) -> None:
     """Lock the job's row, so that no other transaction restores or discards a checkpoint of the job."""
     Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
@@ -29,13 +29,13 @@ def accept(row: Operation, checkpoint_id: int) -> Operation:
         Refused: the job has no such savepoint.
         Conflict: it is not completed, is already discarded, or a run or checkpoint depends on it.
     """
-    lock(row.job)
+    lock_job(row.job)
     checkpoint = Checkpoint.objects.filter(pk=checkpoint_id, job=row.job).first()
     if checkpoint is None:
         detail = f"params.checkpoint: this job has no checkpoint with the id {checkpoint_id}."
-        raise Refused("unknown-checkpoint", detail, field=storage.ROW)
+        raise Refused("unknown-checkpoint", detail, field=storage.CHECKPOINT_FIELD)
     if reason := refusal(checkpoint):
-        raise Conflict("cannot-discard", reason, storage.ROW)
+        raise Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD)
     Checkpoint.objects.filter(pk=checkpoint.pk).update(discarded_at=Now())
     row.phase = "deleting files"
     row.save(force_insert=True)
@@ -51,11 +51,11 @@ def refusal(checkpoint: Checkpoint) -> str | None:
         return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
     if checkpoint.discarded_at is not None:
         return f"{name} is already discarded."
-    return _run_that_depends(checkpoint) or _checkpoint_that_depends(checkpoint)
+    return _run_dependency(checkpoint) or _checkpoint_dependency(checkpoint)
 
 
-def _run_that_depends(checkpoint: Checkpoint) -> str | None:
-    run = Run.objects.filter(job=checkpoint.job_id).exclude(state__in=TERMINAL).order_by("-pk").first()
+def _run_dependency(checkpoint: Checkpoint) -> str | None:
+    run = Run.objects.filter(job=checkpoint.job_id).exclude(state__in=TERMINAL_STATES).order_by("-pk").first()
     if run is None:
         return None
     if run.pk == checkpoint.run_id and checkpoint.kind in (Kind.STOP, Kind.DRAIN):
@@ -67,12 +67,12 @@ def _run_that_depends(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _checkpoint_that_depends(checkpoint: Checkpoint) -> str | None:
+def _checkpoint_dependency(checkpoint: Checkpoint) -> str | None:
     """The refusal if a later checkpoint needs the savepoint's files. Savepoints and earlier checkpoints never do."""
     others = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
     later = others.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
     for other in later.defer("operators"):
-        needed = storage.needs(other, checkpoint.path)
+        needed = storage.needs_folder(other, checkpoint.path)
         if needed is None:
             return f"{str(other).capitalize()} cannot be read and may need the savepoint's files."
         if needed:
@@ -80,15 +80,15 @@ def _checkpoint_that_depends(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def remove_files() -> None:
+def delete_discarded_files() -> None:
     """Delete the files of discarded savepoints and end their operations. If storage is unreachable, the next pass
     retries.
     """
-    for operation in Operation.objects.filter(kind=OperationKind.DISCARD, state__in=ACTIVE):
+    for operation in Operation.objects.filter(kind=OperationKind.DISCARD, state__in=ACTIVE_STATES):
         still = Operation.objects.filter(pk=operation.pk, state=operation.state)
         checkpoint = Checkpoint.objects.get(pk=operation.params["checkpoint"])
         try:
-            storage.remove(checkpoint)
+            storage.delete_savepoint(checkpoint)
         except OSError as error:
             log.warning("a discarded savepoint is not deleted yet", checkpoint=checkpoint.pk, error=str(error))
             still.update(phase=f"waiting for storage: {error}")

@@ -25,36 +25,36 @@ from django.db.models.functions import Now
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run, StandingStage
 from console.operations import discard
-from runtime.core.job.lifecycle import TERMINAL
+from runtime.core.job.lifecycle import TERMINAL_STATES
 
-GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet
-_REMOVED: Final = ".removed-"  #: prefix that no lineage or operator name has
+RUN_END_GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet
+_REMOVED_PREFIX: Final = ".removed-"  #: prefix that no lineage or operator name has
 
 log = structlog.get_logger(__name__)
 
 
-def remove_unneeded() -> int:
+def remove_unused_folders() -> int:
     """Remove the folders that are no longer needed. Returns their number; the next call retries a storage error."""
     count = 0
     for job in Job.objects.order_by("pk").iterator():
         try:
-            count += _remove_of(job)
+            count += _remove_job_folders(job)
         except OSError as error:
             log.warning("folders of old lineages are not removed yet", job=job.pk, error=str(error))
     return count
 
 
-def _remove_of(job: Job) -> int:
+def _remove_job_folders(job: Job) -> int:
     """Rename the folders under the job's lock, so that no restore can begin, and delete them afterwards."""
     there = list(_lineages(job))  # listed before the rows are read: a run's row precedes its folders
     removed = []
     if there:
         with transaction.atomic():
-            discard.lock(job)
+            discard.lock_job(job)
             for folder in there:
-                removed += [_set_aside(unneeded) for unneeded in _unneeded(job, folder)]
+                removed += [_set_aside(unneeded) for unneeded in _unused_folders(job, folder)]
     for parent in {parent for root in _roots(job) for parent in (root, *_folders(root))}:
-        for left in parent.glob(f"{_REMOVED}*"):
+        for left in parent.glob(f"{_REMOVED_PREFIX}*"):
             shutil.rmtree(left)
     return len(removed)
 
@@ -76,11 +76,11 @@ def _folders(parent: Path) -> list[Path]:
         return []
 
 
-def _unneeded(job: Job, folder: Path) -> list[Path]:
+def _unused_folders(job: Job, folder: Path) -> list[Path]:
     """The folders to remove: none, folders of operators in the lineage folder, or the whole lineage folder."""
     first = int(folder.name)
     runs = list(Run.objects.filter(Q(lineage=first) | Q(pk=first), job=job).select_related("version"))
-    needing = list(_that_need(runs))
+    needing = list(_runs_in_use(runs))
     if not runs or any(run.version.graph is None for run in needing):
         return []
     if not needing:
@@ -89,10 +89,10 @@ def _unneeded(job: Job, folder: Path) -> list[Path]:
     return [entry for entry in _folders(folder) if _uids(entry) & made and not _uids(entry) & needed]
 
 
-def _that_need(runs: Iterable[Run]) -> Iterable[Run]:
+def _runs_in_use(runs: Iterable[Run]) -> Iterable[Run]:
     """The runs that have not ended, or that another run may be restored from."""
     ids = [run.pk for run in runs]
-    gone = Q(state__in=TERMINAL, ended_at__lte=Now() - GRACE)
+    gone = Q(state__in=TERMINAL_STATES, ended_at__lte=Now() - RUN_END_GRACE)
     retained = Checkpoint.objects.filter(run__in=ids, discarded_at=None, status=Status.COMPLETED)
     attended = StandingStage.objects.filter(run__in=ids).exclude(lease_owner="")
     needed = ~gone | Q(pk__in=retained.values("run")) | Q(pk__in=attended.values("run"))
@@ -109,7 +109,7 @@ def _uids(folder: Path) -> set[str]:
 
 
 def _set_aside(folder: Path) -> Path:
-    aside = folder.with_name(f"{_REMOVED}{folder.name}")
+    aside = folder.with_name(f"{_REMOVED_PREFIX}{folder.name}")
     if aside.exists():  # an earlier removal was interrupted
         shutil.rmtree(aside)
     folder.rename(aside)

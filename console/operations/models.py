@@ -32,11 +32,11 @@ class OperationState(StrEnum):
 
 
 OPERATION_STATES = choices(OperationState)
-ACTIVE = (OperationState.QUEUED, OperationState.RUNNING)
+ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
 #: Operations on the job or its run; a savepoint is discarded from its own page.
-OF_JOB = tuple(kind for kind in OperationKind if kind is not OperationKind.DISCARD)
-NEW_RUN = (OperationKind.START, OperationKind.RESTORE)
-_ACTIVE = [state.value for state in ACTIVE]
+JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind is not OperationKind.DISCARD)
+NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
+_ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 
 
 class Operation(models.Model):
@@ -66,17 +66,17 @@ class Operation(models.Model):
         ordering = ("-created_at", "-id")
         indexes = [
             models.Index(fields=("job", "-created_at"), name="weir_operation_of_job"),
-            models.Index(fields=("run",), condition=Q(state__in=_ACTIVE), name="weir_operation_active"),
+            models.Index(fields=("run",), condition=Q(state__in=_ACTIVE_VALUES), name="weir_operation_active"),
         ]
         constraints = [
             # A cancel must be possible while a stop or drain is under way, so it has an index of its own.
             models.UniqueConstraint(
                 fields=("run",),
-                condition=Q(state__in=_ACTIVE, kind__in=["stop", "drain"]),
+                condition=Q(state__in=_ACTIVE_VALUES, kind__in=["stop", "drain"]),
                 name="weir_operation_one_end",
             ),
             models.UniqueConstraint(
-                fields=("run",), condition=Q(state__in=_ACTIVE, kind="cancel"), name="weir_operation_one_cancel"
+                fields=("run",), condition=Q(state__in=_ACTIVE_VALUES, kind="cancel"), name="weir_operation_one_cancel"
             ),
             models.UniqueConstraint(
                 fields=("requested_by", "idempotency_key"),
@@ -91,8 +91,8 @@ class Operation(models.Model):
     @property
     def shows_run(self) -> bool:
         """Whether pages show the state of its run instead: the run that it created outlives the operation."""
-        return self.kind in NEW_RUN and self.state == OperationState.SUCCEEDED and self.run_id is not None
+        return self.kind in NEW_RUN_KINDS and self.state == OperationState.SUCCEEDED and self.run_id is not None
 
     @property
     def is_active(self) -> bool:
-        return self.state in ACTIVE
+        return self.state in ACTIVE_STATES

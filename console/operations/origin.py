@@ -13,7 +13,7 @@ from console.checkpoints.models import Checkpoint, Status, noun
 from console.jobs.models import Job
 from console.operations.params import RestoreParams
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import home_of
+from runtime.core.snapshot.manifest_codec import manifest_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +31,25 @@ class Origin:
     @property
     def field(self) -> str:
         """The parameter that named the origin."""
-        return storage.PATH if self.path else storage.ROW
+        return storage.PATH_FIELD if self.path else storage.CHECKPOINT_FIELD
 
     @classmethod
-    def of(cls, job: Job, params: RestoreParams) -> Self:
+    def from_params(cls, job: Job, params: RestoreParams) -> Self:
         """The origin that `params` name.
 
         Raises:
             Refused: the checkpoint or savepoint does not exist, or is damaged.
         """
         if params.path is not None:
-            return cls.at(job, params.path)
+            return cls.from_folder(job, params.path)
         checkpoint = Checkpoint.objects.filter(pk=params.checkpoint or 0).select_related("job").first()
         if checkpoint is None:
             detail = f"params.checkpoint: there is no checkpoint with the id {params.checkpoint}."
-            raise Refused("unknown-checkpoint", detail, field=storage.ROW)
-        return cls.recorded(job, checkpoint)
+            raise Refused("unknown-checkpoint", detail, field=storage.CHECKPOINT_FIELD)
+        return cls.from_row(job, checkpoint)
 
     @classmethod
-    def recorded(cls, job: Job, checkpoint: Checkpoint) -> Self:
+    def from_row(cls, job: Job, checkpoint: Checkpoint) -> Self:
         """The origin for a checkpoint row.
 
         Raises:
@@ -57,27 +57,29 @@ class Origin:
         """
         name = str(checkpoint).capitalize()
         if checkpoint.job_id != job.pk:
-            raise Refused("other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.ROW)
+            raise Refused(
+                "other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.CHECKPOINT_FIELD
+            )
         if checkpoint.status != Status.COMPLETED:
             status = checkpoint.status.replace("_", " ")
             detail = f"{name} is {status}; only a completed checkpoint can be restored."
-            raise Conflict("not-completed", detail, storage.ROW)
+            raise Conflict("not-completed", detail, storage.CHECKPOINT_FIELD)
         if checkpoint.discarded_at is not None:
-            raise Conflict("discarded", f"The files of {name} have been removed.", storage.ROW)
-        return cls(manifest=storage.recorded(checkpoint), checkpoint=checkpoint)
+            raise Conflict("discarded", f"The files of {name} have been removed.", storage.CHECKPOINT_FIELD)
+        return cls(manifest=storage.load_manifest(checkpoint), checkpoint=checkpoint)
 
     @classmethod
-    def at(cls, job: Job, path: str) -> Self:
+    def from_folder(cls, job: Job, path: str) -> Self:
         """The origin for a savepoint in a folder.
 
         Raises:
             Refused: the folder is not allowed, the savepoint is damaged, or it belongs to another job.
         """
-        folder, manifest = storage.elsewhere(path)
+        folder, manifest = storage.load_savepoint(path)
         if manifest.job != str(job.pk):
             detail = f"{folder}: the savepoint belongs to another job, with the id {manifest.job}."
-            raise Refused("other-job", detail, storage.PATH)
-        storage.must_not_clash(job.pk, folder, manifest)
+            raise Refused("other-job", detail, storage.PATH_FIELD)
+        storage.require_no_clash(job.pk, folder, manifest)
         known = Checkpoint.objects.filter(job=job, number=manifest.checkpoint, token=manifest.token).first()
-        home = storage.root_of(job.pk) / home_of(manifest)
+        home = storage.job_root(job.pk) / manifest_folder(manifest)
         return cls(manifest=manifest, checkpoint=known, path=home.name if folder == home.resolve() else str(folder))

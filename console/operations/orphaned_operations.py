@@ -13,14 +13,14 @@ from django.db.models.functions import Coalesce, Now
 
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Run
-from console.operations.models import ACTIVE, NEW_RUN, Operation, OperationKind, OperationState
-from runtime.core.job.lifecycle import TERMINAL, RunState
+from console.operations.models import ACTIVE_STATES, NEW_RUN_KINDS, Operation, OperationKind, OperationState
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
 #: Time between the master's record of the run's end and of its operations' end.
-_GRACE_S = 5
+_RUN_END_GRACE_S = 5
 
-_BEGUN = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
-_BEFORE = (RunState.FAILED, RunState.CANCELED)
+_RUNNING_OR_LATER = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
+_ENDED_EARLY = (RunState.FAILED, RunState.CANCELED)
 _PHASES: Mapping[RunState, str] = {
     RunState.QUEUED: "waiting for a worker",
     RunState.STARTING: "starting",
@@ -29,43 +29,45 @@ _PHASES: Mapping[RunState, str] = {
     RunState.CANCELLING: "cancelling",
 }
 #: Final state of the run that means success of the operation.
-_WANTED: Mapping[str, RunState] = {
+_SUCCESS_STATES: Mapping[str, RunState] = {
     OperationKind.STOP: RunState.STOPPED,
     OperationKind.DRAIN: RunState.FINISHED,
     OperationKind.CANCEL: RunState.CANCELED,
 }
 
 
-def settle_new_runs() -> None:
+def update_start_operations() -> None:
     """Update starts and restores from the states of their runs."""
-    active = Operation.objects.filter(kind__in=NEW_RUN, state__in=ACTIVE).select_related("run")
+    active = Operation.objects.filter(kind__in=NEW_RUN_KINDS, state__in=ACTIVE_STATES).select_related("run")
     for operation in active:
         assert operation.run is not None, "start and restore are written with their run"
-        _follow(operation, operation.run)
+        _update_from_run(operation, operation.run)
 
 
-def settle_orphans() -> None:
+def end_orphaned_operations() -> None:
     """End operations that the masters of ended runs left open."""
-    open_still = Operation.objects.exclude(kind__in=NEW_RUN).filter(
-        state__in=ACTIVE, run__state__in=TERMINAL, run__ended_at__lte=Now() - timedelta(seconds=_GRACE_S)
+    open_still = Operation.objects.exclude(kind__in=NEW_RUN_KINDS).filter(
+        state__in=ACTIVE_STATES,
+        run__state__in=TERMINAL_STATES,
+        run__ended_at__lte=Now() - timedelta(seconds=_RUN_END_GRACE_S),
     )
     for operation in open_still.select_related("run"):
         assert operation.run is not None, "filtered by the state of the run"
-        _settle(operation, operation.run)
+        _end_orphan(operation, operation.run)
 
 
-def _follow(operation: Operation, run: Run) -> None:
-    if run.run_state in _BEGUN or (run.run_state in _BEFORE and _has_run(run)):
+def _update_from_run(operation: Operation, run: Run) -> None:
+    if run.run_state in _RUNNING_OR_LATER or (run.run_state in _ENDED_EARLY and _was_running(run)):
         _end(operation, OperationState.SUCCEEDED, phase="", result={"run": run.pk})
-    elif run.run_state in _BEFORE:
+    elif run.run_state in _ENDED_EARLY:
         _end(operation, OperationState.FAILED, phase="", error=_error(run, "before it was running"))
     elif operation.phase != _PHASES[run.run_state]:
-        _still(operation).update(
+        _unchanged_row(operation).update(
             state=OperationState.RUNNING, phase=_PHASES[run.run_state], started_at=Coalesce("started_at", Now())
         )
 
 
-def _has_run(run: Run) -> bool:
+def _was_running(run: Run) -> bool:
     """Whether a run that failed or was cancelled had been running: it may do both between two passes.
 
     Checkpoints exist only after the job was running. Live metrics exist during deployment too, with other operator
@@ -76,16 +78,16 @@ def _has_run(run: Run) -> bool:
     return (bool(operators) and deployed) or Checkpoint.objects.filter(run=run).exists()
 
 
-def _settle(operation: Operation, run: Run) -> None:
+def _end_orphan(operation: Operation, run: Run) -> None:
     if operation.kind == OperationKind.SAVEPOINT:
-        _settle_savepoint(operation, run)
-    elif _WANTED.get(operation.kind) is run.run_state:
+        _end_orphaned_savepoint(operation, run)
+    elif _SUCCESS_STATES.get(operation.kind) is run.run_state:
         _end(operation, OperationState.SUCCEEDED, phase="settled by how the run ended")
     else:
         _end(operation, OperationState.FAILED, error=_error(run, f"before the {operation.kind} was done"))
 
 
-def _settle_savepoint(operation: Operation, run: Run) -> None:
+def _end_orphaned_savepoint(operation: Operation, run: Run) -> None:
     """Find the savepoint of an operation whose master may have died between recording both."""
     asked_at = operation.started_at or operation.created_at
     made = Checkpoint.objects.filter(
@@ -105,9 +107,9 @@ def _error(run: Run, when: str) -> dict[str, Any]:
 
 
 def _end(operation: Operation, state: OperationState, **facts: Any) -> None:
-    _still(operation).update(state=state, started_at=Coalesce("started_at", Now()), ended_at=Now(), **facts)
+    _unchanged_row(operation).update(state=state, started_at=Coalesce("started_at", Now()), ended_at=Now(), **facts)
 
 
-def _still(operation: Operation) -> Any:
+def _unchanged_row(operation: Operation) -> Any:
     """The row, unless its state has changed since it was read."""
     return Operation.objects.filter(pk=operation.pk, state=operation.state)

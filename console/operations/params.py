@@ -6,14 +6,14 @@ import msgspec
 from msgspec import Meta
 
 from console.accounts.refusals import Refused
-from console.jobs.inputs import parsed
+from console.jobs.inputs import convert_input
 from console.operations.models import OperationKind
 
 Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of savepoint, stop, drain and cancel: none."""
 
 
@@ -55,7 +55,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
 }
 
 
-def kind_of(given: object) -> OperationKind:
+def parse_kind(given: object) -> OperationKind:
     try:
         return OperationKind(str(given))
     except ValueError:
@@ -63,10 +63,10 @@ def kind_of(given: object) -> OperationKind:
         raise Refused("unknown-kind", f"kind: must be one of {known}, not {given!r}.", field="kind") from None
 
 
-def params_of(kind: OperationKind, given: dict[str, Any]) -> Any:
+def parse_params(kind: OperationKind, given: dict[str, Any]) -> Any:
     """The typed parameters of `kind`.
 
     Raises:
         Refused: names the parameter at fault.
     """
-    return parsed(given, _PARAMS.get(kind, Nothing), "params")
+    return convert_input(given, _PARAMS.get(kind, NoParams), "params")

@@ -11,15 +11,15 @@ log = structlog.get_logger(__name__)
 
 
 def reconcile() -> None:
-    lost_leases.observe()
-    for run_id in lost_leases.release_lost():
+    lost_leases.observe_leases()
+    for run_id in lost_leases.release_lost_runs():
         log.warning("lease lost, run given back", run=run_id)
     for stage_id in lost_leases.release_lost_stages():
         log.warning("lease lost, standing stage given back", stage=stage_id)
-    standing_stages.settle()
-    lost_leases.wake_waiting()
-    orphaned_operations.settle_new_runs()
-    orphaned_operations.settle_orphans()
-    discard.remove_files()
-    checkpoints.give_up_orphans()
+    standing_stages.end_orphaned_stages()
+    lost_leases.resend_wake_ups()
+    orphaned_operations.update_start_operations()
+    orphaned_operations.end_orphaned_operations()
+    discard.delete_discarded_files()
+    checkpoints.fail_orphaned_checkpoints()
     state_queries.reconcile()

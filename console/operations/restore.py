@@ -17,11 +17,11 @@ from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.restore import mapping
-from runtime.core.restore.mapping import Fate, MappingReport, Problem, Target
+from runtime.core.restore.mapping import MappingReport, OperatorMatch, RestoreProblem, RestoreTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeated:
+class RepeatedCheckpoints:
     """Committed checkpoints unknown to a new run, which would produce their output again."""
 
     first: int
@@ -34,7 +34,7 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class SourceMapping:
     """The version's sources by uid: continued from their positions, read from the beginning, or finished."""
 
     continued: tuple[str, ...]
@@ -48,46 +48,54 @@ class RestoreReport:
 
     refusal: Refused | None
     lost: Refused | None
-    repeated: Repeated | None
+    repeated: RepeatedCheckpoints | None
     warnings: tuple[str, ...]
-    sources: Sources
+    sources: SourceMapping
     mapping: MappingReport
 
 
 def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
     """The effects of restoring `origin` into a version at a parallelism."""
-    target = msgspec.convert(version.graph, Target).at(parallelism, compiled_for=version.parallelism)
-    found = mapping.report(origin.manifest, target, str(job.pk))
+    target = msgspec.convert(version.graph, RestoreTarget).for_parallelism(
+        parallelism, compiled_for=version.parallelism
+    )
+    found = mapping.mapping_report(origin.manifest, target, str(job.pk))
     final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
     sources = _sources(found, target)
     idle = _does_nothing(found, sources)
-    done = _nothing_left(origin, version) if idle else None
+    done = _idle_refusal(origin, version) if idle else None
     return RestoreReport(
-        refusal=_batch(version) or bad_parallelism(parallelism, version) or _refused(final, origin, version) or done,
-        lost=_refused(first, origin, version) if final is None else None,
-        repeated=committed_of(job.pk, origin.manifest.checkpoint),
+        refusal=_batch_refusal(version)
+        or parallelism_refusal(parallelism, version)
+        or _mapping_refusal(final, origin, version)
+        or done,
+        lost=_mapping_refusal(first, origin, version) if final is None else None,
+        repeated=repeated_output(job.pk, origin.manifest.checkpoint),
         warnings=_warnings(origin, idle=idle),
         sources=sources,
         mapping=found,
     )
 
 
-def _sources(found: MappingReport, target: Target) -> Sources:
+def _sources(found: MappingReport, target: RestoreTarget) -> SourceMapping:
     roles = {operator.uid: operator.role for operator in target.operators}
     own = [source for source in found.operators if roles.get(source.uid) is Role.SOURCE]
     continued, new, finished = (
-        tuple(source.uid for source in own if source.fate is fate) for fate in (Fate.MATCHED, Fate.NEW, Fate.FINISHED)
+        tuple(source.uid for source in own if source.fate is fate)
+        for fate in (OperatorMatch.MATCHED, OperatorMatch.NEW, OperatorMatch.FINISHED)
     )
-    return Sources(continued=continued, new=new, finished=finished)
+    return SourceMapping(continued=continued, new=new, finished=finished)
 
 
-def _does_nothing(found: MappingReport, sources: Sources) -> bool:
+def _does_nothing(found: MappingReport, sources: SourceMapping) -> bool:
     """Whether a run would end at once: all restored operators had finished, and no source is new."""
-    kept = [operator.fate for operator in found.operators if operator.fate is not Fate.DROPPED]
-    return Fate.FINISHED in kept and set(kept) <= {Fate.FINISHED, Fate.NEW} and not sources.new
+    kept = [operator.fate for operator in found.operators if operator.fate is not OperatorMatch.DROPPED]
+    return (
+        OperatorMatch.FINISHED in kept and set(kept) <= {OperatorMatch.FINISHED, OperatorMatch.NEW} and not sources.new
+    )
 
 
-def _nothing_left(origin: Origin, version: JobVersion) -> Refused | None:
+def _idle_refusal(origin: Origin, version: JobVersion) -> Refused | None:
     """The refusal of an idle restore. A checkpoint of an unfinished run may hold pending committables."""
     if origin.checkpoint is None or origin.checkpoint.run.run_state is not RunState.FINISHED:
         return None
@@ -99,7 +107,7 @@ def _nothing_left(origin: Origin, version: JobVersion) -> Refused | None:
     )
 
 
-def must_be_restorable(
+def require_restorable(
     job: Job, origin: Origin, version: JobVersion, parallelism: int, *, allow_unmapped: bool, accept_repeated: bool
 ) -> None:
     """Raise the refusal of the report, or require that dropped state and repeated output are accepted.
@@ -124,13 +132,13 @@ def must_be_restorable(
         )
 
 
-def must_repeat_nothing(job: Job) -> None:
+def require_no_repetition(job: Job) -> None:
     """Require that the output which a start from empty state writes again is accepted.
 
     Raises:
         Conflict: the job has committed output.
     """
-    if repeated := committed_of(job.pk):
+    if repeated := repeated_output(job.pk):
         raise Conflict(
             "repeats-output",
             f"{repeated}: a start from empty state writes their output again. "
@@ -141,17 +149,17 @@ def must_repeat_nothing(job: Job) -> None:
         )
 
 
-def committed_of(job_id: int, after: int = 0) -> Repeated | None:
+def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
     """The checkpoints after number `after` whose output is committed.
 
     Every completed checkpoint commits, except a plain savepoint, of which sinks are not notified.
     """
     newer = Checkpoint.objects.filter(job_id=job_id, number__gt=after, status=Status.COMPLETED)
     ends = newer.exclude(kind=Kind.SAVEPOINT).aggregate(first=Min("number"), last=Max("number"))
-    return None if ends["first"] is None else Repeated(first=ends["first"], last=ends["last"])
+    return None if ends["first"] is None else RepeatedCheckpoints(first=ends["first"], last=ends["last"])
 
 
-def bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
+def parallelism_refusal(parallelism: int, version: JobVersion) -> Refused | None:
     """Why a run of `version` cannot have this parallelism."""
     if 0 < parallelism <= version.max_parallelism:
         return None
@@ -159,7 +167,7 @@ def bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
     return Refused("invalid-field", detail, "params.parallelism")
 
 
-def _batch(version: JobVersion) -> Refused | None:
+def _batch_refusal(version: JobVersion) -> Refused | None:
     """The refusal for a version in BATCH, which always reads its inputs from the beginning."""
     if not version.is_batch:
         return None
@@ -167,7 +175,7 @@ def _batch(version: JobVersion) -> Refused | None:
     return Conflict("batch-restore", detail, field="params.version")
 
 
-def _refused(problem: Problem | None, origin: Origin, version: JobVersion) -> Refused | None:
+def _mapping_refusal(problem: RestoreProblem | None, origin: Origin, version: JobVersion) -> Refused | None:
     """A mapping problem as a refusal that names the checkpoint, the version and the request's parameter at fault."""
     if problem is None:
         return None

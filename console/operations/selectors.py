@@ -8,12 +8,12 @@ from django.db.models import Count, F, Func, IntegerField, OuterRef, Q, QuerySet
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
-from console.accounts.rights import operate_refusal, type_of_user
+from console.accounts.rights import AnyUser, operate_refusal
 from console.checkpoints.models import Checkpoint, Kind, Status
-from console.checkpoints.selectors import checkpoints_of, output_of
+from console.checkpoints.selectors import batch_output, job_checkpoints
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage, VersionState
-from console.operations.models import ACTIVE, OF_JOB, Operation, OperationKind
-from console.operations.restore import committed_of
+from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind
+from console.operations.restore import repeated_output
 from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
 #: Jobs with the annotations of `jobs_found`, which the type does not show.
@@ -21,17 +21,17 @@ FoundJobs = QuerySet[Any]
 #: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]
 
-_DRAWN_OF_RUN = (
+_LIST_RUN_COLUMNS = (
     "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
     "version__graph", "version__settings",
 )  # fmt: skip
-_DRAWN_OF_CHECKPOINT = ("job", "run", "kind", "number", "completed_at", "duration_ms")
-_SHOWN_OF_RUN = ("id", "state")
-_HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "version__error")
+_LIST_CHECKPOINT_COLUMNS = ("job", "run", "kind", "number", "completed_at", "duration_ms")
+_OPERATION_RUN_COLUMNS = ("id", "state")
+_LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class AllowedOperation:
     """A button for an operation. `reason` explains why it is disabled; "" if it is enabled."""
 
     act: OperationKind
@@ -40,7 +40,7 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class RunProgress:
     """A run's newest completed checkpoint of any kind, and its newest that commits output."""
 
     newest: Checkpoint | None
@@ -61,7 +61,7 @@ class JobPage:
     run: Run | None
     version: JobVersion | None  #: the run's version, else the newest
     newest_version: JobVersion | None
-    acts: tuple[Act, ...]
+    acts: tuple[AllowedOperation, ...]
     start_repeats: bool  #: a start from empty state would repeat committed output
     active: tuple[Operation, ...]
     operations: tuple[Operation, ...]
@@ -71,7 +71,7 @@ class JobPage:
     output: Checkpoint | None  #: commit record of a run in BATCH
 
 
-def jobs_found(search: str = "") -> FoundJobs:
+def find_jobs(search: str = "") -> FoundJobs:
     """Jobs by name, annotated with `run_pk` and `run_state` of the latest run and `checkpoint_pk` of the newest
     completed.
     """
@@ -100,14 +100,14 @@ def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
 
 def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     """The list rows of `jobs`, in three queries, with the drawn columns only."""
-    runs = Run.objects.select_related("version").only(*_DRAWN_OF_RUN).in_bulk([job.run_pk for job in jobs])
-    checkpoints = Checkpoint.objects.only(*_DRAWN_OF_CHECKPOINT).in_bulk([job.checkpoint_pk for job in jobs])
-    operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE).order_by("created_at")
+    runs = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS).in_bulk([job.run_pk for job in jobs])
+    checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
+    operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("created_at")
     active = {row.job_id: row for row in operations.only("job", "kind", "state")}
     return [JobRow(job, runs.get(job.run_pk), checkpoints.get(job.checkpoint_pk), active.get(job.pk)) for job in jobs]
 
 
-def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
+def job_page(job: Job, user: AnyUser, *, rows: int = 20) -> JobPage:
     """The data of a job's page. Lists hold the newest `rows` entries."""
     run = latest_run(job)
     newest = job.versions.order_by("-number").first()
@@ -117,14 +117,14 @@ def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
         run=run,
         version=run.version if run else newest,
         newest_version=newest,
-        acts=acts(job, run, user),
-        start_repeats=committed_of(job.pk) is not None,
+        acts=allowed_operations(job, run, user),
+        start_repeats=repeated_output(job.pk) is not None,
         active=tuple(row for row in operations if row.is_active),
         operations=operations,
-        runs=tuple(runs_of(job).defer("live", "failure", *_HEAVY_OF_VERSION)[:rows]),
+        runs=tuple(runs_of(job).defer("live", "failure", *_LARGE_VERSION_COLUMNS)[:rows]),
         attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:rows]) if run else (),
         stages=tuple(StandingStage.objects.filter(run=run)) if run else (),
-        output=output_of(run) if run and run.version.is_batch else None,
+        output=batch_output(run) if run and run.version.is_batch else None,
     )
 
 
@@ -139,20 +139,20 @@ def runs_of(job: Job) -> QuerySet[Run]:
 
 
 def operations_of(job: Job) -> QuerySet[Operation]:
-    return of_runs(Operation.objects.filter(job=job))
+    return with_runs(Operation.objects.filter(job=job))
 
 
-def of_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
+def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
     """Operations, newest first, with the id and state of their run and no other run column."""
     related = rows.select_related("job", "requested_by", "run").order_by("-created_at", "-pk")
     return related.defer(
-        *(f"run__{field.attname}" for field in Run._meta.concrete_fields if field.name not in _SHOWN_OF_RUN)
+        *(f"run__{field.attname}" for field in Run._meta.concrete_fields if field.name not in _OPERATION_RUN_COLUMNS)
     )
 
 
 def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
     """The checkpoints of a job, newest first, without their figures by operator."""
-    return checkpoints_of(job).defer("operators").order_by("-number")
+    return job_checkpoints(job).defer("operators").order_by("-number")
 
 
 def restorable(job: Job) -> FoundCheckpoints:
@@ -177,32 +177,32 @@ def last_failed_attempt(run: Run) -> Attempt | None:
     return Attempt.objects.filter(run=run, outcome=AttemptOutcome.FAILED).order_by("-token").first()
 
 
-def reached(run: Run | None) -> Reached:
+def run_progress(run: Run | None) -> RunProgress:
     """The newest completed checkpoints of a run."""
     if run is None:
-        return Reached(None, None)
+        return RunProgress(None, None)
     own = restorable(run.job).filter(run=run)
-    return Reached(own.first(), own.exclude(kind=Kind.SAVEPOINT).first())
+    return RunProgress(own.first(), own.exclude(kind=Kind.SAVEPOINT).first())
 
 
-def acts(job: Job, run: Run | None, user: type_of_user) -> tuple[Act, ...]:
+def allowed_operations(job: Job, run: Run | None, user: AnyUser) -> tuple[AllowedOperation, ...]:
     """Every operation in the order of the buttons, each with the reason if it is not possible now."""
     forbidden = operate_refusal(user)
-    return tuple(_act(kind, forbidden or _reason(kind, job, run)) for kind in OF_JOB)
+    return tuple(_allowed_operation(kind, forbidden or _disabled_reason(kind, job, run)) for kind in JOB_OPERATIONS)
 
 
-def _act(kind: OperationKind, reason: str | None) -> Act:
-    return Act(kind, reason is None, reason or "")
+def _allowed_operation(kind: OperationKind, reason: str | None) -> AllowedOperation:
+    return AllowedOperation(kind, reason is None, reason or "")
 
 
-def _reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
+def _disabled_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
     if kind in (OperationKind.START, OperationKind.RESTORE):
         return _start_reason(kind, job, run)
     if run is None:
         return "The job has never run."
     if reason := refusal(run.run_state, RunAct(kind), batch=run.version.is_batch):
         return reason
-    return _already_asked(kind, run)
+    return _active_reason(kind, run)
 
 
 def _start_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
@@ -215,14 +215,14 @@ def _start_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
     return None
 
 
-def _already_asked(kind: OperationKind, run: Run) -> str | None:
+def _active_reason(kind: OperationKind, run: Run) -> str | None:
     """The partial unique indexes as a sentence: only a single stop or drain, and a single cancel, may be active."""
     ends = {
         OperationKind.STOP: ["stop", "drain"],
         OperationKind.DRAIN: ["stop", "drain"],
         OperationKind.CANCEL: ["cancel"],
     }
-    clash = Operation.objects.filter(run=run, kind__in=ends.get(kind, []), state__in=ACTIVE).first()
+    clash = Operation.objects.filter(run=run, kind__in=ends.get(kind, []), state__in=ACTIVE_STATES).first()
     return f"A {clash.kind} is already {clash.state}." if clash else None
 
 
@@ -234,7 +234,7 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
     return [
         (Run.objects.filter(pk__in=[job.run_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Checkpoint.objects.filter(pk__in=[job.checkpoint_pk for job in jobs]).order_by("pk"), len(jobs)),
-        (Operation.objects.filter(job__in=jobs, state__in=ACTIVE).order_by("pk"), 4 * len(jobs)),
+        (Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("pk"), 4 * len(jobs)),
     ]
 
 

@@ -14,25 +14,25 @@ from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
-from console.accounts.rights import must_operate
-from console.accounts.storable import unfit_text
+from console.accounts.rights import require_operate
+from console.accounts.storable import text_problem
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import check_slots, newest_ready
-from console.jobs.tags import must_match
+from console.jobs.tags import require_match
 from console.operations import discard
-from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
-from console.operations.params import DiscardParams, RestoreParams, StartParams, kind_of, params_of
-from console.operations.restore import must_be_restorable, must_repeat_nothing
+from console.operations.params import DiscardParams, RestoreParams, StartParams, parse_kind, parse_params
+from console.operations.restore import require_no_repetition, require_restorable
 from console.runs import run_store
 from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
-KEY_LENGTH_MAX = 200
-REASON_LENGTH_MAX = 1000
+MAX_KEY_LENGTH = 200
+MAX_REASON_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class OperationRequestContext:
     """The user of a request, and the keys that identify a repetition."""
 
     user: User
@@ -43,44 +43,46 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedOperation:
     """An accepted operation. `replayed`: an earlier request with the same idempotency key created it."""
 
     operation: Operation
     replayed: bool = False
 
 
-def request(asked: Asked, job: Job, kind: str, params: dict[str, Any] | None = None) -> Accepted:
+def request(
+    asked: OperationRequestContext, job: Job, kind: str, params: dict[str, Any] | None = None
+) -> AcceptedOperation:
     """Accept a request as an operation row, or refuse it.
 
     Raises:
         Refused: not permitted, malformed, or not possible.
         Conflict: not possible in the present state of the job.
     """
-    must_operate(asked.user)
-    wanted = kind_of(kind)
+    require_operate(asked.user)
+    wanted = parse_kind(kind)
     given = params or {}
-    typed = params_of(wanted, given)
-    _check_words(asked)
+    typed = parse_params(wanted, given)
+    _check_texts(asked)
     row = Operation(
         job=job, kind=wanted.value, params=given, requested_by=asked.user, reason=asked.reason,
-        request_id=asked.request_id, idempotency_key=asked.idempotency_key, body_hash=_hash(job, wanted, given),
+        request_id=asked.request_id, idempotency_key=asked.idempotency_key, body_hash=_body_hash(job, wanted, given),
     )  # fmt: skip
-    if earlier := _earlier(row):
+    if earlier := _replay(row):
         return earlier
     try:
         with transaction.atomic():
             if asked.if_match is not None:
                 Job.objects.select_for_update(no_key=True).get(pk=job.pk)
-                must_match(job, asked.if_match)
-            return Accepted(_accept(row, typed))
+                require_match(job, asked.if_match)
+            return AcceptedOperation(_accept(row, typed))
     except (IntegrityError, Refused) as error:
         # A concurrent request won: with the same key, with another run, or with another stop or drain.
-        if earlier := _earlier(row):
+        if earlier := _replay(row):
             return earlier
         if isinstance(error, Refused):
             raise
-        raise _in_the_way(job, "A concurrent request was accepted first.") from None
+        raise _conflict(job, "A concurrent request was accepted first.") from None
 
 
 def _accept(row: Operation, typed: Any) -> Operation:
@@ -92,20 +94,20 @@ def _accept(row: Operation, typed: Any) -> Operation:
         case StartParams():
             return _start(row, typed)
         case _:
-            return _ask(row, RunAct(row.kind))
+            return _delegate_to_master(row, RunAct(row.kind))
 
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
-    discard.lock(row.job)  # the checkpoint must not be discarded meanwhile
-    version, parallelism = into(row.job, wanted)
-    _must_be_startable(row.job)
-    origin = Origin.of(row.job, wanted)
-    must_be_restorable(
+    discard.lock_job(row.job)  # the checkpoint must not be discarded meanwhile
+    version, parallelism = new_run_target(row.job, wanted)
+    _require_startable(row.job)
+    origin = Origin.from_params(row.job, wanted)
+    require_restorable(
         row.job, origin, version, parallelism,
         allow_unmapped=wanted.allow_unmapped, accept_repeated=wanted.accept_repeated_output,
     )  # fmt: skip
     if origin.path:
-        run_store.go_on_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
+        run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
     return _new_run(
         row, version, parallelism, restore_checkpoint=origin.checkpoint, restore_path=origin.path,
         allow_unmapped=wanted.allow_unmapped,
@@ -113,14 +115,14 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
 
 
 def _start(row: Operation, wanted: StartParams) -> Operation:
-    version, parallelism = into(row.job, wanted)
-    _must_be_startable(row.job)
+    version, parallelism = new_run_target(row.job, wanted)
+    _require_startable(row.job)
     if not wanted.accept_repeated_output:
-        must_repeat_nothing(row.job)
+        require_no_repetition(row.job)
     return _new_run(row, version, parallelism)
 
 
-def into(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
+def new_run_target(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
     """The version and the parallelism of a new run.
 
     Raises:
@@ -139,15 +141,15 @@ def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: A
     return row
 
 
-def _ask(row: Operation, act: RunAct) -> Operation:
+def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
     """Leave a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run takes effect here."""
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
     if run is None:
         raise Conflict("never-run", "The job has never run.")
     if reason := refusal(run.run_state, act, batch=run.version.is_batch):
-        raise _in_the_way(row.job, reason, "illegal-state")
+        raise _conflict(row.job, reason, "illegal-state")
     row.run = run
-    if act is RunAct.CANCEL and run_store.cancel_unclaimed(run.pk):
+    if act is RunAct.CANCEL and run_store.cancel_in_queue(run.pk):
         row.state = OperationState.SUCCEEDED.value
         row.phase = "cancelled before it started"
     row.save(force_insert=True)
@@ -192,17 +194,17 @@ def _check_parallelism(parallelism: int, version: JobVersion) -> None:
     check_slots(parallelism, "params.parallelism")
 
 
-def _must_be_startable(job: Job) -> None:
-    run = run_store.latest(job)
+def _require_startable(job: Job) -> None:
+    run = run_store.latest_run(job)
     if not may_start(RunState(run.state) if run else None):
         assert run is not None, "a job that never ran may start"
-        raise _in_the_way(job, f"Run {run.pk} is {run.state}; a job has one run at a time.", "run-active")
+        raise _conflict(job, f"Run {run.pk} is {run.state}; a job has one run at a time.", "run-active")
 
 
-def _in_the_way(job: Job, detail: str, code: str = "conflict") -> Conflict:
+def _conflict(job: Job, detail: str, code: str = "conflict") -> Conflict:
     """A conflict that names the unfinished run and the newest active operation of the job, if there are any."""
-    run = run_store.latest(job)
-    active = Operation.objects.filter(job=job, state__in=ACTIVE).order_by("-created_at").first()
+    run = run_store.latest_run(job)
+    active = Operation.objects.filter(job=job, state__in=ACTIVE_STATES).order_by("-created_at").first()
     facts: dict[str, Any] = {}
     if run is not None and not run.is_terminal:
         facts["run"] = run.pk
@@ -212,7 +214,7 @@ def _in_the_way(job: Job, detail: str, code: str = "conflict") -> Conflict:
     return Conflict(code, detail, **facts)
 
 
-def _earlier(row: Operation) -> Accepted | None:
+def _replay(row: Operation) -> AcceptedOperation | None:
     """The operation that this user created earlier with the same idempotency key."""
     if row.idempotency_key is None:
         return None
@@ -223,20 +225,20 @@ def _earlier(row: Operation) -> Accepted | None:
     if found.body_hash != row.body_hash:
         detail = f"This idempotency key was used for another request, operation {found.pk}."
         raise Refused("idempotency-key-reused", detail, operation=str(found.pk))
-    return Accepted(found, replayed=True)
+    return AcceptedOperation(found, replayed=True)
 
 
-def _check_words(asked: Asked) -> None:
+def _check_texts(asked: OperationRequestContext) -> None:
     key = asked.idempotency_key
-    if key is not None and not (0 < len(key) <= KEY_LENGTH_MAX and key.isprintable()):
-        detail = f"Idempotency-Key: must be 1 to {KEY_LENGTH_MAX} printable characters."
+    if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()):
+        detail = f"Idempotency-Key: must be 1 to {MAX_KEY_LENGTH} printable characters."
         raise Refused("invalid-field", detail, field="Idempotency-Key")
-    if why := unfit_text(asked.reason):
+    if why := text_problem(asked.reason):
         raise Refused("invalid-field", f"reason: {why}.", field="reason")
-    if len(asked.reason) > REASON_LENGTH_MAX:
-        raise Refused("invalid-field", f"reason: at most {REASON_LENGTH_MAX} characters.", field="reason")
+    if len(asked.reason) > MAX_REASON_LENGTH:
+        raise Refused("invalid-field", f"reason: at most {MAX_REASON_LENGTH} characters.", field="reason")
 
 
-def _hash(job: Job, kind: OperationKind, params: dict[str, Any]) -> str:
+def _body_hash(job: Job, kind: OperationKind, params: dict[str, Any]) -> str:
     body = msgspec.json.encode([job.pk, kind.value, params], order="deterministic")
     return hashlib.sha256(body).hexdigest()

@@ -12,4 +12,4 @@ def reconcile() -> None:
 
 @shared_task
 def remove_lineage_folders() -> None:
-    lineage_folders.remove_unneeded()
+    lineage_folders.remove_unused_folders()

@@ -9,20 +9,20 @@ from django.db import InterfaceError, OperationalError, connection
 
 T = TypeVar("T")
 
-AWAY = (OperationalError, InterfaceError)
+CONNECTION_ERRORS = (OperationalError, InterfaceError)
 
 log = structlog.get_logger(__name__)
 
 
-def forget_connection() -> None:
+def close_failed_connection() -> None:
     """Close a failed connection; the next query opens a fresh connection."""
     try:
         connection.close()
-    except AWAY:
+    except CONNECTION_ERRORS:
         connection.connection = None
 
 
-def when_back(act: Callable[[], T], give_up: Callable[[], bool], pause_s: float = 0.5) -> T | None:
+def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool], pause_s: float = 0.5) -> T | None:
     """Call `act` until Postgres answers. None if `give_up` returns true first.
 
     `act` may run twice, so its update must be conditional on the expected state.
@@ -30,9 +30,9 @@ def when_back(act: Callable[[], T], give_up: Callable[[], bool], pause_s: float 
     while True:
         try:
             return act()
-        except AWAY as error:
+        except CONNECTION_ERRORS as error:
             log.warning("postgres is away", error=str(error).strip())
-            forget_connection()
+            close_failed_connection()
             if give_up():
                 return None
             time.sleep(pause_s)

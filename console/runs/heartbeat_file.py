@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 #: Longest time counted between two checks; a longer gap means that this process did not run.
-_LOOK_S_MAX = 15.0
+_MAX_CHECK_GAP_S = 15.0
 
 
-class Pulse:
+class HeartbeatFile:
     """Measures silence from its construction on. The file need not exist yet."""
 
     def __init__(self, file: Path) -> None:
@@ -25,7 +25,7 @@ class Pulse:
     def silent_s(self) -> float:
         """Seconds without a heartbeat. Call it about once a second."""
         beat, now = self._read(), time.monotonic()
-        self._silent_s = 0.0 if beat != self._beat else self._silent_s + min(now - self._looked, _LOOK_S_MAX)
+        self._silent_s = 0.0 if beat != self._beat else self._silent_s + min(now - self._looked, _MAX_CHECK_GAP_S)
         self._beat, self._looked = beat, now
         return self._silent_s
 

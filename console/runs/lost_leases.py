@@ -18,26 +18,26 @@ from runtime.core.job.lifecycle import RunState
 
 #: After a gap of this length between two passes, earlier observations are discarded: a heartbeat may have been missed.
 #: More than two periods of the reconciler and well below a lease, so that a gap alone never makes a lease look lost.
-BLIND_S = 2.5
+MAX_OBSERVATION_GAP_S = 2.5
 #: A wake-up without effect is sent again after this time.
-WAKE_AGAIN_S = 5
-COMPILE_AGAIN_S = 30
+RESEND_WAKE_UP_S = 5
+RESEND_COMPILE_S = 30
 
-_POSTGRES_BEGAN: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
-_HELD = Q(state__in=run_store.LIVE)
-_ATTENDED = ~Q(lease_owner="")
-_WAITING = Q(state=RunState.QUEUED)
+_POSTGRES_START: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
+_HELD_RUNS = Q(state__in=run_store.LEASED_STATES)
+_OWNED_STAGES = ~Q(lease_owner="")
+_QUEUED_RUNS = Q(state=RunState.QUEUED)
 
 
-def observe() -> None:
+def observe_leases() -> None:
     """Look at every lease and record since when its heartbeat has not changed."""
-    for held in (Run.objects.filter(_HELD), StandingStage.objects.filter(_ATTENDED)):
+    for held in (Run.objects.filter(_HELD_RUNS), StandingStage.objects.filter(_OWNED_STAGES)):
         _observe(held)
 
 
 def _observe(held: QuerySet[Any]) -> None:
     watched_all_along = Q(
-        observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_BEGAN, observed_at__gte=_ago(BLIND_S)
+        observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_START, observed_at__gte=_ago(MAX_OBSERVATION_GAP_S)
     )
     held.update(
         observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),
@@ -46,32 +46,32 @@ def _observe(held: QuerySet[Any]) -> None:
     )
 
 
-def release_lost() -> list[int]:
+def release_lost_runs() -> list[int]:
     """Release runs with a lost lease for another supervisor to claim. Returns their ids."""
-    silent = Run.objects.filter(_HELD, _silent()).only("observed_beat")
-    return [run.pk for run in silent if run_store.release_lost(run.pk, run.observed_beat) is not None]
+    silent = Run.objects.filter(_HELD_RUNS, _expired()).only("observed_beat")
+    return [run.pk for run in silent if run_store.revoke_lease(run.pk, run.observed_beat) is not None]
 
 
 def release_lost_stages() -> list[int]:
     """Release standing stages with a lost lease for another supervisor to claim. Returns their ids."""
-    silent = StandingStage.objects.filter(_ATTENDED, _silent()).only("observed_beat")
-    return [stage.pk for stage in silent if standing_stages.leave_lost(stage.pk, stage.observed_beat)]
+    silent = StandingStage.objects.filter(_OWNED_STAGES, _expired()).only("observed_beat")
+    return [stage.pk for stage in silent if standing_stages.revoke_lease(stage.pk, stage.observed_beat)]
 
 
-def _silent() -> Q:
+def _expired() -> Q:
     return Q(observed_since__lte=_ago(settings.WEIR_LEASE_S))
 
 
-def wake_waiting() -> None:
+def resend_wake_ups() -> None:
     """Resend wake-ups of rows that have waited too long: the message was lost, or every worker was busy."""
-    for run in _overdue(Run.objects.filter(_WAITING)).only("pk"):
-        wakeups.send(wakeups.SUPERVISE, run.pk)
-    for stage in _overdue(standing_stages.waiting()).only("pk"):
-        wakeups.send(wakeups.STAND, stage.pk)
-    stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=_ago(COMPILE_AGAIN_S))
+    for run in _overdue(Run.objects.filter(_QUEUED_RUNS)).only("pk"):
+        wakeups.send(wakeups.SUPERVISE_TASK, run.pk)
+    for stage in _overdue(standing_stages.claimable()).only("pk"):
+        wakeups.send(wakeups.STAGE_TASK, stage.pk)
+    stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=_ago(RESEND_COMPILE_S))
     for version in stuck.only("pk"):
         JobVersion.objects.filter(pk=version.pk).update(woken_at=Now())
-        wakeups.send(wakeups.COMPILE, version.pk)
+        wakeups.send(wakeups.COMPILE_TASK, version.pk)
 
 
 def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
@@ -80,7 +80,7 @@ def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
     model.objects.filter(pk__in=list(waiting.filter(observed_at=None).values_list("pk", flat=True))).update(
         observed_at=Now()
     )
-    due = list(waiting.filter(observed_at__lte=_ago(WAKE_AGAIN_S)).values_list("pk", flat=True))
+    due = list(waiting.filter(observed_at__lte=_ago(RESEND_WAKE_UP_S)).values_list("pk", flat=True))
     model.objects.filter(pk__in=due).update(observed_at=Now())
     return QuerySet(model).filter(pk__in=due)
 

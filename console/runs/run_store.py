@@ -19,7 +19,7 @@ from console.accounts.refusals import Refused
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
 from console.runs import standing_stages
 from console.runs.attempt_tokens import next_token
-from runtime.core.job.lifecycle import TERMINAL, RunEvent, RunState, after
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunEvent, RunState, next_state
 from runtime.core.snapshot import manifest
 
 
@@ -33,17 +33,17 @@ def streams_folder(run: Run) -> Path:
     return Path(django_settings.WEIR_STORAGE) / manifest.streams_folder(run.job_id, lineage_of(run))
 
 
-LIVE = (
+LEASED_STATES = (
     RunState.STARTING, RunState.WAITING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING,
     RunState.CANCELLING,
 )  # fmt: skip
 
 
-_NUMBER_MAX = 10**12  # checkpoint number reached after 3000 years at ten checkpoints a second
-_TOKENS_MAX = 100_000  # tokens that a savepoint may be ahead of this installation
+_MAX_CHECKPOINT_NUMBER = 10**12  # checkpoint number reached after 3000 years at ten checkpoints a second
+_MAX_TOKEN_LEAD = 100_000  # tokens that a savepoint may be ahead of this installation
 
 #: Columns of a run without an owner that the reconciler has not observed yet.
-_UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
+_UNOWNED_COLUMNS: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 def create(user: User | None, job: Job, version: JobVersion, parallelism: int, **restore: Any) -> Run:
@@ -60,7 +60,7 @@ def create(user: User | None, job: Job, version: JobVersion, parallelism: int, *
         lineage=lineage_of(continued.run) if continued else None, **restore,
     )  # fmt: skip
     standing_stages.create(run)
-    wakeups.after_commit(wakeups.SUPERVISE, run.pk)
+    wakeups.after_commit(wakeups.SUPERVISE_TASK, run.pk)
     return run
 
 
@@ -69,61 +69,61 @@ def lineage_of(run: Run) -> int:
     return run.lineage or run.pk
 
 
-def go_on_above(job: Job, number: int, token: int) -> None:
+def reserve_ids_above(job: Job, number: int, token: int) -> None:
     """Reserve checkpoint numbers and attempt tokens above those of a savepoint that has no row in this database.
 
     Raises:
         Refused: the number or the token is higher than any job or installation reaches.
     """
-    if number > _NUMBER_MAX:
-        detail = f"The savepoint has the number {number}; the highest that a job can reach is {_NUMBER_MAX}."
+    if number > _MAX_CHECKPOINT_NUMBER:
+        detail = f"The savepoint has the number {number}; the highest that a job can reach is {_MAX_CHECKPOINT_NUMBER}."
         raise Refused("unlikely-number", detail, "params.path")
     Job.objects.filter(pk=job.pk).update(last_checkpoint_id=Greatest("last_checkpoint_id", number))
     with connection.cursor() as cursor:
         cursor.execute("SELECT last_value FROM weir_token_seq")
         missing = token - cursor.fetchone()[0]
-        if missing > _TOKENS_MAX:
+        if missing > _MAX_TOKEN_LEAD:
             detail = f"The savepoint is of attempt {token}, {missing} after the newest one here."
             raise Refused("unlikely-attempt", detail, "params.path")
         # `nextval` in a loop, because `setval` would race with concurrent draws.
         cursor.execute("SELECT max(nextval('weir_token_seq')) FROM generate_series(1, %s)", [max(missing, 0)])
 
 
-def latest(job: Job) -> Run | None:
+def latest_run(job: Job) -> Run | None:
     return Run.objects.filter(job=job).order_by("-pk").first()
 
 
 def claim(run_id: int, owner: str) -> int | None:
     """Take a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
     with transaction.atomic():
-        mine = {**_UNOWNED, "lease_owner": owner, "lease_beat": 0}
+        mine = {**_UNOWNED_COLUMNS, "lease_owner": owner, "lease_beat": 0}
         started_at = Coalesce(F("started_at"), Now())
-        if _move(run_id, RunEvent.CLAIMED, **mine, started_at=started_at, token=next_token()) is None:
+        if _transition(run_id, RunEvent.CLAIMED, **mine, started_at=started_at, token=next_token()) is None:
             return None
         return _open_attempt(run_id)
 
 
 def renew(run_id: int, owner: str) -> bool:
     """Renew the lease. False if the run has ended or has another owner: the caller must stop running it."""
-    mine = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL)
+    mine = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL_STATES)
     return bool(mine.update(lease_beat=F("lease_beat") + 1))
 
 
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
     """Record the death of a master. Returns the next attempt's token; None if the run has ended or changed owner."""
     with transaction.atomic():
-        state = _move(run_id, RunEvent.ATTEMPT_FAILED, _owned(owner), token=next_token())
+        state = _transition(run_id, RunEvent.ATTEMPT_FAILED, _owner_is(owner), token=next_token())
         if state is None:
             return None
         _close_attempts(run_id, AttemptOutcome.FAILED, reason, detail)
         return None if state.is_terminal else _open_attempt(run_id)
 
 
-def give_up(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
+def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
     """Fail the run for good. False if it had ended or the lease was lost. `owner` None accepts any owner."""
-    only = None if owner is None else _owned(owner)
+    only = None if owner is None else _owner_is(owner)
     with transaction.atomic():
-        state = _move(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
+        state = _transition(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
         if state is not None:
             _close_attempts(run_id, AttemptOutcome.FAILED, failure["message"], {"log": failure["detail"].splitlines()})
     return state is not None
@@ -131,47 +131,49 @@ def give_up(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
 
 def release(run_id: int, owner: str, reason: str) -> RunState | None:
     """Return the run for another worker to claim; a run that was being cancelled ends instead."""
-    return _release(run_id, _owned(owner), AttemptOutcome.RELEASED, reason)
+    return _release(run_id, _owner_is(owner), AttemptOutcome.RELEASED, reason)
 
 
-def release_lost(run_id: int, beat: int) -> RunState | None:
+def revoke_lease(run_id: int, beat: int) -> RunState | None:
     """Take the run from an owner without heartbeat since `beat`. None if the owner has renewed or the run has ended."""
     return _release(run_id, Q(lease_beat=beat), AttemptOutcome.LOST, "The supervisor's lease was lost.")
 
 
 def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunState | None:
     with transaction.atomic():
-        state = _move(run_id, RunEvent.RELEASED, only, **_UNOWNED, releases=F("releases") + 1, token=next_token())
+        state = _transition(
+            run_id, RunEvent.RELEASED, only, **_UNOWNED_COLUMNS, releases=F("releases") + 1, token=next_token()
+        )
         if state is None:
             return None
         _close_attempts(run_id, outcome, reason)
         if state is RunState.QUEUED:
-            wakeups.after_commit(wakeups.SUPERVISE, run_id)
+            wakeups.after_commit(wakeups.SUPERVISE_TASK, run_id)
     return state
 
 
-def cancel_unclaimed(run_id: int) -> bool:
+def cancel_in_queue(run_id: int) -> bool:
     """Cancel a run that no master has claimed. False if a master has it, and must cancel it, or if it has ended."""
     with transaction.atomic():
         unclaimed = Run.objects.select_for_update(no_key=True).filter(pk=run_id, state=RunState.QUEUED)
-        return unclaimed.exists() and _move(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
+        return unclaimed.exists() and _transition(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
 
 
 def has_ended(run_id: int) -> bool:
     return RunState(Run.objects.values_list("state", flat=True).get(pk=run_id)).is_terminal
 
 
-def _owned(owner: str) -> Q:
+def _owner_is(owner: str) -> Q:
     return Q(lease_owner=owner)
 
 
-def _move(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
+def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
     """Lock the row, look up the transition, write the new state. None if the transition is illegal or `only` does not
     match.
     """
     wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only
     run = Run.objects.select_for_update(no_key=True).filter(wanted).only("state").first()
-    target = None if run is None else after(run.run_state, event)
+    target = None if run is None else next_state(run.run_state, event)
     if target is None:
         return None
     if target.is_terminal:

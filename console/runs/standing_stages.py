@@ -14,13 +14,13 @@ from django.db.models.functions import Now
 from console import wakeups
 from console.jobs.models import Run, StageState, StandingStage
 from console.runs.attempt_tokens import next_token
-from runtime.core.job.lifecycle import TERMINAL, RunState
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
-OVER = (StageState.DONE, StageState.ENDED, StageState.FAILED)
+ENDED_STATES = (StageState.DONE, StageState.ENDED, StageState.FAILED)
 #: States of a run whose stages need a process.
-_WANTED = tuple(state for state in RunState if state not in TERMINAL)
+_ACTIVE_RUN_STATES = tuple(state for state in RunState if state not in TERMINAL_STATES)
 #: Columns of a stage without an owner that the reconciler has not observed yet.
-_UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
+_UNOWNED_COLUMNS: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 class StageReport(msgspec.Struct, frozen=True):
@@ -35,23 +35,29 @@ def create(run: Run) -> None:
     operators = (run.version.graph or {}).get("operators", ())
     wanted = [StandingStage(run=run, operator=op["uid"], verb=op["stage"]) for op in operators if op.get("stage")]
     for stage in StandingStage.objects.bulk_create(wanted):
-        wakeups.after_commit(wakeups.STAND, stage.pk)
+        wakeups.after_commit(wakeups.STAGE_TASK, stage.pk)
 
 
 def claim(stage_id: int, owner: str) -> StandingStage | None:
     """Take a stage that no task supervises. None if another task was first or the run no longer needs it."""
     with transaction.atomic():
         locked = StandingStage.objects.select_for_update(no_key=True, of=("self",)).select_related("run")
-        stage = locked.filter(pk=stage_id, lease_owner="", run__state__in=_WANTED).exclude(state__in=OVER).first()
+        stage = (
+            locked.filter(pk=stage_id, lease_owner="", run__state__in=_ACTIVE_RUN_STATES)
+            .exclude(state__in=ENDED_STATES)
+            .first()
+        )
         if stage is not None:
-            mine = {**_UNOWNED, "lease_owner": owner, "lease_beat": 0, "state": StageState.STARTING.value}
+            mine = {**_UNOWNED_COLUMNS, "lease_owner": owner, "lease_beat": 0, "state": StageState.STARTING.value}
             StandingStage.objects.filter(pk=stage_id).update(**mine)
         return stage
 
 
 def begin(stage_id: int, owner: str) -> int | None:
     """A token for the next process of the stage. None if the lease has another owner."""
-    if not _mine(stage_id, owner).update(token=next_token(), state=StageState.STARTING.value, live=None, live_at=None):
+    if not _owned_stage(stage_id, owner).update(
+        token=next_token(), state=StageState.STARTING.value, live=None, live_at=None
+    ):
         return None
     return StandingStage.objects.values_list("token", flat=True).get(pk=stage_id)
 
@@ -66,53 +72,55 @@ def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
         shown = {"live": msgspec.to_builtins(report), "live_at": Now()}
     if report is not None and (report.figures or report.steps):
         shown["state"] = StageState.RUNNING.value
-    return bool(_mine(stage_id, owner).update(lease_beat=F("lease_beat") + 1, **shown))
+    return bool(_owned_stage(stage_id, owner).update(lease_beat=F("lease_beat") + 1, **shown))
 
 
 def is_wanted(stage_id: int) -> bool:
     """Whether the run of the stage has not ended."""
-    return StandingStage.objects.filter(pk=stage_id, run__state__in=_WANTED).exists()
+    return StandingStage.objects.filter(pk=stage_id, run__state__in=_ACTIVE_RUN_STATES).exists()
 
 
-def note_death(stage_id: int, owner: str, reason: str) -> bool:
+def record_death(stage_id: int, owner: str, reason: str) -> bool:
     """Record that the process died and will be started again. False if the lease has another owner."""
     died = {"state": StageState.RESTARTING.value, "deaths": F("deaths") + 1, "reason": reason}
-    return bool(_mine(stage_id, owner).update(**died))
+    return bool(_owned_stage(stage_id, owner).update(**died))
 
 
-def leave(stage_id: int, owner: str) -> bool:
+def release(stage_id: int, owner: str) -> bool:
     """Release the stage for another task to claim."""
     return _release(Q(pk=stage_id, lease_owner=owner), stage_id)
 
 
-def leave_lost(stage_id: int, beat: int) -> bool:
+def revoke_lease(stage_id: int, beat: int) -> bool:
     """Take the stage from an owner without heartbeat since `beat`."""
     return _release(Q(pk=stage_id, lease_beat=beat) & ~Q(lease_owner=""), stage_id)
 
 
 def end(stage_id: int, owner: str, state: StageState, reason: str = "") -> bool:
     """Record that no further process follows. False if the lease has another owner."""
-    return bool(_mine(stage_id, owner).update(**_UNOWNED, state=state.value, reason=reason))
+    return bool(_owned_stage(stage_id, owner).update(**_UNOWNED_COLUMNS, state=state.value, reason=reason))
 
 
-def settle() -> None:
+def end_orphaned_stages() -> None:
     """End the stages of ended runs that no task supervises."""
-    left = StandingStage.objects.filter(run__state__in=TERMINAL, lease_owner="").exclude(state__in=OVER)
+    left = StandingStage.objects.filter(run__state__in=TERMINAL_STATES, lease_owner="").exclude(state__in=ENDED_STATES)
     left.update(state=StageState.ENDED.value)
 
 
-def waiting() -> Any:
+def claimable() -> Any:
     """The stages that a task should claim."""
-    return StandingStage.objects.filter(lease_owner="", run__state__in=_WANTED).exclude(state__in=OVER)
+    return StandingStage.objects.filter(lease_owner="", run__state__in=_ACTIVE_RUN_STATES).exclude(
+        state__in=ENDED_STATES
+    )
 
 
 def _release(only: Q, stage_id: int) -> bool:
     with transaction.atomic():
-        left = StandingStage.objects.filter(only).update(**_UNOWNED, state=StageState.WAITING.value)
+        left = StandingStage.objects.filter(only).update(**_UNOWNED_COLUMNS, state=StageState.WAITING.value)
         if left:
-            wakeups.after_commit(wakeups.STAND, stage_id)
+            wakeups.after_commit(wakeups.STAGE_TASK, stage_id)
     return bool(left)
 
 
-def _mine(stage_id: int, owner: str) -> Any:
+def _owned_stage(stage_id: int, owner: str) -> Any:
     return StandingStage.objects.filter(pk=stage_id, lease_owner=owner)

@@ -18,30 +18,30 @@ from pathlib import Path
 import structlog
 from django.conf import settings
 
-from console.celery import shutting_down
+from console.celery import is_shutting_down
 from console.child_process import Child, describe_exit
 from console.jobs import child_environment, job_settings
 from console.jobs.models import Run
-from console.jobs.services import schema_of
+from console.jobs.services import parameter_schema
 from console.runs import run_store
-from console.runs.db_retry import when_back
-from console.runs.heartbeat_file import Pulse
-from console.runs.lease import new_owner, renew
+from console.runs.db_retry import retry_until_reachable
+from console.runs.heartbeat_file import HeartbeatFile
+from console.runs.lease import new_lease_owner, renew_lease
 from console.runs.scratch import scratch_folder
-from runtime.core.job.restart_strategy import Failure
-from runtime.redaction import redacted
+from runtime.core.job.restart_strategy import AttemptFailure
+from runtime.redaction import redact
 
 log = structlog.get_logger(__name__)
 
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 #: A master that lived this long counts as progress: its death is unrelated to the previous death.
-STEADY_S = 600.0
+PROGRESS_AFTER_S = 600.0
 #: How long a worker that shuts down tries to release its run; afterwards the reconciler does it.
-FAREWELL_S = 3.0
-CANNOT_START = 126  #: as in a shell
+RELEASE_TIMEOUT_S = 3.0
+CANNOT_START_CODE = 126  #: as in a shell
 
 
-class Exit(IntEnum):
+class MasterExitCode(IntEnum):
     """Exit codes of a job master. Any other code means that it died."""
 
     RECORDED = 0  #: it recorded the end of the run itself
@@ -51,21 +51,21 @@ class Exit(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class WatchEnded:
     """Why this supervisor stopped watching a child that was still running."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Hung:
+class HeartbeatLost:
     """The child's heartbeat was silent for too long, so it is killed."""
 
     silent_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class MasterExit:
     code: int
     how: str
     lived_s: float
@@ -74,7 +74,7 @@ class Ended:
 
 def supervise(run_id: int) -> None:
     """Claim the run and supervise it to its end. Losing the claim is a normal return."""
-    owner = new_owner()
+    owner = new_lease_owner()
     token = run_store.claim(run_id, owner)
     if token is None:
         log.info("run is not to be claimed", run=run_id)
@@ -91,49 +91,49 @@ class _Supervision:
         self._deaths = 0
         version = Run.objects.select_related("version__job").get(pk=run_id).version
         self._settings = job_settings.parse(version.settings)
-        self._params, self._schema = version.params, schema_of(version)
+        self._params, self._schema = version.params, parameter_schema(version)
         self._is_batch = version.is_batch
 
     def keep_alive(self, first: int) -> None:
         token: int | None = first
         while token is not None:
-            token = self._after(self._attend(token))
+            token = self._next_token(self._run_master(token))
 
     # ------------------------------------------------------------ a child
 
-    def _attend(self, token: int) -> Ended | Left:
+    def _run_master(self, token: int) -> MasterExit | WatchEnded:
         """Start a master and watch it until it exits or is given up."""
         with scratch_folder(f"run-{self._run_id}", token) as scratch:
-            return self._attend_with(token, scratch)
+            return self._run_master_in(token, scratch)
 
-    def _attend_with(self, token: int, scratch: dict[str, str]) -> Ended | Left:
+    def _run_master_in(self, token: int, scratch: dict[str, str]) -> MasterExit | WatchEnded:
         master = settings.WEIR_BATCH_COMMAND if self._is_batch else settings.WEIR_MASTER_COMMAND
         command = [*master, str(self._run_id), str(token)]
         began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
         try:
-            pulse = Pulse(log_file.with_suffix(".beat"))
-            environment = child_environment.of_master(pulse.file) | scratch
+            pulse = HeartbeatFile(log_file.with_suffix(".beat"))
+            environment = child_environment.master_environment(pulse.file) | scratch
             child = Child(command, log_file, stdin=subprocess.PIPE, environment=environment)
         except OSError as error:
-            return Ended(CANNOT_START, f"ended with {describe_exit(CANNOT_START)}", 0.0, [str(error)])
+            return MasterExit(CANNOT_START_CODE, f"ended with {describe_exit(CANNOT_START_CODE)}", 0.0, [str(error)])
         with child:
             log.info("job master started", pid=child.pid, token=token)
             why = self._watch(child, pulse)
             code = child.end()
-        if isinstance(why, Left) and code != Exit.RECORDED:
+        if isinstance(why, WatchEnded) and code != MasterExitCode.RECORDED:
             return why
-        return Ended(code, _how(code, why), time.monotonic() - began, child.log_tail())
+        return MasterExit(code, _describe_end(code, why), time.monotonic() - began, child.log_tail())
 
-    def _watch(self, child: Child, pulse: Pulse) -> Left | Hung | None:
-        while not child.wait(BEAT_S):
-            if shutting_down():
+    def _watch(self, child: Child, pulse: HeartbeatFile) -> WatchEnded | HeartbeatLost | None:
+        while not child.wait(HEARTBEAT_S):
+            if is_shutting_down():
                 self._suspend(child)
-                return Left("The worker was shut down.")
+                return WatchEnded("The worker was shut down.")
             if not self._renew():
-                return self._without_lease(child)
+                return self._on_lease_lost(child)
             if (silent_s := pulse.silent_s()) > settings.WEIR_MASTER_SILENCE_S:
                 log.warning("job master hangs, ending it", pid=child.pid, silent_s=round(silent_s, 1))
-                return Hung(silent_s)
+                return HeartbeatLost(silent_s)
         return None
 
     def _suspend(self, child: Child) -> None:
@@ -141,87 +141,89 @@ class _Supervision:
         child.terminate()
         deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
         while (rest := deadline - time.monotonic()) > 0:
-            if child.wait(min(rest, BEAT_S)) or not self._renew():
+            if child.wait(min(rest, HEARTBEAT_S)) or not self._renew():
                 return
         log.warning("job master did not suspend in time", pid=child.pid)
 
-    def _without_lease(self, child: Child) -> Left:
+    def _on_lease_lost(self, child: Child) -> WatchEnded:
         """The run has ended, and the master may clean up; or it has another owner, and this master must be killed at
         once.
         """
         if run_store.has_ended(self._run_id):
             child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)
-            return Left("The run has ended.")
+            return WatchEnded("The run has ended.")
         log.warning("lease lost, ending the job master", pid=child.pid)
-        return Left("The lease was lost.")
+        return WatchEnded("The lease was lost.")
 
     def _renew(self) -> bool:
-        return renew(self._run_id, self._owner)
+        return renew_lease(self._run_id, self._owner)
 
     # ------------------------------------------------------------ the next attempt
 
-    def _leave(self, left: Left) -> None:
+    def _release(self, left: WatchEnded) -> None:
         """Release the run. Has no effect if the lease already has another owner."""
-        deadline = time.monotonic() + FAREWELL_S
+        deadline = time.monotonic() + RELEASE_TIMEOUT_S
         release = partial(run_store.release, self._run_id, self._owner, left.reason)
-        when_back(release, give_up=lambda: time.monotonic() > deadline)
+        retry_until_reachable(release, give_up=lambda: time.monotonic() > deadline)
         log.info("run left", reason=left.reason)
 
-    def _after(self, ended: Ended | Left) -> int | None:
+    def _next_token(self, ended: MasterExit | WatchEnded) -> int | None:
         """The token of the next attempt; None if this supervisor is finished with the run."""
-        if isinstance(ended, Left):
-            self._leave(ended)
+        if isinstance(ended, WatchEnded):
+            self._release(ended)
             return None
         log.info("job master ended", how=ended.how, lived_s=round(ended.lived_s, 1))
-        if ended.code == Exit.SUPERSEDED:
+        if ended.code == MasterExitCode.SUPERSEDED:
             return None
-        if ended.code == Exit.RELEASED:
-            self._leave(Left("The job master suspended."))
+        if ended.code == MasterExitCode.RELEASED:
+            self._release(WatchEnded("The job master suspended."))
             return None
         if (
-            ended.code == Exit.RECORDED
-            and when_back(partial(run_store.has_ended, self._run_id), shutting_down) is not False
+            ended.code == MasterExitCode.RECORDED
+            and retry_until_reachable(partial(run_store.has_ended, self._run_id), is_shutting_down) is not False
         ):
             return None
-        return self._after_death(ended)
+        return self._on_death(ended)
 
-    def _after_death(self, ended: Ended) -> int | None:
+    def _on_death(self, ended: MasterExit) -> int | None:
         draw = random.random()  # noqa: S311 - it keeps no secret
-        failure = Failure(ran_ms=int(ended.lived_s * 1000), progressed=ended.lived_s > STEADY_S, draw=draw)
-        verdict = self._settings.restart.after(failure, self._deaths)
+        failure = AttemptFailure(
+            ran_ms=int(ended.lived_s * 1000), progressed=ended.lived_s > PROGRESS_AFTER_S, draw=draw
+        )
+        verdict = self._settings.restart.decide(failure, self._deaths)
         self._deaths = verdict.failures
         reason = f"The job master {ended.how}"
         if verdict.delay_ms is None:
-            self._give_up(reason, ended)
+            self._fail_run(reason, ended)
             return None
-        detail = {"log": self._shown(ended.log_tail)}
+        detail = {"log": self._redact(ended.log_tail)}
         restart = partial(run_store.restart, self._run_id, self._owner, f"{reason}.", detail)
-        token = when_back(restart, shutting_down)
+        token = retry_until_reachable(restart, is_shutting_down)
         return token if token is not None and self._pause(verdict.delay_ms) else None
 
-    def _give_up(self, reason: str, ended: Ended) -> None:
+    def _fail_run(self, reason: str, ended: MasterExit) -> None:
         message = f"{reason}; it was restarted {self._deaths - 1} times, as often as its restart strategy allows."
-        failure = {"code": "master-died", "message": message, "detail": "\n".join(self._shown(ended.log_tail))}
-        when_back(partial(run_store.give_up, self._run_id, failure, self._owner), shutting_down)
+        failure = {"code": "master-died", "message": message, "detail": "\n".join(self._redact(ended.log_tail))}
+        retry_until_reachable(partial(run_store.fail, self._run_id, failure, self._owner), is_shutting_down)
 
-    def _shown(self, log_tail: list[str]) -> list[str]:
+    def _redact(self, log_tail: list[str]) -> list[str]:
         """The log tail without secrets, which the author's code may have printed."""
-        return [redacted(line, self._params, self._schema) for line in log_tail]
+        return [redact(line, self._params, self._schema) for line in log_tail]
 
     def _pause(self, delay_ms: int) -> bool:
         """Wait before the next attempt while renewing the lease. False if it must not follow here."""
         until = time.monotonic() + delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
-            time.sleep(min(rest, BEAT_S))
-            if shutting_down():
-                self._leave(Left("The worker was shut down."))
+            time.sleep(min(rest, HEARTBEAT_S))
+            if is_shutting_down():
+                self._release(WatchEnded("The worker was shut down."))
                 return False
             if not self._renew():
                 return False
         return True
 
 
-def _how(code: int, why: Left | Hung | None) -> str:
-    if isinstance(why, Hung) and code == -signal.SIGKILL:
+def _describe_end(code: int, why: WatchEnded | HeartbeatLost | None) -> str:
+    if isinstance(why, HeartbeatLost) and code == -signal.SIGKILL:
         return f"gave no sign for {why.silent_s:.0f} s and was killed"
-    return "lost its Spark application" if code == Exit.BROKEN else f"ended with {describe_exit(code)}"
+    return "lost its Spark application" if code == MasterExitCode.BROKEN else f"ended with {describe_exit(code)}"

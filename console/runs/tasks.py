@@ -6,11 +6,11 @@ from console import wakeups
 from console.runs import stage_supervisor, supervisor
 
 
-@shared_task(name=wakeups.SUPERVISE)
+@shared_task(name=wakeups.SUPERVISE_TASK)
 def supervise_run(run_id: int) -> None:
     supervisor.supervise(run_id)
 
 
-@shared_task(name=wakeups.STAND)
+@shared_task(name=wakeups.STAGE_TASK)
 def attend_stage(stage_id: int) -> None:
-    stage_supervisor.attend(stage_id)
+    stage_supervisor.supervise(stage_id)

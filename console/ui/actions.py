@@ -11,8 +11,8 @@ from django.urls import reverse
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations.models import OperationKind
-from console.operations.restore import Repeated
-from console.operations.selectors import Act, Reached
+from console.operations.restore import RepeatedCheckpoints
+from console.operations.selectors import AllowedOperation, RunProgress
 from console.ui import formats
 from console.ui.live import Live
 
@@ -25,17 +25,17 @@ LABELS = {
     _K.RESTORE: "Restore…",
     _K.CANCEL: "Cancel…",
 }
-_AT_ONCE = (_K.START, _K.SAVEPOINT)  #: without confirmation, except a start that repeats output
+_IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: without confirmation, except a start that repeats output
 
-_LATER = (
+_STOP_EFFECT = (
     "Open windows are kept in the savepoint, so the job can continue from it later, also at another parallelism. If "
     "the savepoint fails, the run continues."
 )
-_EARLY = (
+_DRAIN_EFFECT = (
     "Every open window fires early, with the records that it has now, and its result is committed. Then the run "
     "finishes for good."
 )
-_FINAL = (
+_DRAIN_ADVICE = (
     "Early results are not corrected later: drain only when all data has been read, or when no further data matters."
 )
 
@@ -65,7 +65,7 @@ class Confirmation:
 
 
 def buttons(
-    job_id: int, acts: Iterable[Act], *, start_repeats: bool, suggested: OperationKind | None
+    job_id: int, acts: Iterable[AllowedOperation], *, start_repeats: bool, suggested: OperationKind | None
 ) -> tuple[Button, ...]:
     """The buttons in the order of a run's life: start, savepoint, stop, drain, restore, cancel."""
     enabled = {act.act: act.enabled for act in acts}
@@ -74,7 +74,7 @@ def buttons(
             kind=kind.value,
             label=f"{label}…" if kind is _K.START and start_repeats else label,
             url=reverse(f"ui:{kind.value}", args=[job_id]),
-            asks=kind not in _AT_ONCE or (kind is _K.START and start_repeats),
+            asks=kind not in _IMMEDIATE_KINDS or (kind is _K.START and start_repeats),
             enabled=enabled[kind],
             primary=kind is suggested and enabled[kind],
         )
@@ -82,7 +82,7 @@ def buttons(
     )
 
 
-def reasons(acts: Sequence[Act]) -> tuple[tuple[str, str], ...]:
+def disabled_reasons(acts: Sequence[AllowedOperation]) -> tuple[tuple[str, str], ...]:
     """Why buttons are disabled, grouped by reason: ('Take savepoint, Stop with savepoint', 'The …')."""
     order = list(LABELS)
     grouped: dict[str, list[str]] = {}
@@ -92,7 +92,7 @@ def reasons(acts: Sequence[Act]) -> tuple[tuple[str, str], ...]:
     return tuple((", ".join(labels), reason) for reason, labels in grouped.items())
 
 
-def confirmation(kind: str, run: Run | None, reached: Reached, live: Live) -> Confirmation:
+def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
     """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
     where = f"run {run.pk}" if run else "the run"
     match OperationKind(kind):
@@ -104,7 +104,7 @@ def confirmation(kind: str, run: Run | None, reached: Reached, live: Live) -> Co
             return _cancel_batch(where) if run and run.version.is_batch else _cancel(where, reached)
 
 
-def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> Confirmation:
+def start_confirmation(newest: Checkpoint | None, repeated: RepeatedCheckpoints | None) -> Confirmation:
     """The confirmation of a start from empty state. `newest` is the checkpoint to restore instead."""
     again = f"{repeated}; the output up to there is written a second time." if repeated else ""
     instead = f"To continue from the newest state, restore {newest} instead." if newest else ""
@@ -146,7 +146,7 @@ def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
         verb="Stop with savepoint",
         sentences=(
             f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.{cost}",
-            _LATER,
+            _STOP_EFFECT,
         ),
         instead="To keep the run going, take a savepoint without stopping.",
         dangerous=False,
@@ -160,8 +160,8 @@ def _drain(where: str, live: Live) -> Confirmation:
         title="Drain and finish",
         verb="Drain and finish",
         sentences=(
-            f"The sources of {where} stop at their current positions. {_EARLY}{already}",
-            _FINAL,
+            f"The sources of {where} stop at their current positions. {_DRAIN_EFFECT}{already}",
+            _DRAIN_ADVICE,
         ),
         instead="To continue the job later, stop it with a savepoint instead.",
         dangerous=True,
@@ -182,7 +182,7 @@ def _cancel_batch(where: str) -> Confirmation:
     )
 
 
-def _cancel(where: str, reached: Reached) -> Confirmation:
+def _cancel(where: str, reached: RunProgress) -> Confirmation:
     newest, committed = reached.newest, reached.committed
     lost = f"Output since {committed} is not committed." if committed else "No output of this run is committed."
     back = (

@@ -11,12 +11,12 @@ from typing import Any, Final
 from django.conf import settings
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.selectors import MAX_COUNTED, failures_after, newest_completed
+from console.checkpoints.selectors import MAX_COUNTED_FAILURES, failures_after, newest_completed_checkpoint
 from console.jobs.models import Attempt, Run, StageState, StandingStage
 from console.operations.selectors import last_failed_attempt
 from console.ui import formats
 from runtime.core.job.lifecycle import RunState
-from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE, SLOT_OUT_OF_MEMORY
+from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE
 
 OVERDUE_INTERVALS: Final = 3
 MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms
@@ -28,14 +28,14 @@ _RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a l
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class JobWarning:
     """A warning, and the checkpoint that it concerns, if any."""
 
     text: str
     checkpoint: Checkpoint | None = None
 
 
-def warnings(run: Run | None, now: datetime) -> tuple[Attention, ...]:
+def warnings(run: Run | None, now: datetime) -> tuple[JobWarning, ...]:
     """The warnings, most severe first. An ended run has none, except for unreadable checkpoints."""
     if run is None:
         return ()
@@ -44,29 +44,31 @@ def warnings(run: Run | None, now: datetime) -> tuple[Attention, ...]:
     return (*(warning for warning in found if warning is not None), *_stages(run, now))
 
 
-def _outage(run: Run, attempt: Attempt | None, now: datetime) -> Attention | None:
+def _outage(run: Run, attempt: Attempt | None, now: datetime) -> JobWarning | None:
     if run.run_state not in _NOT_RUNNING:
         return None
     detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
-    if detail.get("code") != OUTAGE:
+    if detail.get("code") != OUTAGE_CODE:
         return None
     tries = detail.get("tries", 1)
     wait_ms = float(detail.get("next_at") or 0) - now.timestamp() * 1000
     following = f"the next attempt is in {formats.duration(wait_ms)}" if wait_ms > 0 else "it is being retried now"
     text = f"Waiting for storage or a service. {detail.get('message', '')}. Failed {tries} times in a row; {following}."
-    return Attention(f"{text} This does not count as a restart, and the run continues by itself.")
+    return JobWarning(f"{text} This does not count as a restart, and the run continues by itself.")
 
 
-def _memory(run: Run, attempt: Attempt | None, now: datetime) -> Attention | None:
+def _memory(run: Run, attempt: Attempt | None, now: datetime) -> JobWarning | None:
     """Slots above their memory limit. The run is RUNNING between such failures, so its state hides them."""
     detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
-    if attempt is None or detail.get("code") != SLOT_OUT_OF_MEMORY:
+    if attempt is None or detail.get("code") != SLOT_OUT_OF_MEMORY_CODE:
         return None
     if run.run_state not in _NOT_RUNNING and now - (attempt.ended_at or now) > _RECENT_MEMORY:
         return None
     tries = int(detail.get("tries", 1))
     often = "" if tries == 1 else f" {tries} consecutive attempts have failed like this."
-    return Attention(f"{detail.get('message', '')}{often} Each attempt restores the last checkpoint; no host was lost.")
+    return JobWarning(
+        f"{detail.get('message', '')}{often} Each attempt restores the last checkpoint; no host was lost."
+    )
 
 
 def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Quantity | None:
@@ -81,8 +83,8 @@ def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Qu
     return formats.duration((now - since).total_seconds() * 1000)
 
 
-def _overdue(run: Run, now: datetime) -> Attention | None:
-    completed = newest_completed(run)
+def _overdue(run: Run, now: datetime) -> JobWarning | None:
+    completed = newest_completed_checkpoint(run)
     lasting = overdue(run, completed, now)
     if lasting is None:
         return None
@@ -90,24 +92,24 @@ def _overdue(run: Run, now: datetime) -> Attention | None:
     every = formats.duration(run.version.settings["checkpoint_interval_ms"])
     text = f"No checkpoint has completed for {lasting}; one is due every {every}."
     if newest is None:
-        return Attention(f"{text} No checkpoint has failed since. A failure now would repeat all work since then.")
+        return JobWarning(f"{text} No checkpoint has failed since. A failure now would repeat all work since then.")
     reason = newest.reason.replace("_", " ") + (f": {newest.detail}" if newest.detail else "")
-    number = f"{failed} or more" if failed == MAX_COUNTED else str(failed)
-    return Attention(f"{text} {number} failed since then, {newest} with {reason}.", newest)
+    number = f"{failed} or more" if failed == MAX_COUNTED_FAILURES else str(failed)
+    return JobWarning(f"{text} {number} failed since then, {newest} with {reason}.", newest)
 
 
-def _unreadable(run: Run) -> Attention | None:
+def _unreadable(run: Run) -> JobWarning | None:
     folders = (run.live or {}).get("unreadable") or ()
     if not folders:
         return None
     named = ", ".join(str(folder) for folder in folders)
-    return Attention(
+    return JobWarning(
         f"The manifest of {named} cannot be read: it cannot be restored, and files that it may need are kept. "
         "Repair the manifest, or discard the savepoint."
     )
 
 
-def _stages(run: Run, now: datetime) -> list[Attention]:
+def _stages(run: Run, now: datetime) -> list[JobWarning]:
     """Standing stages without a running process, with the cause."""
     if run.is_terminal:
         return []
@@ -115,16 +117,16 @@ def _stages(run: Run, now: datetime) -> list[Attention]:
     for stage in StandingStage.objects.filter(run=run, state__in=(StageState.WAITING, StageState.RESTARTING)):
         name = f"The PySpark stage of {stage.operator}"
         if stage.state == StageState.RESTARTING:
-            found.append(Attention(f"{name} has failed {stage.deaths} times and is restarting. {stage.reason}"))
-        elif taken := _taken_places():
+            found.append(JobWarning(f"{name} has failed {stage.deaths} times and is restarting. {stage.reason}"))
+        elif taken := _stage_slot_owners():
             limit = "WEIR_STANDING_STAGES sets the limit"
-            found.append(Attention(f"{name} is waiting: the limit of standing stages is reached by {taken}; {limit}."))
+            found.append(JobWarning(f"{name} is waiting: the limit of standing stages is reached by {taken}; {limit}."))
         elif now - stage.created_at > MAX_STAGE_WAIT:
-            found.append(Attention(f"{name} is waiting: no Celery worker of the queue standing has claimed it."))
+            found.append(JobWarning(f"{name} is waiting: no Celery worker of the queue standing has claimed it."))
     return found
 
 
-def _taken_places() -> str:
+def _stage_slot_owners() -> str:
     """The owners of all standing stages that run, if the limit is reached; else ""."""
     held = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
     taken = [f"{stage.run.job.name} ({stage.operator})" for stage in held]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 
 NARROW_SPACE = "\u202f"
-NOTHING = "\u2013"
+NO_VALUE = "\u2013"
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LETTERS = ("", "k", "M", "G", "T", "P")
 _DAY_MS = 86_400_000
-_LAG_SHOWN_BELOW_MS = 2 * _DAY_MS  #: older data is historic: show its time instead of the lag
+_MAX_SHOWN_LAG_MS = 2 * _DAY_MS  #: older data is historic: show its time instead of the lag
 
 
 class Quantity(NamedTuple):
@@ -27,42 +27,42 @@ class Quantity(NamedTuple):
         return f"{self.number} {self.unit}".rstrip()
 
 
-MISSING = Quantity(NOTHING)
+NO_QUANTITY = Quantity(NO_VALUE)
 
 
 def size(nbytes: int | None) -> Quantity:
     """Binary units, two significant digits: 1.2 MiB, 84 KiB."""
     if nbytes is None:
-        return MISSING
-    return _scaled(float(nbytes), 1024.0, _BINARY)
+        return NO_QUANTITY
+    return _scale(float(nbytes), 1024.0, _BINARY)
 
 
 def rate(per_second: float | None) -> Quantity:
     """Per second, with SI letters: 84 k/s."""
     if per_second is None:
-        return MISSING
-    number, letter = _scaled(per_second, 1000.0, _LETTERS)
+        return NO_QUANTITY
+    number, letter = _scale(per_second, 1000.0, _LETTERS)
     return Quantity(number, f"{letter}/s")
 
 
 def compact(count: int | None) -> Quantity:
     """A count with an SI letter, for narrow places: 337 k."""
-    return MISSING if count is None else _scaled(float(count), 1000.0, _LETTERS)
+    return NO_QUANTITY if count is None else _scale(float(count), 1000.0, _LETTERS)
 
 
 def count(value: int | None) -> str:
     """A count in full, grouped by narrow spaces: 336 776."""
-    return NOTHING if value is None else f"{value:,}".replace(",", NARROW_SPACE)
+    return NO_VALUE if value is None else f"{value:,}".replace(",", NARROW_SPACE)
 
 
 def percent(share: float | None) -> Quantity:
-    return MISSING if share is None else Quantity(f"{round(min(max(share, 0.0), 1.0) * 100)}", "%")
+    return NO_QUANTITY if share is None else Quantity(f"{round(min(max(share, 0.0), 1.0) * 100)}", "%")
 
 
 def duration(ms: float | None) -> Quantity:
     """Single unit below a minute, two units above: 48 ms, 0.31 s, 42 s, 3 min 12 s, 3 h 12 min, 2 d 4 h."""
     if ms is None:
-        return MISSING
+        return NO_QUANTITY
     if ms < 99.5:
         return Quantity(f"{ms:.1f}" if 0 < ms < 9.95 else f"{max(ms, 0):.0f}", "ms")
     seconds = max(ms, 0) / 1000
@@ -74,7 +74,7 @@ def duration(ms: float | None) -> Quantity:
 def since(start: datetime | None, now: datetime) -> str:
     """Elapsed time in whole seconds."""
     if start is None:
-        return NOTHING
+        return NO_VALUE
     seconds = max(int((now - start).total_seconds()), 0)
     return f"{seconds} s" if seconds < 60 else _long(seconds)
 
@@ -93,11 +93,11 @@ def ago(moment: datetime | None, now: datetime) -> str:
 def watermark(time_ms: int | None, now: datetime) -> Quantity:
     """A watermark: as lag for fresh data, as event time for historic data."""
     if time_ms is None or time_ms == MIN_WATERMARK:
-        return MISSING
+        return NO_QUANTITY
     if time_ms >= MAX_WATERMARK:
         return Quantity("end of data")
     lag_ms = now.timestamp() * 1000 - time_ms
-    if abs(lag_ms) < _LAG_SHOWN_BELOW_MS:
+    if abs(lag_ms) < _MAX_SHOWN_LAG_MS:
         return Quantity(f"lag {duration(lag_ms)}")
     return Quantity(event_time(time_ms))
 
@@ -109,7 +109,7 @@ def event_time(time_ms: int) -> str:
         return f"{time_ms} ms"
 
 
-def _scaled(value: float, step: float, units: tuple[str, ...]) -> Quantity:
+def _scale(value: float, step: float, units: tuple[str, ...]) -> Quantity:
     """Divide until at most three digits are left; a value that would round up to `step` takes the next unit."""
     unit = 0
     while round(value) >= step and unit < len(units) - 1:

@@ -7,17 +7,17 @@ from django import forms
 from console.accounts.refusals import Refused
 from console.jobs import job_settings
 from console.jobs.models import JobVersion
-from console.jobs.services import DESCRIPTION_LENGTH_MAX, NAME_LENGTH_MAX
+from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_NAME_LENGTH
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
-from runtime.redaction import masked
+from runtime.redaction import mask
 
 
 class JobForm(forms.Form):
-    name = forms.CharField(max_length=NAME_LENGTH_MAX, help_text="Unique name of the job.")
+    name = forms.CharField(max_length=MAX_NAME_LENGTH, help_text="Unique name of the job.")
     description = forms.CharField(
-        required=False, max_length=DESCRIPTION_LENGTH_MAX, widget=forms.Textarea(attrs={"rows": 2})
+        required=False, max_length=MAX_DESCRIPTION_LENGTH, widget=forms.Textarea(attrs={"rows": 2})
     )
 
 
@@ -58,7 +58,7 @@ class VersionForms:
     def __init__(self, schema: Schema, data: Any = None, like: JobVersion | None = None) -> None:
         same = {"parallelism": like.parallelism, "max_parallelism": like.max_parallelism} if like else None
         self.parallelism = ParallelismForm(data, initial=same)
-        self.params = SchemaForm(schema, data, prefix="params", initial=masked(like.params, schema) if like else None)
+        self.params = SchemaForm(schema, data, prefix="params", initial=mask(like.params, schema) if like else None)
         self.settings = SettingsForm(data, prefix="settings", initial=like.settings if like else None)
 
     def is_valid(self) -> bool:
@@ -69,14 +69,14 @@ class VersionForms:
         """The arguments of `create_version`."""
         return {**self.parallelism.cleaned_data, "params": self.params.values, "settings": self.settings.values}
 
-    def refuse(self, refused: Refused) -> None:
+    def add_refusal(self, refused: Refused) -> None:
         """Show a refusal of the service at the field that it names."""
         head, _, rest = (refused.field or "").partition(".")
         form = {"params": self.params, "settings": self.settings}.get(head, self.parallelism)
-        put(form, rest.partition(".")[0] if rest else head, refused)
+        add_refusal(form, rest.partition(".")[0] if rest else head, refused)
 
 
-def put(form: forms.Form, name: str, refused: Refused) -> None:
+def add_refusal(form: forms.Form, name: str, refused: Refused) -> None:
     """Add `refused` as an error of the field `name`, or of the whole form if it has no such field."""
     form.add_error(name if name in form.fields else None, refused.detail)
 

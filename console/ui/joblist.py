@@ -11,7 +11,7 @@ from console.operations.models import Operation
 from console.operations.selectors import JobRow
 from console.ui.attention import overdue
 from console.ui.formats import Quantity
-from console.ui.jobpage import numbers_of, wanted
+from console.ui.jobpage import desired_state, live_metrics
 from console.ui.live import Live
 from runtime.core.job.lifecycle import RunState
 
@@ -65,9 +65,9 @@ def _group(state: str | None) -> str:
 
 
 def _line(row: JobRow, now: datetime) -> JobLine:
-    numbers = numbers_of(row.run)
+    numbers = live_metrics(row.run)
     has = bool(numbers.operators) and row.run is not None and numbers.flowing
-    sources, sinks = _ends(row.run) if has else ([], [])
+    sources, sinks = _endpoints(row.run) if has else ([], [])
     own = row.checkpoint if row.run and row.checkpoint and row.checkpoint.run_id == row.run.pk else None
     return JobLine(
         job=row.job,
@@ -75,7 +75,7 @@ def _line(row: JobRow, now: datetime) -> JobLine:
         checkpoint=row.checkpoint,
         active=row.active,
         live=numbers,
-        wanted=wanted(row.run, (row.active,) if row.active else ()),
+        wanted=desired_state(row.run, (row.active,) if row.active else ()),
         overdue=overdue(row.run, own, now) if row.run else None,
         unreadable=len((row.run.live or {}).get("unreadable") or ()) if row.run else 0,
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
@@ -83,7 +83,7 @@ def _line(row: JobRow, now: datetime) -> JobLine:
     )
 
 
-def _ends(run: Run | None) -> tuple[list[str], list[str]]:
+def _endpoints(run: Run | None) -> tuple[list[str], list[str]]:
     """The uids of sources and of sinks."""
     graph = (run.version.graph if run else None) or {}
     operators = graph.get("operators", [])

@@ -11,40 +11,40 @@ from typing import Any
 import msgspec
 
 from console.checkpoints.models import Checkpoint, Status
-from console.jobs.guarantees import promise_of
+from console.jobs.guarantees import version_guarantee
 from console.jobs.models import JobVersion, Pipeline, Run, VersionState
 from console.operations import selectors
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
 from console.ui import actions, live
-from console.ui.attention import Attention, warnings
+from console.ui.attention import JobWarning, warnings
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import BatchLive, Live
-from console.ui.paging import Paged, by_number
-from console.ui.remedies import Suggestion, suggestion_for
-from console.ui.schema_fields import written
+from console.ui.paging import TablePage, by_number
+from console.ui.remedies import Suggestion, suggest_remedy
+from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
-from console.ui.strip import DRAWN, Strip, strip
-from runtime.core.job.guarantee import Promise
+from console.ui.strip import DRAWN_COLUMNS, Strip, strip
+from runtime.core.job.guarantee import EndToEndGuarantee
 from runtime.core.job.lifecycle import RunState
-from runtime.core.restore.mapping import Target
-from runtime.redaction import Schema, masked, redacted_within
+from runtime.core.restore.mapping import RestoreTarget
+from runtime.redaction import Schema, mask, redact_json
 
 STRIP_COLUMNS = 96
 TABLE_ROWS = 10
-FLOWING = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
+FLOWING_STATES = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
 #: State label of an unfinished operator while its run is in this state.
-_AT_REST = {
+_STATE_LABELS_AT_REST = {
     RunState.WAITING: "waiting for slots",
     RunState.RESTARTING: "restarting",
     RunState.STOPPED: "stopped",
     RunState.CANCELED: "canceled",
     RunState.FAILED: "ended",
 }
-_WANTED_BY = {OperationKind.STOP: "stopped", OperationKind.DRAIN: "finished", OperationKind.CANCEL: "canceled"}
+_DESIRED_STATES = {OperationKind.STOP: "stopped", OperationKind.DRAIN: "finished", OperationKind.CANCEL: "canceled"}
 
 
-_SAID = ("code", "message", "detail", "operator", "story")
+_FAILURE_FIELDS = ("code", "message", "detail", "operator", "story")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +65,22 @@ class JobView:
     live: Live
     picture: GraphPicture | None
     strip: Strip | None
-    checkpoints: Paged[Checkpoint]
+    checkpoints: TablePage[Checkpoint]
     buttons: tuple[actions.Button, ...]
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
     suggestion: Suggestion | None  #: remedy of a failure
-    warnings: tuple[Attention, ...]
+    warnings: tuple[JobWarning, ...]
     stages: tuple[StageView, ...]  #: standing stages
     params: tuple[tuple[str, str], ...]  #: (form label, value) of the version
-    promise: Promise | None  #: end-to-end guarantee; None while unknown
+    promise: EndToEndGuarantee | None  #: end-to-end guarantee; None while unknown
     settled: bool
 
     @property
     def shows_spark_ui(self) -> bool:
         """Whether the run's Spark UI is up: its context ends with the attempt."""
-        return self.run is not None and self.run.run_state in FLOWING
+        return self.run is not None and self.run.run_state in FLOWING_STATES
 
     @property
     def has_checkpoints(self) -> bool:
@@ -91,14 +91,14 @@ class JobView:
 
 def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     run, table = page.run, selectors.checkpoint_table(page.job)
-    graph = graph_of(page.version, run)
-    columns = list(table.only(*DRAWN)[:STRIP_COLUMNS])
-    numbers = _without_settled(_at_rest(numbers_of(run), run), columns)
+    graph = scaled_graph(page.version, run)
+    columns = list(table.only(*DRAWN_COLUMNS)[:STRIP_COLUMNS])
+    numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
     shown = by_number(table, before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
     newest, schema = selectors.continuable(page.job).first(), _schema(page.job.pipeline)
-    failure = failure_of(run, schema)
-    suggestion = suggestion_for(run, failure.code, newest, page.newest_version) if run and failure else None
+    failure = run_failure(run, schema)
+    suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
         page=page,
         run=run,
@@ -107,44 +107,47 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         strip=strip(columns),
         checkpoints=shown,
         buttons=actions.buttons(
-            page.job.pk, page.acts, start_repeats=page.start_repeats, suggested=_suggested(page, newest, suggestion)
+            page.job.pk,
+            page.acts,
+            start_repeats=page.start_repeats,
+            suggested=_primary_operation(page, newest, suggestion),
         ),
-        reasons=actions.reasons(page.acts),
-        wanted=wanted(run, page.active),
+        reasons=actions.disabled_reasons(page.acts),
+        wanted=desired_state(run, page.active),
         failure=failure,
         suggestion=suggestion,
         warnings=warnings(run, now),
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
-        promise=promise_of(page.version) if page.version else None,
-        settled=_settled(page),
+        promise=version_guarantee(page.version) if page.version else None,
+        settled=_is_settled(page),
     )
 
 
-def numbers_of(run: Run | None) -> Live:
+def live_metrics(run: Run | None) -> Live:
     """The live metrics; totals without rates while no records flow.
 
     A run in BATCH reports totals only, of its finished tasks.
     """
     if run is None:
-        return live.NOTHING_LIVE
+        return live.NO_METRICS
     found = live.parse(run.live, run.live_at)
-    if run.run_state in FLOWING and not run.version.is_batch:
+    if run.run_state in FLOWING_STATES and not run.version.is_batch:
         return found
     slots = () if run.is_terminal else found.slots
     return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
 
 
-def _at_rest(numbers: Live, run: Run | None) -> Live:
+def _with_run_state(numbers: Live, run: Run | None) -> Live:
     """The metrics with unfinished operators in the state of their run, while no records flow.
 
     The subtasks of a stop end like those of a drain, so the savepoint decides which operators were finished.
     """
-    if run is None or (word := _AT_REST.get(run.run_state)) is None:
+    if run is None or (word := _STATE_LABELS_AT_REST.get(run.run_state)) is None:
         return numbers
     finished = {uid for uid, operator in numbers.operators.items() if operator.finished}
     if run.run_state is RunState.STOPPED:
-        savepoint = selectors.reached(run).newest
+        savepoint = selectors.run_progress(run).newest
         finished = set(savepoint.finished_operators) if savepoint else set()
     operators = {
         uid: operator if uid in finished else msgspec.structs.replace(operator, state=word)
@@ -162,19 +165,21 @@ def _stages_at_rest(batch: BatchLive | None, word: str) -> BatchLive | None:
     return msgspec.structs.replace(batch, stages=stages)
 
 
-def graph_of(version: JobVersion | None, run: Run | None) -> Mapping[str, Any] | None:
+def scaled_graph(version: JobVersion | None, run: Run | None) -> Mapping[str, Any] | None:
     """The graph at the parallelism of the run; it was compiled for the version's parallelism."""
     if version is None:
         return None
     if run is None or not version.graph:
         return version.graph
-    scaled = msgspec.convert(version.graph, Target).at(run.parallelism, compiled_for=version.parallelism)
+    scaled = msgspec.convert(version.graph, RestoreTarget).for_parallelism(
+        run.parallelism, compiled_for=version.parallelism
+    )
     counts = {operator.uid: operator.parallelism for operator in scaled.operators}
     operators = [{**operator, "parallelism": counts[operator["uid"]]} for operator in version.graph["operators"]]
     return {**version.graph, "operators": operators}
 
 
-def _without_settled(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
+def _drop_ended_checkpoint(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
     """Drop the checkpoint in progress if its row shows that it has ended: live metrics are up to a second old."""
     ended = {row.number for row in newest if row.status != Status.IN_PROGRESS}
     if numbers.checkpoint is None or numbers.checkpoint.number not in ended:
@@ -190,7 +195,7 @@ def show_progress(numbers: Live, rows: Sequence[Checkpoint]) -> None:
             row.acknowledged, row.subtasks = under_way.acknowledged, under_way.subtasks
 
 
-def _suggested(page: JobPage, newest: Checkpoint | None, suggestion: Suggestion | None) -> OperationKind | None:
+def _primary_operation(page: JobPage, newest: Checkpoint | None, suggestion: Suggestion | None) -> OperationKind | None:
     """The operation to highlight: the remedy of a failure, else a restore if the job can continue, else a start.
 
     None if a start would repeat output. A finished job and a run in BATCH do not continue.
@@ -210,15 +215,15 @@ def _schema(pipeline: str) -> Schema:
 
 
 def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str], ...]:
-    return written(schema, masked(version.params, schema)) if version else ()
+    return describe_params(schema, mask(version.params, schema)) if version else ()
 
 
-def wanted(run: Run | None, active: tuple[Operation, ...]) -> str:
+def desired_state(run: Run | None, active: tuple[Operation, ...]) -> str:
     """The requested state if it differs from the actual state, else ''."""
     if run is None or run.is_terminal:
         return ""
     for operation in active:
-        if goal := _WANTED_BY.get(OperationKind(operation.kind)):
+        if goal := _DESIRED_STATES.get(OperationKind(operation.kind)):
             return goal
     return "" if run.run_state is RunState.RUNNING else _goal_of(run.run_state)
 
@@ -228,15 +233,15 @@ def _goal_of(state: RunState) -> str:
     return goals.get(state, "running")
 
 
-def failure_of(run: Run | None, schema: Schema) -> Failure | None:
+def run_failure(run: Run | None, schema: Schema) -> Failure | None:
     """The failure of the run, without the secrets of its version."""
     if run is None or run.state != RunState.FAILED:
         return None
-    recorded = redacted_within(run.failure or {}, run.version.params, schema)
+    recorded = redact_json(run.failure or {}, run.version.params, schema)
     detail = recorded.get("detail")
     known = {**recorded, **detail} if isinstance(detail, dict) else recorded
     story = known.get("story") or ()
-    rest = {key: value for key, value in known.items() if key not in _SAID and value not in (None, "", [])}
+    rest = {key: value for key, value in known.items() if key not in _FAILURE_FIELDS and value not in (None, "", [])}
     return Failure(
         code=str(recorded.get("code", "unknown")),
         message=str(recorded.get("message", "No reason was recorded.")),
@@ -246,7 +251,7 @@ def failure_of(run: Run | None, schema: Schema) -> Failure | None:
     )
 
 
-def _settled(page: JobPage) -> bool:
+def _is_settled(page: JobPage) -> bool:
     """Whether the page can change only by a user's request: no live run, active operation or compilation."""
     busy = page.run is not None and not page.run.is_terminal
     compiling = page.newest_version is not None and page.newest_version.state == VersionState.COMPILING

@@ -117,15 +117,15 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 
 
-NOTHING_LIVE = Live()
+NO_METRICS = Live()
 
 
 def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
     """The metrics in `raw`; empty if it has another shape, so that a bad report never breaks a page."""
     if not raw:
-        return NOTHING_LIVE
+        return NO_METRICS
     try:
         return msgspec.structs.replace(msgspec.convert(raw, Live, strict=False), at=at)
     except msgspec.ValidationError as error:
         log.warning("live-numbers-unreadable", error=str(error))
-        return NOTHING_LIVE
+        return NO_METRICS

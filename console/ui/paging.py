@@ -8,12 +8,12 @@ from django.db.models import Model, QuerySet
 
 M = TypeVar("M", bound=Model)
 
-ROWS = 20  #: per page
-NAMES = 50
+ROWS_PER_PAGE = 20  #: per page
+NAMES_PER_PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Paged(Generic[M]):
+class TablePage(Generic[M]):
     """A page of a table. `older` is the key of the next page, None on the last; `first` marks the first page.
 
     In tables ordered by name, `older` is the page that follows alphabetically.
@@ -24,22 +24,22 @@ class Paged(Generic[M]):
     first: bool
 
 
-def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS) -> Paged[M]:
+def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS_PER_PAGE) -> TablePage[M]:
     """Rows with a `number`, newest first."""
-    return _paged(rows if before is None else rows.filter(number__lt=before), "number", size, first=before is None)
+    return _page(rows if before is None else rows.filter(number__lt=before), "number", size, first=before is None)
 
 
-def by_time(rows: QuerySet[M], before: datetime | None, size: int = ROWS) -> Paged[M]:
+def by_time(rows: QuerySet[M], before: datetime | None, size: int = ROWS_PER_PAGE) -> TablePage[M]:
     """Rows with a `created_at`, newest first."""
-    found = _paged(
+    found = _page(
         rows if before is None else rows.filter(created_at__lt=before), "created_at", size, first=before is None
     )
-    return Paged(found.rows, found.older.isoformat() if found.older else None, found.first)
+    return TablePage(found.rows, found.older.isoformat() if found.older else None, found.first)
 
 
-def by_name(rows: QuerySet[M], after: str, size: int = NAMES) -> Paged[M]:
+def by_name(rows: QuerySet[M], after: str, size: int = NAMES_PER_PAGE) -> TablePage[M]:
     """Rows with a unique `name`, in the order of names."""
-    return _paged(rows.filter(name__gt=after) if after else rows, "name", size, first=not after)
+    return _page(rows.filter(name__gt=after) if after else rows, "name", size, first=not after)
 
 
 def whole_number(text: str | None) -> int | None:
@@ -60,7 +60,7 @@ def moment(text: str | None) -> datetime | None:
     return found if found.tzinfo else None
 
 
-def _paged(rows: QuerySet[M], key: str, size: int, *, first: bool) -> Paged[M]:
+def _page(rows: QuerySet[M], key: str, size: int, *, first: bool) -> TablePage[M]:
     found = list(rows[: size + 1])
     shown = tuple(found[:size])
-    return Paged(shown, getattr(shown[-1], key) if len(found) > size else None, first)
+    return TablePage(shown, getattr(shown[-1], key) if len(found) > size else None, first)

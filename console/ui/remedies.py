@@ -68,7 +68,7 @@ class Suggestion:
         return OperationKind.START if self.checkpoint is None else OperationKind.RESTORE
 
 
-def suggestion_for(run: Run, code: str, newest: Checkpoint | None, newest_version: JobVersion | None) -> Suggestion:
+def suggest_remedy(run: Run, code: str, newest: Checkpoint | None, newest_version: JobVersion | None) -> Suggestion:
     """The remedy for `run`, which failed with `code`. `newest`: the newest checkpoint that the job could continue from.
 
     A run that was refused before its first checkpoint is repeated as it was requested: a start stays a start.

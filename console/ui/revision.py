@@ -13,13 +13,13 @@ from django.db.models import Func, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest
 
-_AGE_S: Final = 30  #: some texts depend on the time alone, such as an overdue checkpoint
+_MAX_AGE_S: Final = 30  #: some texts depend on the time alone, such as an overdue checkpoint
 
 #: Ordered rows, and the number of them that a page shows.
-Shown = tuple[QuerySet[Any], int]
+ShownRows = tuple[QuerySet[Any], int]
 
 
-class _Written(Func):
+class _RowTransaction(Func):
     """The transaction that last wrote a row."""
 
     output_field = TextField()
@@ -28,12 +28,14 @@ class _Written(Func):
         return f"{compiler.quote_name_unless_alias(compiler.query.get_initial_alias())}.xmin::text", []
 
 
-def revision(request: HttpRequest, shown: Sequence[Shown], *facts: Any) -> str:
+def revision(request: HttpRequest, shown: Sequence[ShownRows], *facts: Any) -> str:
     """The revision of the page of `request`, computed from `shown` rows and from `facts` that were read already."""
     parts = [
-        rows.annotate(row_key=Cast("pk", TextField()), written=_Written()).values_list("row_key", "written")[:limit]
+        rows.annotate(row_key=Cast("pk", TextField()), written=_RowTransaction()).values_list("row_key", "written")[
+            :limit
+        ]
         for rows, limit in shown
     ]
     found = list(parts[0].union(*parts[1:], all=True))
-    whole = (request.get_full_path(), request.user.pk, time.time() // _AGE_S, facts, found)
+    whole = (request.get_full_path(), request.user.pk, time.time() // _MAX_AGE_S, facts, found)
     return blake2s(repr(whole).encode(), digest_size=12).hexdigest()

@@ -15,13 +15,13 @@ from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 
 from console.accounts.refusals import Refused
-from console.accounts.storable import must_be_storable
+from console.accounts.storable import require_storable
 from runtime.redaction import is_secret
 
 Schema = Mapping[str, Any]
 
 _UNITS = ("ms", "s", "bytes", "rows")
-_SAID = dict.fromkeys(("^/", "^(/|$)"), "This must be an absolute path: begin it with /.")
+_PATTERN_MESSAGES = dict.fromkeys(("^/", "^(/|$)"), "This must be an absolute path: begin it with /.")
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "yes or no"}
 
 
@@ -36,7 +36,7 @@ class JsonField(forms.CharField):
             return None
         try:
             given = json.loads(text)
-            must_be_storable(given)
+            require_storable(given)
         except json.JSONDecodeError as error:
             raise ValidationError(
                 f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
@@ -77,7 +77,7 @@ class Parameter:
 
 def parameters(schema: Schema) -> tuple[Parameter, ...]:
     """The properties of an object schema, in the author's order."""
-    root = _resolved(schema, schema)
+    root = _resolve(schema, schema)
     required, properties = set(root.get("required", ())), root.get("properties", {})
     names = [*(name for name in root.get("x-order", ()) if name in properties)] or properties
     return tuple(_parameter(name, properties[name], schema, name in required) for name in names)
@@ -112,14 +112,14 @@ def words(name: str) -> str:
     return " ".join(parts).capitalize() + unit
 
 
-def written(schema: Schema, params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def describe_params(schema: Schema, params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(label, text) of the given parameters in the order of the form; parameters unknown to the schema come last."""
     labels = {parameter.name: label(parameter) for parameter in parameters(schema)}
     given = sorted(params, key=lambda name: list(labels).index(name) if name in labels else len(labels))
-    return tuple((labels.get(name, words(name)), _written(params[name])) for name in given)
+    return tuple((labels.get(name, words(name)), _param_text(params[name])) for name in given)
 
 
-def _written(value: Any) -> str:
+def _param_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -137,8 +137,8 @@ def _left_empty(parameter: Parameter, value: Any) -> bool:
 
 
 def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Parameter:
-    found = _resolved(part, root)
-    options = [_resolved(option, root) for option in (*found.get("anyOf", ()), *found.get("oneOf", ()))]
+    found = _resolve(part, root)
+    options = [_resolve(option, root) for option in (*found.get("anyOf", ()), *found.get("oneOf", ()))]
     real = [option for option in options if option.get("type") != "null"]
     nullable = len(real) < len(options)
     if len(real) == 1:
@@ -146,7 +146,7 @@ def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Paramet
     return Parameter(name, found, required, nullable)
 
 
-def _resolved(part: Schema, root: Schema) -> Schema:
+def _resolve(part: Schema, root: Schema) -> Schema:
     """Follow references within the schema; keywords beside a reference are kept.
 
     A referenced title names a type, not the parameter, and is dropped.
@@ -201,7 +201,7 @@ def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:
 
 def _text(schema: Schema, required: bool) -> forms.Field:
     pattern = schema.get("pattern")
-    said = _SAID.get(str(pattern), f"This must match the pattern {pattern}.")
+    said = _PATTERN_MESSAGES.get(str(pattern), f"This must match the pattern {pattern}.")
     checks = [RegexValidator(pattern, said)] if isinstance(pattern, str) else []
     return forms.CharField(
         required=required,

@@ -57,7 +57,7 @@ def _view(stage: StandingStage, *, is_over: bool) -> StageView:
         deaths=stage.deaths,
         note=_note(stage),
         reported_at=stage.live_at,
-        figures=tuple((figure.label, _written(figure), figure.kind == "text") for figure in shown),
+        figures=tuple((figure.label, _figure_quantity(figure), figure.kind == "text") for figure in shown),
     )
 
 
@@ -78,10 +78,10 @@ def _report(stage: StandingStage) -> ReportLive:
         return ReportLive()
 
 
-def _written(figure: FigureLive) -> Quantity:
+def _figure_quantity(figure: FigureLive) -> Quantity:
     value = figure.value
     if isinstance(value, str) or value is None:
-        return formats.MISSING if value is None else Quantity(value)
+        return formats.NO_QUANTITY if value is None else Quantity(value)
     match figure.kind:
         case "rate":
             return formats.rate(value)

@@ -17,22 +17,22 @@ from console.checkpoints.models import noun
 from console.ui import formats
 
 PITCH = 14.0  #: distance of two columns at the usual interval, and the minimum
-GAP_MAX = 5.0  #: maximum distance of two columns, in pitches
+MAX_GAP_PITCHES = 5.0  #: maximum distance of two columns, in pitches
 _BAR = 8.0
 _TOP = 18.0  #: room for diamonds
-_TALL = 56.0
-_LEAST = 3.0
+_MAX_BAR_HEIGHT = 56.0
+_MIN_BAR_HEIGHT = 3.0
 _FOOT = 4.0
 _CROSS_ROOM = 10.0  #: height of a cross below a diamond
 _WITHOUT_BAR = ("failed", "aborted")
-HEIGHT = _TOP + _TALL + _FOOT
+HEIGHT = _TOP + _MAX_BAR_HEIGHT + _FOOT
 
 
 #: The columns of a checkpoint row that are drawn.
-DRAWN = ("number", "kind", "status", "token", "reason", "triggered_at", "duration_ms")
+DRAWN_COLUMNS = ("number", "kind", "status", "token", "reason", "triggered_at", "duration_ms")
 
 
-class Drawn(Protocol):
+class DrawnCheckpoint(Protocol):
     """The columns of a checkpoint row that the strip reads."""
 
     @property
@@ -82,7 +82,7 @@ class Strip:
     about: str
 
 
-def strip(rows: Sequence[Drawn]) -> Strip | None:
+def strip(rows: Sequence[DrawnCheckpoint]) -> Strip | None:
     """The strip of `rows`, which may be in any order; None if there are none."""
     ordered = sorted(rows, key=lambda row: row.number)
     if not ordered:
@@ -96,29 +96,29 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
     return Strip(
         width=columns[-1].x + PITCH,
         height=HEIGHT,
-        base=_TOP + _TALL,
+        base=_TOP + _MAX_BAR_HEIGHT,
         bar_width=_BAR,
-        aborted_y=_TOP + _TALL - 2,
+        aborted_y=_TOP + _MAX_BAR_HEIGHT - 2,
         columns=columns,
         first=ordered[0].triggered_at,
         last=ordered[-1].triggered_at,
         longest=formats.duration(longest) if longest else None,
-        about=_about(ordered, longest),
+        about=_description(ordered, longest),
     )
 
 
-def _places(rows: Sequence[Drawn]) -> list[float]:
+def _places(rows: Sequence[DrawnCheckpoint]) -> list[float]:
     """The left edge of each column. The usual interval, the median, is a pitch."""
     gaps = [(later.triggered_at - row.triggered_at).total_seconds() for row, later in pairwise(rows)]
     usual = median(gaps) if gaps else 0
-    steps = [PITCH * min(max(gap / usual, 1.0), GAP_MAX) if usual > 0 else PITCH for gap in gaps]
+    steps = [PITCH * min(max(gap / usual, 1.0), MAX_GAP_PITCHES) if usual > 0 else PITCH for gap in gaps]
     return [round(x, 1) for x in accumulate(steps, initial=0.0)]
 
 
-def _column(x: float, row: Drawn, longest: int, *, restarted: bool) -> Column:
+def _column(x: float, row: DrawnCheckpoint, longest: int, *, restarted: bool) -> Column:
     middle = x + PITCH / 2
     height = _height(row, longest)
-    y = _TOP + _TALL - height
+    y = _TOP + _MAX_BAR_HEIGHT - height
     room = _CROSS_ROOM if row.outcome == "failed" else 0.0
     return Column(
         pk=row.pk,
@@ -129,29 +129,29 @@ def _column(x: float, row: Drawn, longest: int, *, restarted: bool) -> Column:
         status=row.outcome,
         savepoint=row.kind != "checkpoint",
         diamond=f"M{middle:g} {y - 14 - room:g}l5 5l-5 5l-5 -5z",
-        cross=f"M{middle - 3:g} {_TOP + _TALL - 11:g}l6 6m0 -6l-6 6",
+        cross=f"M{middle - 3:g} {_TOP + _MAX_BAR_HEIGHT - 11:g}l6 6m0 -6l-6 6",
         restarted=restarted,
         about=_sentence(row, restarted=restarted),
     )
 
 
-def _height(row: Drawn, longest: int) -> float:
+def _height(row: DrawnCheckpoint, longest: int) -> float:
     """Logarithmic height, so that a slow checkpoint does not flatten the rest."""
     if row.outcome in _WITHOUT_BAR:
         return 0.0
     if row.outcome != "completed" or not longest:
-        return _LEAST
-    return max(_LEAST, _TALL * log1p((row.duration_ms or 0) / 20) / log1p(longest / 20))
+        return _MIN_BAR_HEIGHT
+    return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * log1p((row.duration_ms or 0) / 20) / log1p(longest / 20))
 
 
-def _sentence(row: Drawn, *, restarted: bool) -> str:
+def _sentence(row: DrawnCheckpoint, *, restarted: bool) -> str:
     took = f", {formats.duration(row.duration_ms)}" if row.duration_ms is not None else ""
     why = f": {row.reason.replace('_', ' ')}" if row.reason else ""
     first = " (first of a new attempt)" if restarted else ""
     return f"{noun(row.kind)} {row.number}, {row.outcome.replace('_', ' ')}{took}{why}{first}"
 
 
-def _about(rows: Sequence[Drawn], longest: int) -> str:
+def _description(rows: Sequence[DrawnCheckpoint], longest: int) -> str:
     failed, aborted = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
     most = f", longest {formats.duration(longest)}" if longest else ""
     savepoints = sum(row.kind != "checkpoint" for row in rows)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from runtime.errors import WeirError
 
 BLOCK_BYTES: Final = 1 << 20
-MOST_ROW_BYTES: Final = 256 << 20  #: a whole row is in memory, in several copies
+MAX_ROW_BYTES: Final = 256 << 20  #: a whole row is in memory, in several copies
 _NEWLINE, _RETURN, _QUOTE = (ord(character) for character in '\n\r"')
 
 Offsets = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ class RowTooLong(WeirError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class TextBlock:
     """Whole rows. Row `i` is `content[starts[i] : stops[i]]`, line end included; blank lines may lie between rows."""
 
     content: bytes
@@ -37,15 +37,15 @@ class Block:
         """The bytes of rows `start` to `stop` (exclusive)."""
         return self.content[self.starts[start] : self.stops[stop - 1]]
 
-    def from_row(self, row: int) -> "Block":
+    def from_row(self, row: int) -> "TextBlock":
         """The rest of the block, from row number `row` on."""
         skipped = max(0, row - self.first_row)
         if not skipped:
             return self
         starts, stops = self.starts[skipped:], self.stops[skipped:]
-        return Block(content=self.content, starts=starts, stops=stops, first_row=self.first_row + skipped)
+        return TextBlock(content=self.content, starts=starts, stops=stops, first_row=self.first_row + skipped)
 
-    def unclosed_quotes(self) -> list[int]:
+    def rows_with_open_quote(self) -> list[int]:
         """Offsets within the block of the rows with an odd number of quotes."""
         if b'"' not in self.content:
             return []
@@ -54,7 +54,7 @@ class Block:
         found: list[int] = np.flatnonzero(counts % 2 == 1).tolist()
         return found
 
-    def not_enclosed(self, opening: bytes, closing: bytes) -> Iterator[int]:
+    def unenclosed_rows(self, opening: bytes, closing: bytes) -> Iterator[int]:
         """Offsets within the block of the rows that do not begin and end so; surrounding spaces are ignored."""
         data: Any = np.frombuffer(self.content, dtype=np.uint8)
         last = self.stops - 1
@@ -65,7 +65,7 @@ class Block:
         return (row for row, text in texts if not (text.startswith(opening) and text.endswith(closing)))
 
 
-def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def read_blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
     """Cuts the rest of `file` at line breaks. Without `blank_rows`, blank lines are no rows. Raises RowTooLong."""
     rest, row = list[bytes](), 0
     while True:
@@ -73,12 +73,12 @@ def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) 
         cut = read.rfind(b"\n") + 1
         if read and not cut:
             rest.append(read)
-            if len(rest) * block_bytes > MOST_ROW_BYTES:
-                raise RowTooLong(f"row {row + 1} is longer than {MOST_ROW_BYTES >> 20} MB")
+            if len(rest) * block_bytes > MAX_ROW_BYTES:
+                raise RowTooLong(f"row {row + 1} is longer than {MAX_ROW_BYTES >> 20} MB")
             continue
         content, rest = b"".join([*rest, read[:cut]]), [read[cut:]]
         if content:
-            block = _block(content, row, blank_rows)
+            block = _text_block(content, row, blank_rows)
             row += len(block)
             yield block
         if not read:
@@ -91,7 +91,7 @@ def skip_byte_order_mark(file: BinaryIO) -> None:
         file.seek(0)
 
 
-def _block(content: bytes, first_row: int, blank_rows: bool) -> Block:
+def _text_block(content: bytes, first_row: int, blank_rows: bool) -> TextBlock:
     data: Any = np.frombuffer(content, dtype=np.uint8)
     stops = np.flatnonzero(data == _NEWLINE) + 1
     if not len(stops) or stops[-1] != len(data):
@@ -102,4 +102,4 @@ def _block(content: bytes, first_row: int, blank_rows: bool) -> Block:
         if data[-1] != _NEWLINE:
             blank[-1] = content[starts[-1] :] == b"\r"
         starts, stops = starts[~blank], stops[~blank]
-    return Block(content=content, starts=starts, stops=stops, first_row=first_row)
+    return TextBlock(content=content, starts=starts, stops=stops, first_row=first_row)

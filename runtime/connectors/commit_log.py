@@ -25,16 +25,18 @@ from uuid import uuid4
 import msgspec
 
 from runtime.data_roots import CheckedFolder, DataRoots
-from runtime.durable import make_folder, rename_without_replacing, sync_folder, writing
+from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_folder
 from runtime.errors import CorruptState, JobRejected
 
-FOLDER: Final = ".commit-log"
-FORMAT: Final = 1
-_PART: Final = r"[A-Za-z0-9_.~]+"  #: output of `names.safe`
-_ENTRY: Final = re.compile(rf"(?P<job>{_PART})-(?P<sink>{_PART})-(?P<number>\d+)\.json")
-_TEMPORARY: Final = re.compile(rf"\.(?P<job>{_PART})-(?P<sink>{_PART})-(?P<token>\d+)-[0-9a-f]+\.tmp")
-_DELIVERED: Final = ".delivered"
-_VISIBLE: Final = re.compile(rf"part-{_PART}-\d+-{_PART}-\d+-\d+-\d+\.parquet")
+LOG_FOLDER: Final = ".commit-log"
+FORMAT_VERSION: Final = 1
+_NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: output of `names.safe`
+_ENTRY_NAME: Final = re.compile(rf"(?P<job>{_NAME_PATTERN})-(?P<sink>{_NAME_PATTERN})-(?P<number>\d+)\.json")
+_TEMPORARY_NAME: Final = re.compile(
+    rf"\.(?P<job>{_NAME_PATTERN})-(?P<sink>{_NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
+)
+_DELIVERED_SUFFIX: Final = ".delivered"
+_VISIBLE_NAME: Final = re.compile(rf"part-{_NAME_PATTERN}-\d+-{_NAME_PATTERN}-\d+-\d+-\d+\.parquet")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class LoggedFile(msgspec.Struct, frozen=True):
     rows: int | None = None
 
 
-class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+class CommittedEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """The files that a sink committed with a checkpoint. `job` and `sink` are spelled as in file names (`names.safe`).
 
     Args:
@@ -55,7 +57,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
         carried: files of earlier epochs that the checkpoint still named.
     """
 
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
     log: str
     job: str
     sink: str
@@ -67,7 +69,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     carried: tuple[str, ...] = ()
 
     @property
-    def names(self) -> frozenset[str]:
+    def file_names(self) -> frozenset[str]:
         """Every file that the checkpoint named."""
         return frozenset((*(file.name for file in self.files), *self.carried))
 
@@ -76,7 +78,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.rows or 0 for file in self.files)
 
     @property
-    def entry(self) -> str:
+    def entry_name(self) -> str:
         return f"{self.job}-{self.sink}-{self.number}.json"
 
 
@@ -86,9 +88,11 @@ class CommitLog:
     def __init__(self, output: Path, roots: DataRoots | None = None) -> None:
         """`roots` None: the data roots of this process."""
         self.output = output
-        self.folder = output / FOLDER
+        self.folder = output / LOG_FOLDER
         self._checked = CheckedFolder.of("path", self.folder, roots)
-        self._newest: dict[tuple[str, str], Epoch] = {}  #: by job and sink; may be stale if another master appends
+        self._newest: dict[
+            tuple[str, str], CommittedEpoch
+        ] = {}  #: by job and sink; may be stale if another master appends
 
     @property
     def exists(self) -> bool:
@@ -104,7 +108,7 @@ class CommitLog:
         """The epoch numbers of a sink, ascending."""
         return sorted(number for *found, number in self._entries() if tuple(found) == (job, sink))
 
-    def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[Epoch]:
+    def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[CommittedEpoch]:
         """Epochs of a sink, in order: all, or the still existing epochs among `numbers`.
 
         Raises:
@@ -115,31 +119,31 @@ class CommitLog:
         found = (self._read(f"{job}-{sink}-{number}.json") for number in wanted)
         return [epoch for epoch in found if epoch is not None]
 
-    def newest(self, job: str, sink: str) -> Epoch | None:
+    def newest(self, job: str, sink: str) -> CommittedEpoch | None:
         """The newest epoch of a sink. Reads a single entry."""
         found = self.epochs(job, sink, self.numbers(job, sink)[-1:])
         return found[0] if found else None
 
-    def _read(self, entry: str) -> Epoch | None:
+    def _read(self, entry: str) -> CommittedEpoch | None:
         """The epoch of an entry; None if it was removed in the meantime."""
         path = self.folder / entry
         try:
-            epoch = msgspec.json.decode(path.read_bytes(), type=Epoch)
+            epoch = msgspec.json.decode(path.read_bytes(), type=CommittedEpoch)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
             raise CorruptState(str(path), f"not an entry of a commit log: {error}") from error
-        if epoch.format > FORMAT:
+        if epoch.format > FORMAT_VERSION:
             raise JobRejected(
-                "newer-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT}"
+                "newer-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT_VERSION}"
             )
-        if epoch.entry != entry or not all(_VISIBLE.fullmatch(file.name) for file in epoch.files):
+        if epoch.entry_name != entry or not all(_VISIBLE_NAME.fullmatch(file.name) for file in epoch.files):
             raise CorruptState(str(path), "it names another epoch, or files that no sink has written")
         return epoch
 
     def _entries(self) -> Iterator[tuple[str, str, int]]:
         for path in self.folder.iterdir() if self.exists else ():
-            found = _ENTRY.fullmatch(path.name)
+            found = _ENTRY_NAME.fullmatch(path.name)
             if found:
                 yield found["job"], found["sink"], int(found["number"])
 
@@ -152,7 +156,7 @@ class CommitLog:
         order: tuple[int, int],
         files: Iterable[LoggedFile],
         older: Callable[[], Iterable[LoggedFile]],
-    ) -> Epoch | None:
+    ) -> CommittedEpoch | None:
         """Adds the files that are in no epoch yet as a new epoch, durably and atomically. Idempotent.
 
         Args:
@@ -169,14 +173,14 @@ class CommitLog:
         while True:
             newest = self._newest.get((job, sink)) or self.newest(job, sink)
             if newest is None:
-                newest = self._begin(job, sink, tuple(older()), order[0])
-            epoch = self._next(newest, order, tuple(files))
+                newest = self._create(job, sink, tuple(older()), order[0])
+            epoch = self._next_epoch(newest, order, tuple(files))
             if epoch is None or self._append(epoch):
                 self._newest[job, sink] = epoch or newest
                 return epoch
             self._newest.pop((job, sink), None)  # another master has added this number
 
-    def put(self, epoch: Epoch) -> bool:
+    def append_epoch(self, epoch: CommittedEpoch) -> bool:
         """Adds an epoch with the number that its writer chose. False if this number exists already."""
         return self._append(epoch)
 
@@ -184,22 +188,22 @@ class CommitLog:
         """Removes temporary files of older attempts."""
         self._checked.check()
         for path in self.folder.iterdir() if self.exists else ():
-            found = _TEMPORARY.fullmatch(path.name)
+            found = _TEMPORARY_NAME.fullmatch(path.name)
             if found and found.group("job", "sink") == (job, sink) and int(found["token"]) < token:
                 path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ delivery
 
-    def last_delivered(self, job: str, sink: str) -> int:
+    def delivered_epoch(self, job: str, sink: str) -> int:
         """Number of the last delivered epoch: delivery is in order, so all earlier epochs are delivered as well."""
         try:
-            return int((self.folder / f"{job}-{sink}{_DELIVERED}").read_text())
+            return int((self.folder / f"{job}-{sink}{_DELIVERED_SUFFIX}").read_text())
         except FileNotFoundError:
             return 0
 
     def backlog(self, job: str, sink: str) -> list[int]:
         """Numbers of the epochs that are not yet delivered, ascending."""
-        delivered = self.last_delivered(job, sink)
+        delivered = self.delivered_epoch(job, sink)
         return [number for number in self.numbers(job, sink) if number > delivered]
 
     def release(self, job: str, sink: str, delivered: int) -> None:
@@ -207,20 +211,20 @@ class CommitLog:
 
         The entry of the newest epoch stays: it names the files that may be committed again.
         """
-        if delivered > self.last_delivered(job, sink):
-            self._write(f"{job}-{sink}{_DELIVERED}", job, sink, 0, str(delivered).encode(), replace=True)
+        if delivered > self.delivered_epoch(job, sink):
+            self._write(f"{job}-{sink}{_DELIVERED_SUFFIX}", job, sink, 0, str(delivered).encode(), replace=True)
         numbers = self.numbers(job, sink)
         for epoch in self.epochs(job, sink, [number for number in numbers if number <= delivered]):
             for file in epoch.files:
                 (self.output / file.name).unlink(missing_ok=True)
             if epoch.number != numbers[-1]:
-                (self.folder / epoch.entry).unlink(missing_ok=True)
+                (self.folder / epoch.entry_name).unlink(missing_ok=True)
 
     # ------------------------------------------------------------ entries
 
-    def _begin(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> Epoch:
+    def _create(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> CommittedEpoch:
         """Adds epoch 0: the complete files that were visible before the log existed."""
-        first = Epoch(
+        first = CommittedEpoch(
             log=uuid4().hex, job=job, sink=sink, number=0, token=token, checkpoint=0, highest=(0, 0), files=older
         )
         if self._append(first):
@@ -229,16 +233,18 @@ class CommitLog:
         assert found is not None, "another master has just added it"
         return found
 
-    def _next(self, newest: Epoch, order: tuple[int, int], files: tuple[LoggedFile, ...]) -> Epoch | None:
+    def _next_epoch(
+        self, newest: CommittedEpoch, order: tuple[int, int], files: tuple[LoggedFile, ...]
+    ) -> CommittedEpoch | None:
         if order > newest.highest:
-            logged = newest.names
+            logged = newest.file_names
         else:
-            logged = frozenset().union(*(epoch.names for epoch in self.epochs(newest.job, newest.sink)))
+            logged = frozenset().union(*(epoch.file_names for epoch in self.epochs(newest.job, newest.sink)))
             files = tuple(file for file in files if (self.output / file.name).exists())
         new = tuple(file for file in files if file.name not in logged)
         if not new:
             return None
-        return Epoch(
+        return CommittedEpoch(
             log=newest.log,
             job=newest.job,
             sink=newest.sink,
@@ -250,15 +256,15 @@ class CommitLog:
             carried=tuple(file.name for file in files if file.name in logged),
         )
 
-    def _append(self, epoch: Epoch) -> bool:
+    def _append(self, epoch: CommittedEpoch) -> bool:
         """True if the entry was added; False if the number is taken."""
-        return self._write(epoch.entry, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
+        return self._write(epoch.entry_name, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes, *, replace: bool = False) -> bool:
         """Writes a file durably and atomically. False if it exists and `replace` is not set."""
         make_folder(self.folder)
         path, temporary = self.folder / name, self.folder / f".{job}-{sink}-{token}-{uuid4().hex}.tmp"
-        with writing(path):
+        with name_write_errors(path):
             with os.fdopen(self._checked.open_to_write(temporary.name, os.O_EXCL), "wb") as file:
                 file.write(data)
                 file.flush()

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from runtime.connectors.formats import Malformed
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.data_roots import CheckedFolder
-from runtime.durable import make_folder, sync_folder, writing
+from runtime.durable import make_folder, name_write_errors, sync_folder
 from runtime.ports import OperatorContext
 
 
@@ -28,7 +28,7 @@ class DeadLetters:
     """
 
     def __init__(self, folder: Path, context: OperatorContext) -> None:
-        name = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}.jsonl"
+        name = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}.jsonl"
         self._folder = CheckedFolder.of("dead_letter_path", folder)
         self._path = folder / name
         self._file: BinaryIO | None = None
@@ -36,15 +36,15 @@ class DeadLetters:
 
     def write(self, file: str, rows: Iterable[Malformed]) -> None:
         """Adds rows of the source file `file`."""
-        with writing(self._path):
+        with name_write_errors(self._path):
             for found in rows:
-                self._opened().write(msgspec.json.encode(_letter(file, found)) + b"\n")
+                self._open_file().write(msgspec.json.encode(_dead_letter(file, found)) + b"\n")
                 self._unsynced = True
 
     def sync(self) -> None:
         """Makes all written rows durable."""
         if self._file is not None and self._unsynced:
-            with writing(self._path):
+            with name_write_errors(self._path):
                 self._file.flush()
                 os.fsync(self._file.fileno())
             self._unsynced = False
@@ -54,7 +54,7 @@ class DeadLetters:
             self._file.close()
             self._file = None
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         if self._file is None:
             self._folder.check()
             make_folder(self._path.parent)
@@ -63,7 +63,7 @@ class DeadLetters:
         return self._file
 
 
-def _letter(file: str, found: Malformed) -> dict[str, Any]:
+def _dead_letter(file: str, found: Malformed) -> dict[str, Any]:
     return {
         "file": file,
         "row": None if found.row is None else found.row + 1,

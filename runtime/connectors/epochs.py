@@ -22,16 +22,16 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from runtime.durable import make_folder, rename_without_replacing, sync_folder, writing
+from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_folder
 
-CONTENTS: Final = "_weir.json"  #: hidden from readers of Parquet folders
-_DIGITS: Final = 12
-_READ: Final = "read"
-_NOTE: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
+CONTENTS_FILE: Final = "_weir.json"  #: hidden from readers of Parquet folders
+_NUMBER_DIGITS: Final = 12
+_POSITIONS_FOLDER: Final = "read"
+_POSITION_NAME: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class InputEpoch:
     """An existing epoch: its number of rows and its files."""
 
     number: int
@@ -50,14 +50,14 @@ class EpochFolder:
 
     # ------------------------------------------------------------ reading
 
-    def find(self, number: int) -> Epoch | None:
+    def find(self, number: int) -> InputEpoch | None:
         """The epoch; None if it is not yet written or already deleted."""
-        folder = self.epochs / _name(number)
+        folder = self.epochs / _folder_name(number)
         try:
-            contents = json.loads((folder / CONTENTS).read_text())
+            contents = json.loads((folder / CONTENTS_FILE).read_text())
         except FileNotFoundError:
             return None
-        return Epoch(number, folder, contents["rows"], tuple((name, rows) for name, rows in contents["files"]))
+        return InputEpoch(number, folder, contents["rows"], tuple((name, rows) for name, rows in contents["files"]))
 
     def released_below(self) -> int:
         """All epochs below this number are released, deleted or not."""
@@ -72,7 +72,7 @@ class EpochFolder:
 
     def read_below(self) -> int:
         """All subtasks of the newest attempt with position notes have read the epochs below this number."""
-        notes = self._read_notes()
+        notes = self._positions()
         newest = max((token for token, _, _ in notes), default=0)
         read = min((below for token, _, below in notes if token == newest), default=0)
         return max(read, self.released_below())
@@ -80,7 +80,7 @@ class EpochFolder:
     def size(self, number: int) -> int:
         """Size of an epoch in bytes; 0 if it is deleted."""
         try:
-            with os.scandir(self.epochs / _name(number)) as entries:
+            with os.scandir(self.epochs / _folder_name(number)) as entries:
                 return sum(entry.stat().st_size for entry in entries)
         except FileNotFoundError:
             return 0
@@ -88,17 +88,17 @@ class EpochFolder:
     # ------------------------------------------------------------ writing
 
     @contextlib.contextmanager
-    def writing(self, number: int, token: int) -> Iterator[Path]:
+    def write_epoch(self, number: int, token: int) -> Iterator[Path]:
         """Yields a folder to write epoch `number` into. It becomes the epoch if the block succeeds.
 
         Raises:
             FileExistsError: the epoch exists; it stays unchanged.
         """
-        aside = self.epochs / f".{_name(number)}-{token}"
+        aside = self.epochs / f".{_folder_name(number)}-{token}"
         yield aside
-        with writing(aside):
+        with name_write_errors(aside):
             _seal(aside)
-        rename_without_replacing(aside, self.epochs / _name(number))
+        rename_without_replacing(aside, self.epochs / _folder_name(number))
         sync_folder(self.epochs)
 
     def prepare(self) -> None:
@@ -109,24 +109,24 @@ class EpochFolder:
 
     # ------------------------------------------------------------ positions of readers
 
-    def note_read(self, token: int, index: int, below: int) -> None:
+    def record_position(self, token: int, index: int, below: int) -> None:
         """Records that the subtask has read all epochs below `below`, and removes older notes.
 
         The notes bound the number of unread epochs. They are not durable: no guarantee depends on them. Raises OSError.
         """
-        folder = self.path / _READ
+        folder = self.path / _POSITIONS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         note = folder / f"{token}-{index}-{below}"
         note.touch()
-        for other, subtask, position in self._read_notes():
+        for other, subtask, position in self._positions():
             if other < token or ((other, subtask) == (token, index) and position != below):
                 (folder / f"{other}-{subtask}-{position}").unlink(missing_ok=True)
 
-    def _read_notes(self) -> list[tuple[int, int, int]]:
+    def _positions(self) -> list[tuple[int, int, int]]:
         """(token, subtask, position) of each note."""
         try:
-            with os.scandir(self.path / _READ) as entries:
-                found = [_NOTE.fullmatch(entry.name) for entry in entries]
+            with os.scandir(self.path / _POSITIONS_FOLDER) as entries:
+                found = [_POSITION_NAME.fullmatch(entry.name) for entry in entries]
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [(int(note[1]), int(note[2]), int(note[3])) for note in found if note]
@@ -138,18 +138,18 @@ class EpochFolder:
         doomed = sorted(number for number in self._numbers() if number < below)
         if not doomed:
             return 0
-        self._note_released(below)
+        self._record_release(below)
         for number in doomed:
             # The rename comes first, so that a half-deleted folder is never taken for an epoch.
-            gone = self.epochs / f".{_name(number)}-released"
+            gone = self.epochs / f".{_folder_name(number)}-released"
             with contextlib.suppress(FileNotFoundError):
-                (self.epochs / _name(number)).rename(gone)
+                (self.epochs / _folder_name(number)).rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
         return len(doomed)
 
-    def _note_released(self, below: int) -> None:
+    def _record_release(self, below: int) -> None:
         target, aside = self.path / "released.json", self.path / ".released.json"
-        with writing(target):
+        with name_write_errors(target):
             with aside.open("w") as file:
                 json.dump({"below": max(below, self.released_below())}, file)
                 file.flush()
@@ -168,9 +168,9 @@ class EpochFolder:
 def _seal(folder: Path) -> None:
     """Writes `_weir.json`, whose row counts prove that each file can be opened, and makes the folder durable."""
     folder.mkdir(exist_ok=True)  # an epoch without rows may have no file
-    files = [(file.name, _rows(file)) for file in sorted(folder.glob("*.parquet"))]
+    files = [(file.name, _row_count(file)) for file in sorted(folder.glob("*.parquet"))]
     contents = {"rows": sum(rows for _, rows in files), "files": [(name, rows) for name, rows in files if rows]}
-    (folder / CONTENTS).write_text(json.dumps(contents))
+    (folder / CONTENTS_FILE).write_text(json.dumps(contents))
     for file in folder.iterdir():
         if file.name.endswith(".crc"):  # Hadoop's checksums; Parquet pages have their own
             file.unlink()
@@ -179,7 +179,7 @@ def _seal(folder: Path) -> None:
     sync_folder(folder)
 
 
-def _rows(file: Path) -> int:
+def _row_count(file: Path) -> int:
     metadata: Any = pq.read_metadata(file)
     return int(metadata.num_rows)
 
@@ -192,5 +192,5 @@ def _sync(file: Path) -> None:
         os.close(descriptor)
 
 
-def _name(number: int) -> str:
-    return f"{number:0{_DIGITS}}"
+def _folder_name(number: int) -> str:
+    return f"{number:0{_NUMBER_DIGITS}}"

@@ -4,14 +4,14 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.]")
+_UNSAFE_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_.]")
 
 
-def safe(part: str) -> str:
+def encode_name(part: str) -> str:
     """`part` encoded injectively, without dashes or characters that are special in paths: letters, digits, `_.~`."""
-    return _UNSAFE.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), part)
+    return _UNSAFE_CHARACTER.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), part)
 
 
-def original(name: str) -> str:
+def decode_name(name: str) -> str:
     """The inverse of `safe`."""
     return unquote(name.replace("~", "%"))

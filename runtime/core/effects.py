@@ -4,13 +4,20 @@ from dataclasses import dataclass
 
 from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId
 from runtime.core.job.messages import Barrier, CheckpointKind, Control, Records
-from runtime.core.snapshot.manifest import CommitPermit, FailureReason, Fate, Manifest, SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.manifest import (
+    CheckpointStatus,
+    CommitPermit,
+    FailureReason,
+    Manifest,
+    SnapshotTimings,
+    SubtaskSnapshot,
+)
 
 # ---------------------------------------------------------------- of a subtask
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessRecords:
     """Hand the records to the operator."""
 
     channel: ChannelId
@@ -76,7 +83,7 @@ class DropLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class FlushLoop:
     """Let the operator emit its buffered rows without further input, so that the loop can terminate."""
 
 
@@ -145,7 +152,7 @@ class ReportEnded:
 
 
 SubtaskEffect = (
-    Process
+    ProcessRecords
     | AdvanceWatermark
     | Broadcast
     | PreparePreBarrier
@@ -153,7 +160,7 @@ SubtaskEffect = (
     | LogFeedback
     | CloseLog
     | DropLog
-    | Settle
+    | FlushLoop
     | EndInput
     | Finish
     | CommitOutput
@@ -240,12 +247,12 @@ class LateAnswer:
     subtask: SubtaskId
     checkpoint: CheckpointId
     declined: bool
-    fate: Fate
+    status: CheckpointStatus
     reason: FailureReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SettleOperation:
+class CompleteOperation:
     """A requested operation has ended. `checkpoint` is set if it completed, else `reason`."""
 
     operation: str
@@ -280,7 +287,7 @@ CoordinatorEffect = (
     | NotifyAborted
     | ReportCheckpoint
     | LateAnswer
-    | SettleOperation
+    | CompleteOperation
     | ResumeJob
     | FailAttempt
     | EndJob

@@ -22,7 +22,7 @@ import pyarrow as pa
 from runtime.core.job.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
-from runtime.dataflow.plan import Blueprint, CompiledJob, Folding, Step
+from runtime.dataflow.plan import CompiledJob, DataflowPlan, PreAggregation, Step
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.arguments import (
@@ -38,7 +38,7 @@ from runtime.operators.arguments import (
 from runtime.operators.broadcast_join import BroadcastJoin
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.functions.batch import FlatMapRows, MapBatches
-from runtime.operators.functions.function import RULES
+from runtime.operators.functions.function import BROADCAST_INPUT
 from runtime.operators.functions.keyed_process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction
@@ -46,11 +46,11 @@ from runtime.operators.iterate import Iterate
 from runtime.operators.partition import Partitioner
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.sink import SinkOperator
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow, window_ms
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import (
-    BoundByUid,
+    BindsUid,
     DescribesColumns,
     Operator,
     Sink,
@@ -80,11 +80,11 @@ class Dataflow:
 
     name: str
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
-    _blueprint: Blueprint = field(default_factory=Blueprint)
+    _plan: DataflowPlan = field(default_factory=DataflowPlan)
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
         """Add a source. `parallelism` None: the parallelism of the job."""
-        source = _bound(uid, source)
+        source = _bind_stage(uid, source)
         _check_end(uid, source)
         guarantee = _guarantee(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
@@ -93,16 +93,16 @@ class Dataflow:
     @property
     def sources(self) -> Mapping[OperatorId, Source]:
         """Sources by uid."""
-        return {step.uid: step.code for step in self._blueprint.steps if step.role is Role.SOURCE}
+        return {step.uid: step.code for step in self._plan.steps if step.role is Role.SOURCE}
 
     @property
     def sinks(self) -> Mapping[OperatorId, Sink]:
         """Sinks by uid."""
-        return dict(self._blueprint.sinks)
+        return dict(self._plan.sinks)
 
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolve the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
-        return self._blueprint.compiled(self.name, parallelism, self.max_parallelism)
+        return self._plan.compile(self.name, parallelism, self.max_parallelism)
 
     def _add(
         self,
@@ -124,7 +124,7 @@ class Dataflow:
             guarantee=guarantee,
             code=code,
         )
-        self._blueprint.steps.append(step)
+        self._plan.steps.append(step)
         return Stream(self, step.uid)
 
     def _connect(
@@ -137,7 +137,7 @@ class Dataflow:
         keys: tuple[str, ...] = (),
         build: bool = False,
         feedback: bool = False,
-        pre_aggregation: Folding | None = None,
+        pre_aggregation: PreAggregation | None = None,
         value_types: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Add an edge. FORWARD is replaced by the stream's custom partitioning, if any."""
@@ -146,7 +146,7 @@ class Dataflow:
         if stream.flow is not self:
             detail = f"its input {stream.uid!r} belongs to another dataflow, {stream.flow.name!r}"
             raise JobRejected("bad-input", target, detail)
-        dealt, partitioner = stream.dealt, None
+        dealt, partitioner = stream.custom_partitioning, None
         if dealt is not None:
             if partitioning is not Partitioning.FORWARD:
                 detail = f"its input uses {partitioning} partitioning: leave out the partition_custom before it"
@@ -163,7 +163,7 @@ class Dataflow:
             build=build,
             feedback=feedback,
         )
-        self._blueprint.connect(edge, partitioner, pre_aggregation)
+        self._plan.connect(edge, partitioner, pre_aggregation)
 
 
 def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def _value_types(
     if columns is None:
         return ()
     wanted = AggregateSet(aggregates)
-    types = _named(target, lambda: wanted.kinds(columns))
+    types = _with_uid_in_errors(target, lambda: wanted.state_types(columns))
     return tuple((f"{state}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
 
 
@@ -202,13 +202,13 @@ def _check_end(uid: str, end: Source | Sink) -> None:
             check_folder(uid, name, path)
 
 
-def _made(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
+def _validate_factory(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
     """`make`, called once so that bad arguments fail before the start. Only for operators without an author's code."""
-    _named(uid, make)
+    _with_uid_in_errors(uid, make)
     return make
 
 
-def _named(uid: str, make: Callable[[], T]) -> T:
+def _with_uid_in_errors(uid: str, make: Callable[[], T]) -> T:
     """The result of `make`. Raises JobRejected naming the operator too."""
     try:
         return make()
@@ -216,10 +216,10 @@ def _named(uid: str, make: Callable[[], T]) -> T:
         raise JobRejected(error.code, uid, str(error)) from error
 
 
-def _bound(uid: str, end: T) -> T:
+def _bind_stage(uid: str, end: T) -> T:
     """`end` bound to the folders of its PySpark stage, if it has such a stage."""
     folders = STAGE_FOLDERS.get()
-    return end.bound(uid, folders) if folders is not None and isinstance(end, BoundByUid) else end
+    return end.bind(uid, folders) if folders is not None and isinstance(end, BindsUid) else end
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -231,7 +231,7 @@ def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
 
 
 @dataclass(frozen=True)
-class _Dealt:
+class _CustomPartitioning:
     """Custom partitioning by columns and an author's function."""
 
     columns: tuple[str, ...]
@@ -244,7 +244,7 @@ class Stream:
 
     flow: Dataflow
     uid: OperatorId
-    dealt: _Dealt | None = None  #: custom partitioning to the next step
+    custom_partitioning: _CustomPartitioning | None = None  #: custom partitioning to the next step
     columns: pa.Schema | None = None  #: None: the step does not declare its columns
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
@@ -273,7 +273,7 @@ class Stream:
         check_columns(uid, "on", on)
         check_columns(uid, "take", take)
         keys, columns = tuple(on), tuple(take)
-        joined = self._then(uid, _made(uid, lambda: BroadcastJoin(keys, columns, how)), None)
+        joined = self._then(uid, _validate_factory(uid, lambda: BroadcastJoin(keys, columns, how)), None)
         self.flow._connect(build, joined.uid, Partitioning.BROADCAST, input=1, build=True)
         return joined
 
@@ -284,7 +284,7 @@ class Stream:
         input.
         """
         head = self._then(uid, Iterate, parallelism)
-        self.flow._blueprint.loops.append(head.uid)
+        self.flow._plan.loops.append(head.uid)
         return IterativeStream(self.flow, head.uid, columns=self.columns)
 
     def process(
@@ -328,7 +328,7 @@ class Stream:
         """
         check_function(uid, function, asynchronous=True)
         check_schema(uid, schema)
-        limits = _named(uid, lambda: RequestLimits(capacity, timeout_ms))
+        limits = _with_uid_in_errors(uid, lambda: RequestLimits(capacity, timeout_ms))
         return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism, schema)
 
     def connect_broadcast(
@@ -344,7 +344,7 @@ class Stream:
         check_factory(uid, function_factory, BroadcastProcessFunction, ": a keyed function needs key_by")
         check_schema(uid, schema)
         joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
-        self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
+        self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=BROADCAST_INPUT)
         return joined
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -368,15 +368,15 @@ class Stream:
             raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
         for column in columns:
             check_column(self.uid, "partition_custom", column)
-        return replace(self, dealt=_Dealt(columns, function))
+        return replace(self, custom_partitioning=_CustomPartitioning(columns, function))
 
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
         """End the stream in a sink."""
-        sink = _bound(uid, sink)
+        sink = _bind_stage(uid, sink)
         _check_end(uid, sink)
         guarantee = _guarantee(uid, sink)
         end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)
-        self.flow._blueprint.sinks[end.uid] = sink
+        self.flow._plan.sinks[end.uid] = sink
         self.flow._connect(self, end.uid)
 
     def _then(
@@ -396,7 +396,7 @@ class IterativeStream(Stream):
 
         May be called again with another stream.
         """
-        before = self.flow._blueprint.feedback_into(self.uid)
+        before = self.flow._plan.back_edge_count(self.uid)
         self.flow._connect(stream, self.uid, input=before + 1, feedback=True)
 
 
@@ -429,12 +429,12 @@ class KeyedStream:
         check_aggregates(uid, aggregates)
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
-        combiner = partial(WindowCombiner, keys, time, pane_ms, wanted)
-        pre_aggregation = Folding(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
+        combiner = partial(WindowPreAggregator, keys, time, pane_ms, wanted)
+        pre_aggregation = PreAggregation(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
         if slide_ms == size_ms:
-            tumbling = _made(uid, lambda: TumblingWindow(keys, size_ms, wanted))
+            tumbling = _validate_factory(uid, lambda: TumblingWindow(keys, size_ms, wanted))
             return self._then(uid, tumbling, parallelism, pre_aggregation, ("windows", wanted))
-        sliding = _made(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
+        sliding = _validate_factory(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
         return self._then(uid, sliding, parallelism, pre_aggregation, ("panes", wanted))
 
     def aggregate(
@@ -452,7 +452,7 @@ class KeyedStream:
         """
         check_aggregates(uid, aggregates)
         keys, wanted = self.keys, dict(aggregates)
-        running = _made(uid, lambda: RunningAggregate(keys, wanted, changelog))
+        running = _validate_factory(uid, lambda: RunningAggregate(keys, wanted, changelog))
         return self._then(uid, running, parallelism, state=("aggregates", wanted))
 
     def batches(
@@ -470,7 +470,7 @@ class KeyedStream:
         (None) it is emitted only when it is full, or at the end of the input.
         """
         check_function(uid, function)
-        keys, limits = self.keys, _named(uid, lambda: BatchLimits(max_rows, max_wait_ms))
+        keys, limits = self.keys, _with_uid_in_errors(uid, lambda: BatchLimits(max_rows, max_wait_ms))
         return self._then(uid, lambda: Batches(keys, function, limits), parallelism)
 
     def process(
@@ -510,7 +510,7 @@ class KeyedStream:
         """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
         check_factory(uid, function_factory, KeyedBroadcastProcessFunction)
         joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
-        self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
+        self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=BROADCAST_INPUT)
         return joined
 
     def _then(
@@ -518,7 +518,7 @@ class KeyedStream:
         uid: str,
         make: Callable[[], Operator],
         parallelism: int | None,
-        pre_aggregation: Folding | None = None,
+        pre_aggregation: PreAggregation | None = None,
         state: tuple[str, Mapping[str, Aggregate]] | None = None,
     ) -> Stream:
         """`state`: the name of the operator's keyed table, and the aggregates in it."""

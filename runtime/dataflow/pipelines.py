@@ -20,9 +20,9 @@ from runtime.errors import JobRejected
 from runtime.ports import Sink, Source, StageFolders, UsesFolders
 
 ENTRY_POINT_GROUP: Final = "weir.pipelines"
-QUERY_NAME_LENGTH_MAX: Final = 100
-QUERY_LENGTH_MAX: Final = 20_000  #: characters of SQL
-IMPORT_LIMIT_S: Final = 20.0  #: per entry point
+MAX_QUERY_NAME_LENGTH: Final = 100
+MAX_QUERY_LENGTH: Final = 20_000  #: characters of SQL
+IMPORT_TIMEOUT_S: Final = 20.0  #: per entry point
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -108,20 +108,20 @@ class Pipeline(Generic[P]):
         return flow
 
 
-_SELECT: Final = re.compile(
+_SELECT_PREFIX: Final = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:select|with|from|values|table)\b", re.IGNORECASE | re.DOTALL
 )
 
 
 def _check_query(name: object, sql: object) -> None:
     """The checks that need no Spark. Raises JobRejected naming the query."""
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > QUERY_NAME_LENGTH_MAX:
-        detail = f"a query needs a name: one line of 1 to {QUERY_NAME_LENGTH_MAX} printable characters, not {name!r}"
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_QUERY_NAME_LENGTH:
+        detail = f"a query needs a name: one line of 1 to {MAX_QUERY_NAME_LENGTH} printable characters, not {name!r}"
         raise JobRejected("bad-query", "queries", detail)
-    if not isinstance(sql, str) or not sql.strip() or len(sql) > QUERY_LENGTH_MAX or "\0" in sql:
-        detail = f"a query needs SQL: 1 to {QUERY_LENGTH_MAX} characters"
+    if not isinstance(sql, str) or not sql.strip() or len(sql) > MAX_QUERY_LENGTH or "\0" in sql:
+        detail = f"a query needs SQL: 1 to {MAX_QUERY_LENGTH} characters"
         raise JobRejected("bad-query", f"queries[{name!r}]", detail)
-    if _SELECT.match(sql) is None:
+    if _SELECT_PREFIX.match(sql) is None:
         raise JobRejected("bad-query", f"queries[{name!r}]", "a query must only read: begin it with SELECT or WITH")
 
 
@@ -175,10 +175,10 @@ def _registry(points: Iterable[EntryPoint]) -> Registry:
     found: dict[str, tuple[Pipeline[Any], str]] = {}
     broken: dict[str, str] = {}
     for point in points:
-        place = _place(point)
+        place = _origin(point)
         try:
-            with _limited():
-                offered = _loaded(point)
+            with _import_timeout():
+                offered = _load(point)
         except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - any package's code; its error is shown
             broken[point.name] = f"{place} cannot be used: {type(error).__name__.strip('_')}: {error}"
             continue
@@ -194,7 +194,7 @@ class _TooSlow(BaseException):
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def _import_timeout() -> Iterator[None]:
     """Interrupt the body after `IMPORT_LIMIT_S`. Only the main thread can be interrupted; other threads have no limit.
 
     The import stays in this thread, because only the main thread may set signal handlers, as some packages do.
@@ -204,10 +204,10 @@ def _limited() -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise _TooSlow(f"its import takes longer than {IMPORT_LIMIT_S:g} s")
+        raise _TooSlow(f"its import takes longer than {IMPORT_TIMEOUT_S:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S)
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_TIMEOUT_S)
     try:
         yield
     finally:
@@ -222,7 +222,7 @@ def parameter_schema(offered: Pipeline[Any]) -> dict[str, Any]:
     return schema | {"$defs": components} if components else schema
 
 
-def _loaded(point: EntryPoint) -> Pipeline[Any]:
+def _load(point: EntryPoint) -> Pipeline[Any]:
     offered = point.load()
     if not isinstance(offered, Pipeline):
         raise TypeError(f"it is not a Pipeline but {type(offered).__name__}")
@@ -233,6 +233,6 @@ def _loaded(point: EntryPoint) -> Pipeline[Any]:
     return offered
 
 
-def _place(point: EntryPoint) -> str:
+def _origin(point: EntryPoint) -> str:
     package = point.dist.name if point.dist is not None else "unknown package"
     return f"package {package} (entry point {point.name} = {point.value})"

@@ -15,16 +15,16 @@ from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, 
 from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.operators.partition import Partitioner
-from runtime.operators.windows.pre_aggregation import Combiner
+from runtime.operators.windows.pre_aggregation import PreAggregator
 from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader, UsesFolders
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class PreAggregation:
     """Pre-aggregation on an edge into a window. `make` creates the pre-aggregator of each subtask."""
 
     pane_ms: int  #: length of a pane
-    make: Callable[[], Combiner]
+    create: Callable[[], PreAggregator]
     time: str = ""  #: column of event times
     size_ms: int = 0  #: length of a window
     slide_ms: int = 0  #: distance between the starts of two consecutive windows
@@ -63,7 +63,7 @@ class CompiledJob:
     operators: Mapping[OperatorId, Callable[[], Operator]]
     sinks: Mapping[OperatorId, Sink]
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
-    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by edge number
+    pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
 
     def __post_init__(self) -> None:
         """Mark operators with a committer in the graph, because a restore and its report know the graph only."""
@@ -73,30 +73,30 @@ class CompiledJob:
 
 
 @dataclass
-class Blueprint:
+class DataflowPlan:
     """Steps and edges in the order of their declaration."""
 
     steps: list[Step] = field(default_factory=list)
     edges: list[EdgeSpec] = field(default_factory=list)
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
-    foldings: dict[int, Folding] = field(default_factory=dict)
+    pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: heads of loops
 
     def connect(
-        self, edge: EdgeSpec, partitioner: Partitioner | None = None, pre_aggregation: Folding | None = None
+        self, edge: EdgeSpec, partitioner: Partitioner | None = None, pre_aggregation: PreAggregation | None = None
     ) -> None:
         if partitioner is not None:
             self.partitioners[len(self.edges)] = partitioner
         if pre_aggregation is not None:
-            self.foldings[len(self.edges)] = pre_aggregation
+            self.pre_aggregations[len(self.edges)] = pre_aggregation
         self.edges.append(edge)
 
-    def feedback_into(self, head: OperatorId) -> int:
+    def back_edge_count(self, head: OperatorId) -> int:
         """The number of back-edges into a head."""
         return sum(edge.feedback and edge.target == head for edge in self.edges)
 
-    def compiled(self, name: str, parallelism: int, max_parallelism: int) -> CompiledJob:
+    def compile(self, name: str, parallelism: int, max_parallelism: int) -> CompiledJob:
         """The job for a parallelism. Raises JobRejected, naming the operator at fault."""
         if not 0 < parallelism <= max_parallelism:
             limit = f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}"
@@ -106,7 +106,7 @@ class Blueprint:
         self._check_folders()
         specs = tuple(step.spec(parallelism) for step in self.steps)
         by_uid = {spec.uid: spec for spec in specs}
-        edges = tuple(_resolved(edge, by_uid) for edge in self.edges)
+        edges = tuple(_resolve_edge(edge, by_uid) for edge in self.edges)
         return CompiledJob(
             name=name,
             graph=JobGraph(specs, edges, max_parallelism),
@@ -114,26 +114,26 @@ class Blueprint:
             operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
             sinks=dict(self.sinks),
             partitioners=dict(self.partitioners),
-            foldings=dict(self.foldings),
+            pre_aggregations=dict(self.pre_aggregations),
         )
 
     def _check_loops(self) -> None:
         for uid in self.loops:
-            if not self.feedback_into(uid):
+            if not self.back_edge_count(uid):
                 raise JobRejected("open-loop", uid, "this loop has no back-edge: close it with close_with")
 
     def _check_event_time(self) -> None:
         """Refuse windows behind an unbounded source without watermarks: they would never fire."""
-        if not self.foldings:
+        if not self.pre_aggregations:
             return
         silent = {
             step.uid
             for step in self.steps
             if step.role is Role.SOURCE and not step.bounded and not _emits_watermarks(step.code)
         }
-        for number in self.foldings:
+        for number in self.pre_aggregations:
             window = self.edges[number].target
-            for uid in sorted(silent & self._before(window)):
+            for uid in sorted(silent & self._upstream_of(window)):
                 detail = f"its windows would never fire: the unbounded source {uid!r} has no event_time"
                 raise JobRejected("no-event-time", window, detail)
 
@@ -151,7 +151,7 @@ class Blueprint:
                     detail = f"it would write into {path}, which the source {source!r} reads: choose another folder"
                     raise JobRejected("same-folder", uid, detail)
 
-    def _before(self, uid: OperatorId) -> set[OperatorId]:
+    def _upstream_of(self, uid: OperatorId) -> set[OperatorId]:
         """The operators upstream of `uid`, and `uid`."""
         found, waiting = {uid}, [uid]
         while waiting:
@@ -169,7 +169,7 @@ def _emits_watermarks(source: Source) -> bool:
     return type(source.reader()).watermark is not SourceReader.watermark
 
 
-def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
+def _resolve_edge(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
     """The edge with its final partitioning: FORWARD between different parallelisms becomes REBALANCE."""
     if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
         return edge

@@ -25,5 +25,5 @@ class Deadline:
         return max(0.0, self._at - time.monotonic())
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         return self.remaining_s <= 0.0

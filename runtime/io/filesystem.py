@@ -71,7 +71,7 @@ class FileStore:
         inside = self._paths(prefix.rpartition("/")[0])
         return sorted(path for path in inside if path.startswith(prefix) and not _is_temporary(path))
 
-    def unfinished(self) -> Sequence[str]:
+    def leftover_files(self) -> Sequence[str]:
         return sorted(path for path in self._paths() if _is_temporary(path))
 
     def _paths(self, inside: str = "") -> Iterator[str]:

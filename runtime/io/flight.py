@@ -29,18 +29,18 @@ from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.errors import ProtocolViolation
 from runtime.io.clock import Deadline
-from runtime.io.sockets import sever, socket_address
-from runtime.io.wire import Arrival, Losses, Numbering, Opening, decode, encode, refusal
+from runtime.io.sockets import shut_down_connections, socket_address
+from runtime.io.wire import ChannelOpening, LossReporter, MessageNumbers, NumberCheck, decode, encode, refusal_reason
 from runtime.ports import ExchangeListener
 
 FLUSH_TIMEOUT_S: Final = 1.0  #: how long `close` lets ended channels deliver queued messages
 CLOSE_TIMEOUT_S: Final = 1.9  #: how long `close` may take altogether
 _SEVER_INTERVAL_S: Final = 0.02
-_CREDIT: Final = struct.Struct("<Q")  #: bytes consumed
-_OPTIONS: Final = [("grpc.enable_http_proxy", 0)]  # slots connect directly, whatever http_proxy is set to
-_BREAKS: Final = (fl.FlightError, OSError)  #: raised by reads and writes of a broken stream
-_DISCONNECTS: Final = (fl.FlightUnavailableError, fl.FlightCancelledError)
-_UNSENDABLE: Final = (pa.ArrowException, ValueError, TypeError)
+_CREDIT_FORMAT: Final = struct.Struct("<Q")  #: bytes consumed
+_CLIENT_OPTIONS: Final = [("grpc.enable_http_proxy", 0)]  # slots connect directly, whatever http_proxy is set to
+_STREAM_ERRORS: Final = (fl.FlightError, OSError)  #: raised by reads and writes of a broken stream
+_DISCONNECT_ERRORS: Final = (fl.FlightUnavailableError, fl.FlightCancelledError)
+_ENCODING_ERRORS: Final = (pa.ArrowException, ValueError, TypeError)
 
 
 class FlightExchange:
@@ -53,12 +53,12 @@ class FlightExchange:
     def __init__(
         self, slot: int, token: Token, secret: str, listener: ExchangeListener, host: str = "127.0.0.1"
     ) -> None:
-        self.repeats = 0  #: duplicate messages, which were dropped
+        self.duplicates = 0  #: duplicate messages, which were dropped
         self._slot = slot
         self._token = token
         self._secret = secret
         self._listener = listener
-        self._losses = Losses(listener)
+        self._losses = LossReporter(listener)
         self._lock = threading.Lock()
         self._closing = False
         self._peers: dict[int, str] = {}
@@ -102,15 +102,15 @@ class FlightExchange:
         stopping = threading.Thread(target=self._server.shutdown, name=f"slot-{self._slot}-shutdown", daemon=True)
         stopping.start()
         port = self._server.port
-        while stopping.is_alive() and not deadline.passed:
-            sever(lambda own, peer: own[1] == port)
+        while stopping.is_alive() and not deadline.has_passed:
+            shut_down_connections(lambda own, peer: own[1] == port)
             stopping.join(_SEVER_INTERVAL_S)
 
     def _open(self, channel: ChannelId, target_slot: int) -> "_Sender | None":
         address = self._peers.get(target_slot)
         if address is None:
             raise ProtocolViolation(f"channel {channel}: the address of slot {target_slot} is not known")
-        opening = Opening(self._token, self._secret, channel.edge, channel.source, channel.target)
+        opening = ChannelOpening(self._token, self._secret, channel.edge, channel.source, channel.target)
         with self._lock:
             if self._closing:
                 return None
@@ -127,10 +127,10 @@ class FlightExchange:
     def _admit(self, command: bytes) -> "_Receiver":
         """Authenticates the sender of a stream. The raised error is the refusal that a peer receives."""
         try:
-            opening = msgspec.msgpack.decode(command, type=Opening)
+            opening = msgspec.msgpack.decode(command, type=ChannelOpening)
         except msgspec.DecodeError as error:
             raise fl.FlightUnauthenticatedError(f"refused: {error}") from error
-        reason = refusal(self._token, self._secret, opening.token, opening.secret)
+        reason = refusal_reason(self._token, self._secret, opening.token, opening.secret)
         if reason is not None:
             raise fl.FlightUnauthenticatedError(reason)
         receiver = self._receiver(opening.channel)
@@ -154,16 +154,16 @@ class FlightExchange:
     def _receive(self, receiver: "_Receiver", reader: Any) -> str:
         """Delivers messages to the listener. Returns why the channel is lost, or "" after `EndOfPartition`."""
         for number, message in receiver.messages(reader):
-            arrival = receiver.numbering.accept(number)
-            if arrival is Arrival.GAP:
-                return receiver.numbering.gap(number)
-            if arrival is Arrival.REPEAT:
-                self.repeats += 1
+            arrival = receiver.numbering.check(number)
+            if arrival is NumberCheck.GAP:
+                return receiver.numbering.describe_gap(number)
+            if arrival is NumberCheck.REPEAT:
+                self.duplicates += 1
                 continue
-            self._listener.arrived(receiver.channel, message)
+            self._listener.on_message(receiver.channel, message)
             if isinstance(message, EndOfPartition):
                 return ""
-        return receiver.broken
+        return receiver.break_reason
 
 
 class _Server(fl.FlightServerBase):  # type: ignore[misc]
@@ -182,18 +182,18 @@ class _Receiver:
 
     def __init__(self, channel: ChannelId) -> None:
         self.channel = channel
-        self.numbering = Numbering()
-        self.broken = "the sender closed the channel before EndOfPartition"
+        self.numbering = MessageNumbers()
+        self.break_reason = "the sender closed the channel before EndOfPartition"
         self._credits: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._over = False
-        self._claim = threading.Lock()
+        self._is_over = False
+        self._claim_lock = threading.Lock()
 
     def claim(self) -> bool:
         """True for the first stream of this channel. A sender never opens a second stream."""
-        return self._claim.acquire(blocking=False)
+        return self._claim_lock.acquire(blocking=False)
 
     def grant(self, nbytes: int) -> None:
-        if not self._over:
+        if not self._is_over:
             self._credits.put(nbytes)
 
     def messages(self, reader: Any) -> Iterator[tuple[int, Message]]:
@@ -201,9 +201,9 @@ class _Receiver:
         try:
             for chunk in reader:
                 metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
-                yield decode(metadata, None if chunk.data is None else _aligned(chunk.data))
-        except (*_BREAKS, ValueError) as error:
-            self.broken = f"broken before EndOfPartition: {error}"
+                yield decode(metadata, None if chunk.data is None else _align(chunk.data))
+        except (*_STREAM_ERRORS, ValueError) as error:
+            self.break_reason = f"broken before EndOfPartition: {error}"
 
     @contextlib.contextmanager
     def returning_credits(self, writer: Any) -> Iterator[None]:
@@ -214,20 +214,20 @@ class _Receiver:
         try:
             yield
         finally:
-            self._over = True
+            self._is_over = True
             self._credits.put(None)
             thread.join()
 
     def _return_credits(self, writer: Any) -> None:
         """Queued grants are combined into a single message."""
-        with contextlib.suppress(*_BREAKS):  # the thread that reads the stream reports the break
+        with contextlib.suppress(*_STREAM_ERRORS):  # the thread that reads the stream reports the break
             while (nbytes := self._credits.get()) is not None:
                 while not self._credits.empty():
                     more = self._credits.get()
                     if more is None:
                         return
                     nbytes += more
-                writer.write_metadata(_CREDIT.pack(nbytes))
+                writer.write_metadata(_CREDIT_FORMAT.pack(nbytes))
 
 
 class _Sender:
@@ -236,7 +236,7 @@ class _Sender:
     The queue is unbounded: the caller sends records only for credit that it has.
     """
 
-    def __init__(self, opening: Opening, address: str, listener: ExchangeListener, losses: Losses) -> None:
+    def __init__(self, opening: ChannelOpening, address: str, listener: ExchangeListener, losses: LossReporter) -> None:
         self.ended = False  #: EndOfPartition was queued
         self._channel = opening.channel
         self._descriptor = fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening))
@@ -244,7 +244,7 @@ class _Sender:
         self._listener = listener
         self._losses = losses
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._over = False
+        self._is_over = False
         self._end_written = False
         self._schema: pa.Schema | None = None
         self._reader: Any = None
@@ -255,7 +255,7 @@ class _Sender:
         if self.ended:
             raise ProtocolViolation(f"channel {self._channel}: {type(message).__name__} after EndOfPartition")
         self.ended = isinstance(message, EndOfPartition)
-        if not self._over:
+        if not self._is_over:
             self._queue.put(message)
 
     def wait(self, timeout_s: float) -> None:
@@ -263,7 +263,7 @@ class _Sender:
 
     def cancel(self) -> None:
         """Cuts the stream. Safe at any moment, from any thread."""
-        self._over = True
+        self._is_over = True
         self._queue.put(None)
         if self._reader is not None:
             self._reader.cancel()
@@ -271,42 +271,42 @@ class _Sender:
     def join(self, deadline: Deadline) -> None:
         """Waits for the threads after `cancel`. A connection attempt that hangs is cut off too."""
         target = socket_address(self._address)
-        while self._thread.is_alive() and not deadline.passed:
+        while self._thread.is_alive() and not deadline.has_passed:
             if self._reader is None:
-                sever(lambda own, peer: peer == target)
+                shut_down_connections(lambda own, peer: peer == target)
             self._thread.join(_SEVER_INTERVAL_S)
 
     def _run(self) -> None:
         try:
-            with fl.connect(self._address, generic_options=_OPTIONS) as client:
+            with fl.connect(self._address, generic_options=_CLIENT_OPTIONS) as client:
                 writer, self._reader = client.do_exchange(self._descriptor)
-                if self._over:  # `cancel` came before there was a reader
+                if self._is_over:  # `cancel` came before there was a reader
                     self._reader.cancel()
                 self._exchange(writer)
-        except (*_BREAKS, pa.ArrowException) as error:
+        except (*_STREAM_ERRORS, pa.ArrowException) as error:
             self._losses.report(self._channel, f"cannot reach {self._address}: {error}")
 
     def _exchange(self, writer: Any) -> None:
-        hearing = threading.Thread(target=self._hear_credits, name=f"credits-{self._channel}", daemon=True)
+        hearing = threading.Thread(target=self._receive_credits, name=f"credits-{self._channel}", daemon=True)
         hearing.start()
         reason = "the writing thread failed"
         try:
             self._write_all(writer)
             reason = ""
-        except _UNSENDABLE as error:
+        except _ENCODING_ERRORS as error:
             reason = f"cannot be sent: {error}"
         finally:
             if reason:
                 self._losses.report(self._channel, reason)
                 self.cancel()
             hearing.join()
-            with contextlib.suppress(*_BREAKS):
+            with contextlib.suppress(*_STREAM_ERRORS):
                 writer.close()
 
     def _write_all(self, writer: Any) -> None:
         """Writes until the channel ends or breaks. The thread that reads credits reports the reason of a break."""
         number = 0
-        with contextlib.suppress(*_BREAKS):
+        with contextlib.suppress(*_STREAM_ERRORS):
             while (message := self._queue.get()) is not None:
                 self._end_written = isinstance(message, EndOfPartition)
                 self._write(writer, message, encode(number, message))
@@ -328,29 +328,29 @@ class _Sender:
             batch = batch.cast(self._schema)  # a stream has one schema
         writer.write_with_metadata(batch, metadata)
 
-    def _hear_credits(self) -> None:
+    def _receive_credits(self) -> None:
         reason = "the listener failed"
         try:
-            reason = self._hear_all()
+            reason = self._read_credits()
         finally:
             if reason:
                 self._losses.report(self._channel, reason)
-            self._over = True
+            self._is_over = True
             self._queue.put(None)  # ends the writing thread
 
-    def _hear_all(self) -> str:
+    def _read_credits(self) -> str:
         """Reads credits. Returns why the channel is lost, or "". After `EndOfPartition` a disconnect is no loss."""
         try:
             for chunk in self._reader:
-                self._listener.credited(self._channel, _CREDIT.unpack(chunk.app_metadata)[0])
-        except _DISCONNECTS as error:
+                self._listener.on_credit(self._channel, _CREDIT_FORMAT.unpack(chunk.app_metadata)[0])
+        except _DISCONNECT_ERRORS as error:
             return "" if self._end_written else f"the receiver is gone: {error}"
-        except _BREAKS as error:
+        except _STREAM_ERRORS as error:
             return str(error)
         return "" if self._end_written else "the receiver closed the channel before EndOfPartition"
 
 
-def _aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _align(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.copy_to(pa.default_cpu_memory_manager())
 
 

@@ -14,7 +14,7 @@ MAX_TRACE_CHARACTERS: Final = 8_000
 _APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone workers make
 
 
-def trace(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
     """End of the traceback as text, without local variables.
 
     With `rich` installed, an unconfigured structlog renders every local variable of every frame. In a slot these are
@@ -23,7 +23,7 @@ def trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
 
 
-def executor_number() -> str:
+def executor_id() -> str:
     """Spark's id of the executor that started this process; "" outside a standalone cluster."""
     folder = Path.cwd()
     return folder.name if _APPLICATION.match(folder.parent.name) else ""
@@ -35,7 +35,7 @@ def log_path() -> str:
     An executor of a standalone cluster copies the stderr of its Python workers into a file of its own folder.
     """
     copied = Path.cwd() / "stderr"
-    if executor_number() and copied.is_file():
+    if executor_id() and copied.is_file():
         return str(copied)
     target = Path("/proc/self/fd/2").resolve()
     return str(target) if target.is_file() else ""

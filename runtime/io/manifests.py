@@ -4,23 +4,29 @@ A checkpoint with an unreadable manifest is not a checkpoint: the error names th
 """
 
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import FILE_NAME, Keys, home_of, opened, sealed
+from runtime.core.snapshot.manifest_codec import (
+    MANIFEST_FILE,
+    SigningKeys,
+    decode_manifest,
+    encode_manifest,
+    manifest_folder,
+)
 from runtime.ports import SnapshotStore
 
 
 class _Signing:
-    keys: Keys = ()
+    keys: SigningKeys = ()
 
 
-def sign_with(keys: Keys) -> None:
+def set_signing_keys(keys: SigningKeys) -> None:
     """Sets the signing keys of this process, at its start. Without keys, manifests are neither signed nor rejected."""
     _Signing.keys = keys
 
 
 def write_manifest(store: SnapshotStore, manifest: Manifest) -> tuple[str, int]:
     """Makes the manifest durable. Returns its folder and size in bytes."""
-    folder, data = home_of(manifest), sealed(manifest, _Signing.keys)
-    store.put(f"{folder}/{FILE_NAME}", [data])
+    folder, data = manifest_folder(manifest), encode_manifest(manifest, _Signing.keys)
+    store.put(f"{folder}/{MANIFEST_FILE}", [data])
     return folder, len(data)
 
 
@@ -31,8 +37,8 @@ def read_manifest(store: SnapshotStore, folder: str) -> Manifest:
         CorruptState: missing, truncated, altered or not a manifest; the error names the file.
         JobRejected: the format is newer than this software, or the signature is not from a known key.
     """
-    path = f"{folder}/{FILE_NAME}"
-    return opened(store.get(path), path, _Signing.keys)
+    path = f"{folder}/{MANIFEST_FILE}"
+    return decode_manifest(store.get(path), path, _Signing.keys)
 
 
 def read_foreign_manifest(store: SnapshotStore, name: str) -> Manifest:
@@ -42,4 +48,4 @@ def read_foreign_manifest(store: SnapshotStore, name: str) -> Manifest:
         CorruptState: missing, truncated, altered or not a manifest; the error names the file.
         JobRejected: the format is newer than this software, or the manifest is not signed with a known key.
     """
-    return opened(store.get(FILE_NAME), f"{name}/{FILE_NAME}", _Signing.keys, signed=True)
+    return decode_manifest(store.get(MANIFEST_FILE), f"{name}/{MANIFEST_FILE}", _Signing.keys, signed=True)

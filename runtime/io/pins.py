@@ -16,9 +16,11 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.ports import SnapshotStore
 
-PIN_MS: Final = 600_000  #: validity of a pin; the clock of a reader's host may be a little off
-RENEWED_AFTER_MS: Final = 60_000
-KEPT_MS: Final = 3_600_000  #: age at which an expired pin is deleted: its reader may be about to renew it
+PIN_VALIDITY_MS: Final = 600_000  #: validity of a pin; the clock of a reader's host may be a little off
+RENEWAL_INTERVAL_MS: Final = 60_000
+EXPIRED_PIN_RETENTION_MS: Final = (
+    3_600_000  #: age at which an expired pin is deleted: its reader may be about to renew it
+)
 
 log = structlog.get_logger()
 
@@ -40,17 +42,17 @@ class PinnedCheckpoint:
     def renew(self) -> None:
         """Writes the pin, unless it was written a short while ago. Warns if the storage is not writable."""
         now = SystemClock().now_ms()
-        if now - self._written_ms < RENEWED_AFTER_MS:
+        if now - self._written_ms < RENEWAL_INTERVAL_MS:
             return
         self._written_ms = now
-        pin = Pin(folder=self.folder, until_ms=now + PIN_MS)
+        pin = Pin(folder=self.folder, until_ms=now + PIN_VALIDITY_MS)
         try:
             FileStore(self.root).put(self._name, [encode_pin(pin)])
         except EnvironmentFailure as error:
             log.warning("retention may delete the checkpoint while it is read", folder=self.folder, error=str(error))
 
 
-def pinned(store: SnapshotStore, now_ms: int) -> frozenset[str]:
+def active_pin_folders(store: SnapshotStore, now_ms: int) -> frozenset[str]:
     """Folders of checkpoints that are being read. Deletes pins that expired long ago."""
     found: dict[str, Pin | None] = {}
     for path in store.list(f"{PINS_FOLDER}/"):
@@ -58,5 +60,7 @@ def pinned(store: SnapshotStore, now_ms: int) -> frozenset[str]:
             found[path] = decode_pin(store.get(path))
         except CorruptState:
             continue  # another master has deleted it
-    store.delete([path for path, pin in found.items() if pin is not None and pin.until_ms + KEPT_MS < now_ms])
+    store.delete(
+        [path for path, pin in found.items() if pin is not None and pin.until_ms + EXPIRED_PIN_RETENTION_MS < now_ms]
+    )
     return pinned_folders(found.values(), now_ms)

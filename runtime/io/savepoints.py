@@ -7,9 +7,9 @@ read. Checksums are verified when state is read.
 
 from pathlib import PurePosixPath
 
-from runtime.core.snapshot.commit import without_committed
+from runtime.core.snapshot.commit import pending_only
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import at_home, home_of, inside
+from runtime.core.snapshot.manifest_codec import manifest_folder, relative_paths, self_contained_manifest
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_foreign_manifest, read_manifest, write_manifest
@@ -23,12 +23,12 @@ def manifest_at(store: SnapshotStore, place: str) -> Manifest:
         CorruptState: missing, truncated, altered or not a manifest; the error names the file.
         JobRejected: the format is newer than this software, or the manifest is not signed with a known key.
     """
-    if not _is_elsewhere(place):
+    if not _is_external(place):
         return read_manifest(store, place)
     return read_foreign_manifest(FileStore(place), place)
 
 
-def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
+def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     """Copies the files of the savepoint at `place` to the folder that its manifest names. Idempotent.
 
     Only `show_home` makes it a savepoint of the job: if it is rejected before, its folder name stays free.
@@ -37,10 +37,10 @@ def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
         CorruptState: a file is missing, or its length differs from the manifest.
         JobRejected: it is not a savepoint, or another savepoint has its folder.
     """
-    if not _is_elsewhere(place):
+    if not _is_external(place):
         return
-    files = inside(manifest, place)
-    if _is_at_home(store, place, manifest):
+    files = relative_paths(manifest, place)
+    if _is_imported(store, place, manifest):
         return
     away = FileStore(place)
     for segment in manifest.segments():
@@ -51,19 +51,19 @@ def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
         store.put(segment.path, [data])
 
 
-def show_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
+def publish_import(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     """Writes the manifest of a savepoint that `copy_home` has copied. Idempotent."""
-    if _is_elsewhere(place) and not _is_at_home(store, place, manifest):
+    if _is_external(place) and not _is_imported(store, place, manifest):
         write_manifest(store, manifest)
 
 
-def gather(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:
+def make_self_contained(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:
     """Copies every file outside the savepoint's folder into it. Returns the new manifest and the bytes copied.
 
     Raises:
         CorruptState: such a file is missing.
     """
-    gathered, origins = at_home(manifest)
+    gathered, origins = self_contained_manifest(manifest)
     copied_bytes = 0
     for path, origin in origins.items():
         data = store.get(origin)
@@ -72,31 +72,31 @@ def gather(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:
     return gathered, copied_bytes
 
 
-def _is_elsewhere(place: str) -> bool:
+def _is_external(place: str) -> bool:
     return PurePosixPath(place).is_absolute()
 
 
-def note_committed(store: SnapshotStore, savepoint: Manifest, later: Manifest | None = None) -> None:
+def drop_committed_output(store: SnapshotStore, savepoint: Manifest, later: Manifest | None = None) -> None:
     """Removes committed output from the stored manifest of a savepoint; see `without_committed`.
 
     A savepoint travels with its manifest, which alone shows the fate of prepared output where the output folder is
     absent.
     """
-    left = without_committed(savepoint, later)
+    left = pending_only(savepoint, later)
     if left != savepoint:
         write_manifest(store, left)
 
 
-def _is_at_home(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
+def _is_imported(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
     """Whether the job has this savepoint with all its files. More output of the job's copy may be committed.
 
     A savepoint of another installation may have the same job, number and attempt.
     """
     try:
-        found = read_manifest(store, home_of(manifest))
+        found = read_manifest(store, manifest_folder(manifest))
     except CorruptState:
         return False  # missing, or damaged: the import repairs it
-    if without_committed(found) != without_committed(manifest):
-        raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {home_of(manifest)}")
-    there = set(store.list(f"{home_of(manifest)}/"))
+    if pending_only(found) != pending_only(manifest):
+        raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {manifest_folder(manifest)}")
+    there = set(store.list(f"{manifest_folder(manifest)}/"))
     return all(segment.path in there for segment in manifest.segments())

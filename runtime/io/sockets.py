@@ -13,14 +13,14 @@ from typing import Any
 SocketAddress = tuple[str, int]
 
 
-def sever(belongs: Callable[[SocketAddress, SocketAddress], bool]) -> None:
+def shut_down_connections(belongs: Callable[[SocketAddress, SocketAddress], bool]) -> None:
     """Shuts down this process's TCP connections for which `belongs(own address, peer address)`.
 
     The descriptors stay with their owner, which sees the end of the connection and cleans up as for a lost peer.
     """
     for connection in _own_sockets():
         with contextlib.suppress(OSError):  # not connected, or gone by now
-            if belongs(_plain(connection.getsockname()), _plain(connection.getpeername())):
+            if belongs(_normalize(connection.getsockname()), _normalize(connection.getpeername())):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -39,7 +39,7 @@ def _own_sockets() -> Iterator[socket.socket]:
                     yield copy
 
 
-def _plain(address: tuple[Any, ...]) -> SocketAddress:
+def _normalize(address: tuple[Any, ...]) -> SocketAddress:
     """Host and port. gRPC uses IPv6 sockets, which show IPv4 addresses in mapped form."""
     return str(address[0]).removeprefix("::ffff:"), int(address[1])
 

@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from runtime.core.job.messages import Message, Records
 
-MEMORY_BYTES: Final = 16 * 1024 * 1024  #: well above a channel's credit window: only feedback channels spill regularly
-FILE_BYTES: Final = 64 * 1024 * 1024
+MAX_MEMORY_BYTES: Final = (
+    16 * 1024 * 1024
+)  #: well above a channel's credit window: only feedback channels spill regularly
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 class _File:
@@ -44,7 +46,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class _OnDisk:
+class _SpilledBatch:
     file: _File
     offset: int
     length: int
@@ -63,10 +65,10 @@ class Spool:
         memory_bytes: once records of this size are in memory, further records go to disk.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._limit = memory_bytes
-        self._in_memory = 0
-        self._items: deque[Message | _OnDisk] = deque()
+    def __init__(self, memory_bytes: int = MAX_MEMORY_BYTES) -> None:
+        self._max_memory_bytes = memory_bytes
+        self._memory_bytes = 0
+        self._items: deque[Message | _SpilledBatch] = deque()
         self._files: list[_File] = []
 
     def __len__(self) -> int:
@@ -77,23 +79,23 @@ class Spool:
         return sum(file.size for file in self._files)
 
     def push(self, message: Message) -> None:
-        if isinstance(message, Records) and self._in_memory >= self._limit:
-            self._items.append(self._written(message))
+        if isinstance(message, Records) and self._memory_bytes >= self._max_memory_bytes:
+            self._items.append(self._spill(message))
             return
-        self._in_memory += _weight(message)
+        self._memory_bytes += _record_bytes(message)
         self._items.append(message)
 
     def peek(self) -> Message:
         """The next message. Raises IndexError if there is none."""
         first = self._items[0]
-        if isinstance(first, _OnDisk):
-            first = self._items[0] = self._loaded(first)
+        if isinstance(first, _SpilledBatch):
+            first = self._items[0] = self._load(first)
         return first
 
     def pop(self) -> Message:
         message = self.peek()
         self._items.popleft()
-        self._in_memory -= _weight(message)
+        self._memory_bytes -= _record_bytes(message)
         return message
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -106,19 +108,19 @@ class Spool:
             file.close()
         self._files.clear()
 
-    def _written(self, records: Records) -> _OnDisk:
+    def _spill(self, records: Records) -> _SpilledBatch:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, records.payload.schema) as writer:
             writer.write_batch(records.payload)
         data = sink.getvalue()
-        if not self._files or self._files[-1].size >= FILE_BYTES:
+        if not self._files or self._files[-1].size >= MAX_FILE_BYTES:
             self._files.append(_File())
         file = self._files[-1]
-        return _OnDisk(file, file.append(data), data.size, records.rows, records.nbytes)
+        return _SpilledBatch(file, file.append(data), data.size, records.rows, records.nbytes)
 
-    def _loaded(self, item: _OnDisk) -> Records:
+    def _load(self, item: _SpilledBatch) -> Records:
         records = item.load()
-        self._in_memory += records.nbytes
+        self._memory_bytes += records.nbytes
         item.file.unread -= 1
         if item.file.unread == 0:
             self._files.remove(item.file)
@@ -126,12 +128,12 @@ class Spool:
         return records
 
 
-def _weight(message: Message) -> int:
+def _record_bytes(message: Message) -> int:
     return message.nbytes if isinstance(message, Records) else 0
 
 
-def _batches(items: tuple[Message | _OnDisk, ...]) -> Iterator[pa.RecordBatch]:
+def _batches(items: tuple[Message | _SpilledBatch, ...]) -> Iterator[pa.RecordBatch]:
     for item in items:
-        records = item.load() if isinstance(item, _OnDisk) else item
+        records = item.load() if isinstance(item, _SpilledBatch) else item
         if isinstance(records, Records):  # pragma: no branch  (a log holds records only)
             yield records.payload

@@ -19,8 +19,8 @@ from runtime.core.job.messages import (
     EndOfPartition,
     Idle,
     Message,
-    Probe,
     Records,
+    TerminationMarker,
     Watermark,
 )
 from runtime.ports import ExchangeListener
@@ -28,7 +28,7 @@ from runtime.ports import ExchangeListener
 # ---------------------------------------------------------------- authentication
 
 
-class Opening(msgspec.Struct, frozen=True, array_like=True):
+class ChannelOpening(msgspec.Struct, frozen=True, array_like=True):
     """First message of a sender on a channel."""
 
     token: int
@@ -42,7 +42,7 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
         return ChannelId(self.edge, self.source, self.target)
 
 
-def refusal(token: Token, secret: str, shown_token: int, shown_secret: str) -> str | None:
+def refusal_reason(token: Token, secret: str, shown_token: int, shown_secret: str) -> str | None:
     """Why a peer with these credentials may not connect to the attempt `token`; None if it may."""
     if not hmac.compare_digest(secret.encode(), shown_secret.encode()):
         return "refused: wrong secret"
@@ -55,7 +55,7 @@ def refusal(token: Token, secret: str, shown_token: int, shown_secret: str) -> s
 # ---------------------------------------------------------------- numbers
 
 
-class Arrival(Enum):
+class NumberCheck(Enum):
     """Meaning of a message's number to the receiver."""
 
     NEXT = auto()
@@ -63,39 +63,39 @@ class Arrival(Enum):
     GAP = auto()
 
 
-class Numbering:
+class MessageNumbers:
     """Receiver's position in a channel: the number that is expected next."""
 
     def __init__(self) -> None:
         self.expected = 0
 
-    def accept(self, number: int) -> Arrival:
+    def check(self, number: int) -> NumberCheck:
         if number < self.expected:
-            return Arrival.REPEAT
+            return NumberCheck.REPEAT
         if number > self.expected:
-            return Arrival.GAP
+            return NumberCheck.GAP
         self.expected += 1
-        return Arrival.NEXT
+        return NumberCheck.NEXT
 
-    def gap(self, number: int) -> str:
+    def describe_gap(self, number: int) -> str:
         return f"message {self.expected} is missing: {number} came instead"
 
 
 # ---------------------------------------------------------------- bytes
 
-_HEAD: Final = struct.Struct("<QB")  #: number of the message, index into _KINDS
+_HEADER: Final = struct.Struct("<QB")  #: number of the message, index into _KINDS
 #: The index is the wire format: only ever append.
-_KINDS: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition, Probe)
-_INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_KINDS) if kind is not None}
-_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _KINDS if kind is not None)
-_RECORDS: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch travels separately
+_MESSAGE_TYPES: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition, TerminationMarker)
+_TYPE_INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_MESSAGE_TYPES) if kind is not None}
+_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _MESSAGE_TYPES if kind is not None)
+_RECORDS_HEADER: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch travels separately
 
 
 def encode(number: int, message: Message) -> bytes:
     """The bytes of a message, without the batch of a `Records`."""
     if isinstance(message, Records):
-        return _RECORDS.pack(number, 0, message.rows, message.nbytes)
-    return _HEAD.pack(number, _INDEX[type(message)]) + msgspec.msgpack.encode(message)
+        return _RECORDS_HEADER.pack(number, 0, message.rows, message.nbytes)
+    return _HEADER.pack(number, _TYPE_INDEX[type(message)]) + msgspec.msgpack.encode(message)
 
 
 def decode(data: bytes, payload: Any) -> tuple[int, Message]:
@@ -105,13 +105,13 @@ def decode(data: bytes, payload: Any) -> tuple[int, Message]:
         ValueError: the bytes are not a message.
     """
     try:
-        number, kind = _HEAD.unpack_from(data)
+        number, kind = _HEADER.unpack_from(data)
         if kind == 0:
             if payload is None:
                 raise ValueError("records without a batch")
-            _, _, rows, nbytes = _RECORDS.unpack(data)
+            _, _, rows, nbytes = _RECORDS_HEADER.unpack(data)
             return number, Records(payload, rows, nbytes)
-        message: Message = _DECODERS[kind - 1].decode(data[_HEAD.size :])
+        message: Message = _DECODERS[kind - 1].decode(data[_HEADER.size :])
     except (struct.error, IndexError, msgspec.DecodeError) as error:
         raise ValueError(f"unreadable message: {error}") from error
     return number, message
@@ -120,22 +120,22 @@ def decode(data: bytes, payload: Any) -> tuple[int, Message]:
 # ---------------------------------------------------------------- losses
 
 
-class Losses:
+class LossReporter:
     """Reports each lost channel to a listener once, and no channel after `silence`."""
 
     def __init__(self, listener: ExchangeListener) -> None:
         self._listener = listener
         self._lock = threading.Lock()
-        self._told: set[ChannelId] = set()
-        self._silent = False
+        self._reported: set[ChannelId] = set()
+        self._is_silenced = False
 
     def report(self, channel: ChannelId, reason: str) -> None:
         with self._lock:
-            if self._silent or channel in self._told:
+            if self._is_silenced or channel in self._reported:
                 return
-            self._told.add(channel)
-        self._listener.lost(channel, reason)
+            self._reported.add(channel)
+        self._listener.on_lost(channel, reason)
 
     def silence(self) -> None:
         with self._lock:
-            self._silent = True
+            self._is_silenced = True

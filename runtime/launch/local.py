@@ -15,28 +15,28 @@ import structlog
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import numbers_of
+from runtime.core.snapshot.manifest import parse_folder
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import WeirError
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.logs import trace
+from runtime.io.logs import traceback_text
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
-from runtime.launch.slot_pool import Assignment, Stage, StandingLauncher, stand_ready
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.launch.slot_pool import SlotPool, SlotPoolLauncher, StartSlot, serve_slots
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from runtime.operators.arguments import check_folder
 from runtime.ports import Exchange, ExchangeListener
 from runtime.slot.slot import SlotConfig, run_slot
 
-STOP_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 10.0
 
 log = structlog.get_logger()
 
 
-class LocalLauncher(StandingLauncher):
+class LocalLauncher(SlotPoolLauncher):
     """Implements `terms.Launcher` with threads."""
 
     def __init__(self) -> None:
@@ -45,48 +45,48 @@ class LocalLauncher(StandingLauncher):
         self._threads: list[threading.Thread] = []
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return True
 
     @property
     def host(self) -> str:
         return "127.0.0.1"
 
-    def _start(self, stage: Stage, job: CompiledJob) -> None:
+    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self._threads = [
-            threading.Thread(target=self._place, args=(stage, index, job), name=f"slot-{index}", daemon=True)
+            threading.Thread(target=self._run_member, args=(stage, index, job), name=f"slot-{index}", daemon=True)
             for index in range(job.graph.parallelism)
         ]
         stage.on_start()
         for thread in self._threads:
             thread.start()
-        threading.Thread(target=_watch, args=(stage, self._threads), name="slots-ended", daemon=True).start()
+        threading.Thread(target=_watch_threads, args=(stage, self._threads), name="slots-ended", daemon=True).start()
 
-    def _end(self) -> None:
+    def _end_members(self) -> None:
         for thread in self._threads:
-            thread.join(STOP_S)
+            thread.join(STOP_TIMEOUT_S)
 
-    def _place(self, stage: Stage, index: int, job: CompiledJob) -> None:
-        def run(given: Assignment) -> None:
+    def _run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
+        def run(given: StartSlot) -> None:
             config = SlotConfig(
                 index=index, token=Token(given.token), secret=given.secret, master=given.master, job=job
             )
             run_slot(config, self._exchange, FileStore)
 
         try:
-            stand_ready(stage.stand, index, run)
+            serve_slots(stage.address, index, run)
         except Exception as error:
-            log.error("a pool member failed", slot=index, traceback=trace(error))
-            stage.lost(index, repr(error))
+            log.error("a pool member failed", slot=index, traceback=traceback_text(error))
+            stage.on_lost(index, repr(error))
 
     def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         return MemoryExchange(self._hub, slot, token, listener, secret)
 
 
-def _watch(stage: Stage, threads: list[threading.Thread]) -> None:
+def _watch_threads(stage: SlotPool, threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join()
-    stage.over(None)
+    stage.on_end(None)
 
 
 def run_local(
@@ -95,9 +95,9 @@ def run_local(
     parallelism: int = 1,
     storage: str,
     settings: CoordinatorSettings | None = None,
-    records: MemoryRecords | None = None,
+    records: MemoryRunStore | None = None,
     restart: RestartStrategy | None = None,
-) -> MemoryRecords:
+) -> MemoryRunStore:
     """Runs a job to its end in this process. Returns its records.
 
     Each call is a new run from empty state, unless `records` name a checkpoint to restore. `storage` and the folders of
@@ -110,10 +110,10 @@ def run_local(
         WeirError: the job failed, and the restart strategy gave up.
     """
     # Above every token of earlier runs, whose output the sinks' folders may hold.
-    records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
+    records = records or MemoryRunStore(token=Token(SystemClock().now_ms()))
     master = local_master(flow.compile(parallelism), storage, records, settings, restart)
     done = master.run()
-    if done is not Exit.DONE or records.failure is not None:
+    if done is not MasterExitCode.DONE or records.failure is not None:
         raise WeirError(str(records.failure["message"]) if records.failure else f"the job ended as {done.name}")
     return records
 
@@ -121,7 +121,7 @@ def run_local(
 def local_master(
     job: CompiledJob,
     storage: str,
-    records: MemoryRecords,
+    records: MemoryRunStore,
     settings: CoordinatorSettings | None = None,
     restart: RestartStrategy | None = None,
 ) -> JobMaster:
@@ -132,7 +132,7 @@ def local_master(
     check_folder("run_local", "storage", storage)
     root = Path(storage).absolute()
     store = FileStore(str(root))
-    records.reserve_above(*newest_in(store, records.restore_from))
+    records.reserve_ids_above(*newest_ids(store, records.restore_from))
     config = MasterConfig(
         job_id=job.name,
         token=records.token,
@@ -144,9 +144,9 @@ def local_master(
     return JobMaster(config, records, store, LocalLauncher(), SystemClock())
 
 
-def newest_in(store: FileStore, restored: str | None) -> tuple[int, int]:
+def newest_ids(store: FileStore, restored: str | None) -> tuple[int, int]:
     """Highest checkpoint id and token in the storage and in the savepoint to restore."""
-    named = [numbers_of(path.split("/", 1)[0]) for path in store.list("")]
+    named = [parse_folder(path.split("/", 1)[0]) for path in store.list("")]
     if restored is not None:
         manifest = manifest_at(store, restored)
         named.append((manifest.checkpoint, manifest.token))

@@ -22,36 +22,38 @@ import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.core.job.ids import Token
-from runtime.data_roots import VARIABLE as DATA_ROOTS
+from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres.store import OperationsListener, PostgresRecords, RunRow
+from runtime.io.postgres.store import OperationsListener, PostgresRunStore, RunRow
 from runtime.launch.event_log import event_log_settings
-from runtime.launch.slot_pool import Stage, Stand, StandingLauncher
+from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
-from runtime.master.master_process import job_of, records_of, serve, settings_of, show_life, stream_root
-from runtime.master.undelivered import check_delivered
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.master_process import compile_job, records_of, run_master, settings_of, stream_root, touch_heartbeat
+from runtime.master.undelivered import reject_undelivered_epochs
 from runtime.slot.slot import SlotConfig, run_slot
 
 if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener
 
-STOP_S: Final = 15.0
-POLL_S: Final = 0.5  #: between polls of the cluster's slots
+STOP_TIMEOUT_S: Final = 15.0
+POLL_INTERVAL_S: Final = 0.5  #: between polls of the cluster's slots
 SPARE_SLOTS: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
 LOOPBACK: Final = "127.0.0.1"
-_GIST_CHARACTERS: Final = 500  #: kept of each end of an error text
+_MAX_SUMMARY_HALF_CHARACTERS: Final = 500  #: kept of each end of an error text
 #: Error lines without information: blank, Py4J's prefix, traceback marks and locations, lists of folders.
-_NOISE: Final = re.compile(r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$")
+_NOISE_LINE: Final = re.compile(
+    r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$"
+)
 
 log = structlog.get_logger()
 
 
-class SparkLauncher(StandingLauncher):
+class SparkLauncher(SlotPoolLauncher):
     """Implements `terms.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
 
     def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
@@ -63,7 +65,7 @@ class SparkLauncher(StandingLauncher):
         self._thread: threading.Thread | None = None
         self._group = ""
         self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
-        self._leaving = threading.Event()
+        self._dismissed = threading.Event()
         self._submitted = False
 
     @property
@@ -74,24 +76,24 @@ class SparkLauncher(StandingLauncher):
     def host(self) -> str:
         if not self._spark_master or self._spark_master.startswith("local"):
             return LOOPBACK
-        return os.environ.get("SPARK_LOCAL_IP") or self._towards_master()
+        return os.environ.get("SPARK_LOCAL_IP") or self._address_towards_master()
 
     @property
     def ui_address(self) -> str:
         return str(self._context.uiWebUrl or "") if self._context is not None else ""
 
-    def _towards_master(self) -> str:
+    def _address_towards_master(self) -> str:
         url = urlsplit(self._spark_master.split(",")[0])
         if url.scheme != "spark" or url.hostname is None:
             problem = f"{self._spark_master!r} does not reveal this machine's address for slots: set SPARK_LOCAL_IP"
             raise JobRejected("bad-environment", "SPARK_MASTER", problem)
         try:
-            return _own_address(url.hostname)
+            return _local_address(url.hostname)
         except OSError as error:  # a name server's outage is temporary
             raise EnvironmentFailure(f"SPARK_MASTER: no route to {self._spark_master!r}: {error}") from error
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the context, once created, still gets executors.
 
         A killed JVM cannot be restarted in this process. A standalone master that restarted does not know the
@@ -99,7 +101,7 @@ class SparkLauncher(StandingLauncher):
         """
         if self._context is None:
             return True
-        if self._standalone is not None and self._standalone.has_forgotten_us:
+        if self._standalone is not None and self._standalone.has_forgotten_application:
             return False
         try:
             return not self._context._jsc.sc().isStopped()
@@ -111,9 +113,9 @@ class SparkLauncher(StandingLauncher):
 
         def warm() -> None:
             try:
-                self._open(slots)
+                self._open_context(slots)
             except Exception as error:
-                log.warning("no Spark context yet", error=gist(error))
+                log.warning("no Spark context yet", error=summarize_error(error))
 
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
@@ -121,42 +123,44 @@ class SparkLauncher(StandingLauncher):
         if self._context is not None:
             self._context.stop()
 
-    def _start(self, stage: Stage, job: CompiledJob) -> None:
-        self._group = f"{self._name}-{stage.stand.token}"
-        self._leaving, self._submitted = threading.Event(), False
-        arguments = (stage, job, self._group, self._leaving)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="stage", daemon=True)
+    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+        self._group = f"{self._name}-{stage.address.token}"
+        self._dismissed, self._submitted = threading.Event(), False
+        arguments = (stage, job, self._group, self._dismissed)
+        self._thread = threading.Thread(target=self._run_pool, args=arguments, name="stage", daemon=True)
         self._thread.start()
 
-    def _end(self) -> None:
+    def _end_members(self) -> None:
         """Cancels the stage. Spark kills Python workers that do not exit by themselves, even stopped processes."""
         if self._thread is None:
             return
-        self._leaving.set()
+        self._dismissed.set()
         self._thread.join(1.0)  # dismissed members exit by themselves
         if self._thread.is_alive() and self._context is not None:
             self._context.cancelJobGroup(self._group)
-            self._thread.join(STOP_S)
+            self._thread.join(STOP_TIMEOUT_S)
             if self._thread.is_alive():
                 log.error("a Spark stage does not end and keeps its tasks", group=self._group)
 
-    def _run(self, stage: Stage, job: CompiledJob, group: str, leaving: threading.Event) -> None:
+    def _run_pool(self, stage: SlotPool, job: CompiledJob, group: str, leaving: threading.Event) -> None:
         slots = job.graph.parallelism
         try:
-            context = self._open_when_reachable(stage, slots, leaving)
-            member = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+            context = self._open_context_when_reachable(stage, slots, leaving)
+            member = _member_function(stage.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
             while context is not None and self._await_slots(context, stage, slots, leaving):
-                context.setJobGroup(group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True)
+                context.setJobGroup(
+                    group, f"{self._name}, from attempt {stage.address.token} on", interruptOnCancel=True
+                )
                 if self._run_stage(context, stage, slots, member, leaving):
                     break
-            stage.over(None)
+            stage.on_end(None)
         except Exception as error:
-            stage.over(gist(error), slots_lost=_EXECUTOR_LOST in str(error))
+            stage.on_end(summarize_error(error), slots_lost=_EXECUTOR_LOST_MARK in str(error))
 
     def _run_stage(
         self,
         context: SparkContext,
-        stage: Stage,
+        stage: SlotPool,
         slots: int,
         member: Callable[[Iterable[int]], Iterable[int]],
         leaving: threading.Event,
@@ -169,56 +173,58 @@ class SparkLauncher(StandingLauncher):
             context.parallelize(range(slots), slots).barrier().mapPartitions(member).collect()
             return True
         except Exception as error:
-            if _TOO_FEW_SLOTS not in str(error) or leaving.is_set():
+            if _TOO_FEW_SLOTS_CODE not in str(error) or leaving.is_set():
                 raise
             return False
         finally:
             over.set()
 
-    def _watch_start(self, context: SparkContext, stage: Stage, slots: int, over: threading.Event) -> None:
+    def _watch_start(self, context: SparkContext, stage: SlotPool, slots: int, over: threading.Event) -> None:
         """Reports a shortage until the tasks run. A barrier stage starts its tasks together, once each has a slot."""
-        while not over.wait(POLL_S):
+        while not over.wait(POLL_INTERVAL_S):
             try:
-                if self._runs_tasks(context):
+                if self._is_running_tasks(context):
                     stage.on_start()
                     return
-                stage.on_shortage(self._slots_of(context), "Spark has not started the tasks yet")
+                stage.on_shortage(self._slot_count(context), "Spark has not started the tasks yet")
             except Exception as error:
-                log.debug("progress of the stage is unknown", error=gist(error))
+                log.debug("progress of the stage is unknown", error=summarize_error(error))
 
-    def _runs_tasks(self, context: SparkContext) -> bool:
+    def _is_running_tasks(self, context: SparkContext) -> bool:
         tracker = context.statusTracker()
         jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group))
         stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
         return any(found is not None and found.numActiveTasks > 0 for found in stages)
 
-    def _open_when_reachable(self, stage: Stage, slots: int, leaving: threading.Event) -> SparkContext | None:
+    def _open_context_when_reachable(
+        self, stage: SlotPool, slots: int, leaving: threading.Event
+    ) -> SparkContext | None:
         """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
         while self._standalone is not None and self._context is None and not self._standalone.is_reachable:
             stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
-            if leaving.wait(POLL_S):
+            if leaving.wait(POLL_INTERVAL_S):
                 return None
-        return self._open(slots)
+        return self._open_context(slots)
 
-    def _await_slots(self, context: SparkContext, stage: Stage, slots: int, leaving: threading.Event) -> bool:
+    def _await_slots(self, context: SparkContext, stage: SlotPool, slots: int, leaving: threading.Event) -> bool:
         """Blocks until the cluster has a slot for each subtask. False: they are no longer wanted."""
         while not leaving.is_set():
-            there = self._slots_of(context)
+            there = self._slot_count(context)
             if there >= slots:
                 return True
             if self._spark_master.startswith("local[") or not self._spark_master:
                 raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
             stage.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
-            leaving.wait(POLL_S)
+            leaving.wait(POLL_INTERVAL_S)
         return False
 
     @staticmethod
-    def _slots_of(context: SparkContext) -> int:
+    def _slot_count(context: SparkContext) -> int:
         """Tasks that this application's executors run at once, counted as in Spark's own check of barrier stages."""
         spark = context._jsc.sc()
         return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
-    def _open(self, slots: int) -> SparkContext:
+    def _open_context(self, slots: int) -> SparkContext:
         """Creates a context of its own: an existing context has other settings, and may have too few slots."""
         with self._opening:
             if self._context is None:
@@ -269,8 +275,10 @@ def _addresses(host: str) -> dict[str, str]:
     return {"spark.driver.host": host, "spark.driver.bindAddress": host}
 
 
-_EXECUTOR_LOST: Final = "ExecutorLostFailure"
-_TOO_FEW_SLOTS: Final = "SPARK-24819"  #: Spark's error code for a barrier stage that needs more slots than there are
+_EXECUTOR_LOST_MARK: Final = "ExecutorLostFailure"
+_TOO_FEW_SLOTS_CODE: Final = (
+    "SPARK-24819"  #: Spark's error code for a barrier stage that needs more slots than there are
+)
 #: On a cluster, unless the administrator has set them. Spark counts the slots of a silent host until its executors have
 #: missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
 _CLUSTER_SETTINGS: Final = {
@@ -313,14 +321,14 @@ def is_local(master: str) -> bool:
     return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 
-def _own_address(peer: str) -> str:
+def _local_address(peer: str) -> str:
     """Address of this machine on the route to `peer`. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         return str(probe.getsockname()[0])
 
 
-def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
+def _member_function(stand: SlotPoolAddress, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
     """Function that runs in each task. It captures plain values only; modules for executors are imported inside.
 
     Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
@@ -331,14 +339,14 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
         from pyspark import cloudpickle
 
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
-        from runtime.launch.slot_pool import Assignment, stand_ready
+        from runtime.launch.slot_pool import StartSlot, serve_slots
         from runtime.slot import gc_tuning
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
-            own = _own_address(stand.master.rsplit(":", 1)[0])
+            own = _local_address(stand.master.rsplit(":", 1)[0])
             return FlightExchange(slot, token, secret, listener, host=own)
 
-        def run(given: Assignment) -> None:
+        def run(given: StartSlot) -> None:
             config = SlotConfig(
                 index=index,
                 token=Token(given.token),
@@ -347,41 +355,41 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
                 job=cloudpickle.loads(job),
                 has_own_process=True,
             )
-            gc_tuning.settle()
+            gc_tuning.freeze_heap()
             run_slot(config, exchange, FileStore)
 
         logs.configure()
-        stand_ready(stand, index, run)
+        serve_slots(stand, index, run)
         yield index
 
     return member
 
 
-def gist(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Beginning (the failed step) and end (the cause) of a Spark error, which has pages, without Java frames."""
     kept = []
     for line in str(error).splitlines():
         if line.startswith("\tat "):
             break
-        if not _NOISE.match(line):
+        if not _NOISE_LINE.match(line):
             kept.append(line.strip().removeprefix(": "))
     text = " ".join(kept)
-    if len(text) > 2 * _GIST_CHARACTERS:
-        text = f"{text[:_GIST_CHARACTERS]} ... {text[-_GIST_CHARACTERS:]}"
+    if len(text) > 2 * _MAX_SUMMARY_HALF_CHARACTERS:
+        text = f"{text[:_MAX_SUMMARY_HALF_CHARACTERS]} ... {text[-_MAX_SUMMARY_HALF_CHARACTERS:]}"
     return text or type(error).__name__
 
 
 # ---------------------------------------------------------------- the process
 
 
-def _master(
+def _create_master(
     row: RunRow, run: int, token: Token, launcher: SparkLauncher, url: str
-) -> tuple[JobMaster, PostgresRecords]:
+) -> tuple[JobMaster, PostgresRunStore]:
     """Compiles the run's version and creates its job master. Raises JobRejected."""
     settings = settings_of(row)
-    job = job_of(row)
+    job = compile_job(row)
     if not row.allow_unmapped:
-        check_delivered(stream_root(row), job.sinks)
+        reject_undelivered_epochs(stream_root(row), job.sinks)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
     records = records_of(row, run, token, url)
     config = MasterConfig(
@@ -394,21 +402,21 @@ def _master(
         restart=settings.restart,
         heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
         slots=settings.slots,
-        had_slots=row.has_checkpoint,
+        has_had_slots=row.has_checkpoint,
         retained_checkpoints=settings.retained_checkpoints,
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
         allow_unmapped=row.allow_unmapped,
         slot_memory_bytes=settings.slot_memory_bytes,
     )
-    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), show_life)
+    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), touch_heartbeat)
     return master, records
 
 
-def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
+def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
     name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
     launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
     launcher.warm_up(row.parallelism)
-    master, records = _master(row, run, token, launcher, url)
+    master, records = _create_master(row, run, token, launcher, url)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
     listener = OperationsListener(url, run, master.poke)
     try:
@@ -420,4 +428,4 @@ def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
 
 
 if __name__ == "__main__":
-    sys.exit(serve("runtime.launch.spark", _run))
+    sys.exit(run_master("runtime.launch.spark", _run))

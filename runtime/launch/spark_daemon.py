@@ -15,5 +15,5 @@ import runtime.io.filesystem  # noqa: F401
 from runtime.slot import malloc
 
 if __name__ == "__main__":
-    malloc.keep()
+    malloc.keep_freed_memory()
     manager()

@@ -17,9 +17,9 @@ import msgspec
 import structlog
 from pyspark import SparkContext
 
-ASK_S: Final = 5  #: timeout of an RPC or a page
-CONNECT_S: Final = 2.0
-FORGOTTEN_AFTER: Final = 3  #: consecutive answers without this application
+ASK_TIMEOUT_S: Final = 5  #: timeout of an RPC or a page
+CONNECT_TIMEOUT_S: Final = 2.0
+MAX_UNKNOWN_ANSWERS: Final = 3  #: consecutive answers without this application
 
 log = structlog.get_logger()
 
@@ -57,17 +57,17 @@ class StandaloneMaster:
 
     def __init__(self, url: str) -> None:
         self._addresses = _addresses(url)
-        self._unknown = 0
+        self._unknown_answers = 0
 
     @property
     def is_reachable(self) -> bool:
         """Whether a master listens. Blocks for seconds at most."""
-        return any(map(_listens, self._addresses))
+        return any(map(_is_listening, self._addresses))
 
     @property
-    def has_forgotten_us(self) -> bool:
+    def has_forgotten_application(self) -> bool:
         """Whether `FORGOTTEN_AFTER` consecutive answers of the master lacked this application."""
-        return self._unknown >= FORGOTTEN_AFTER
+        return self._unknown_answers >= MAX_UNKNOWN_ANSWERS
 
     def shortage(self, context: SparkContext) -> str:
         """Why there are too few slots, as text; "" if unknown."""
@@ -75,7 +75,7 @@ class StandaloneMaster:
         if state is None:
             return "the Spark master does not answer"
         own, applications = context.applicationId, {each.id(): each.desc().name() for each in state.activeApps()}
-        self._unknown = 0 if own in applications else self._unknown + 1
+        self._unknown_answers = 0 if own in applications else self._unknown_answers + 1
         try:
             page = _read_page(state.host(), _web_port(context, state.host(), state.port()))
         except Exception as error:
@@ -83,12 +83,12 @@ class StandaloneMaster:
             others = sorted(name for number, name in applications.items() if number != own)
             return f"other applications: {', '.join(others)}" if others else ""
         others = [Holder(each.name, each.cores) for each in page.activeapps if each.id != own]
-        return describe(page.cores, page.aliveworkers, others)
+        return describe_cluster(page.cores, page.aliveworkers, others)
 
     def _state(self, context: SparkContext) -> Any:
         """State of the leading master, or None."""
         for host, port in self._addresses:
-            if not _listens((host, port)):
+            if not _is_listening((host, port)):
                 continue
             try:
                 state = _master_state(context, host, port)
@@ -100,7 +100,7 @@ class StandaloneMaster:
         return None
 
 
-def describe(cores: int, workers: int, others: list[Holder]) -> str:
+def describe_cluster(cores: int, workers: int, others: list[Holder]) -> str:
     """Cores of a cluster and their holders, as text."""
     hosts = "1 worker" if workers == 1 else f"{workers} workers"
     has = f"the cluster has {cores} cores on {hosts}"
@@ -110,29 +110,29 @@ def describe(cores: int, workers: int, others: list[Holder]) -> str:
 
 def _master_state(context: SparkContext, host: str, port: int) -> Any:
     messages = "org.apache.spark.deploy.DeployMessages"
-    return _ask(context, (host, port), f"{messages}$RequestMasterState", f"{messages}$MasterStateResponse")
+    return _request(context, (host, port), f"{messages}$RequestMasterState", f"{messages}$MasterStateResponse")
 
 
 def _web_port(context: SparkContext, host: str, port: int) -> int:
     messages = "org.apache.spark.deploy.master.MasterMessages"
-    answer = _ask(context, (host, port), f"{messages}$BoundPortsRequest", f"{messages}$BoundPortsResponse")
+    answer = _request(context, (host, port), f"{messages}$BoundPortsRequest", f"{messages}$BoundPortsResponse")
     return int(answer.webUIPort())
 
 
-def _ask(context: SparkContext, address: tuple[str, int], request: str, response: str) -> Any:
+def _request(context: SparkContext, address: tuple[str, int], request: str, response: str) -> Any:
     """Sends the Scala object `request` to the master. Returns its answer, of the class `response`."""
     jvm: Any = context._jvm
     message = jvm.java.lang.Class.forName(f"{request}$").getField("MODULE$").get(None)
     kind = jvm.java.lang.Class.forName(response)
     tag = jvm.java.lang.Class.forName("scala.reflect.ClassTag$").getField("MODULE$").get(None).apply(kind)
-    patience = jvm.scala.concurrent.duration.FiniteDuration(ASK_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    patience = jvm.scala.concurrent.duration.FiniteDuration(ASK_TIMEOUT_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
     rpc = context._jsc.sc().schedulerBackend().rpcEnv()  # SparkEnv needs classes that PySpark's jars lack
     master = rpc.setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(*address), "Master")
     return master.askSync(message, jvm.org.apache.spark.rpc.RpcTimeout(patience, "weir.master.ask"), tag)
 
 
 def _read_page(host: str, port: int) -> MasterPage:
-    connection = HTTPConnection(host, port, timeout=ASK_S)
+    connection = HTTPConnection(host, port, timeout=ASK_TIMEOUT_S)
     try:
         connection.request("GET", "/json/")
         answer = connection.getresponse()
@@ -148,9 +148,9 @@ def _addresses(url: str) -> list[tuple[str, int]]:
     return [(each.hostname, each.port or 7077) for each in found if each.hostname]
 
 
-def _listens(address: tuple[str, int]) -> bool:
+def _is_listening(address: tuple[str, int]) -> bool:
     try:
-        with socket.create_connection(address, timeout=CONNECT_S):
+        with socket.create_connection(address, timeout=CONNECT_TIMEOUT_S):
             return True
     except OSError:
         return False

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from runtime.core.job.ids import OperatorId, Token
-from runtime.core.snapshot.commit import owed, permit_for_recorded
+from runtime.core.snapshot.commit import pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import JobRejected
 from runtime.ports import Sink, SinkCommitter
@@ -23,8 +23,8 @@ class EpochCommits:
             EnvironmentFailure: a target failed. Earlier sinks have committed.
             JobRejected: a sink refuses permanently; the error names it.
         """
-        permit = permit_for_recorded(manifest, self._token)
-        for uid, committables in owed(manifest).items():
+        permit = permit_for_manifest(manifest, self._token)
+        for uid, committables in pending_committables(manifest).items():
             if uid not in self._committers:
                 self._committers[uid] = self._sinks[uid].committer()
             try:

@@ -7,16 +7,23 @@ from runtime.core.restore.mapping import has_state
 from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
-from runtime.io.savepoints import gather
+from runtime.io.savepoints import make_self_contained
 from runtime.ports import SnapshotStore
-from runtime.run_store import Completed, RunRecords
+from runtime.run_store import CompletedCheckpoint, RunStore
 
 Timings = tuple[tuple[SubtaskId, SnapshotTimings], ...]
 
-_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: in order; their sum is the duration of a subtask
+_CHECKPOINT_PHASES: Final = (
+    "start_delay",
+    "alignment",
+    "sync",
+    "async",
+)  #: in order; their sum is the duration of a subtask
 
 
-def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timings: Timings, at: int) -> bool | str:
+def finalize_checkpoint(
+    store: SnapshotStore, records: RunStore, manifest: Manifest, timings: Timings, at: int
+) -> bool | str:
     """Completes a checkpoint. Returns True if recorded, False if superseded, or why the manifest was not written.
 
     Raises:
@@ -25,11 +32,11 @@ def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timi
     copied_bytes = 0
     try:
         if manifest.kind.is_savepoint:
-            manifest, copied_bytes = gather(store, manifest)
+            manifest, copied_bytes = make_self_contained(store, manifest)
         folder, nbytes = write_manifest(store, manifest)
     except (OSError, EnvironmentFailure) as error:
         return f"{type(error).__name__}: {error}"
-    record = Completed(
+    record = CompletedCheckpoint(
         manifest=manifest,
         folder=folder,
         size_bytes=nbytes + sum(segment.nbytes for segment in manifest.segments()),
@@ -37,7 +44,7 @@ def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timi
         at=at,
         operators=_summary(manifest, timings),
     )
-    return records.record_completed(record)
+    return records.record_checkpoint(record)
 
 
 def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
@@ -45,8 +52,13 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
     rows = []
     for uid, operator in manifest.operators.items():
         own = {subtask.index: t for subtask, t in timings if subtask.operator == uid}
-        longest = {f"max_{phase}_ms": max((_ms(t, phase) for t in own.values()), default=0.0) for phase in _PHASES}
-        slowest = max(own, key=lambda index: sum(_ms(own[index], phase) for phase in _PHASES), default=None)
+        longest = {
+            f"max_{phase}_ms": max((_rounded_ms(t, phase) for t in own.values()), default=0.0)
+            for phase in _CHECKPOINT_PHASES
+        }
+        slowest = max(
+            own, key=lambda index: sum(_rounded_ms(own[index], phase) for phase in _CHECKPOINT_PHASES), default=None
+        )
         rows.append(
             {
                 "uid": uid,
@@ -63,9 +75,9 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
 
 
 def _phases_of(index: int, timings: SnapshotTimings) -> dict[str, Any]:
-    return {"subtask": index, **{f"{phase}_ms": _ms(timings, phase) for phase in _PHASES}}
+    return {"subtask": index, **{f"{phase}_ms": _rounded_ms(timings, phase) for phase in _CHECKPOINT_PHASES}}
 
 
-def _ms(timings: SnapshotTimings, phase: str) -> float:
+def _rounded_ms(timings: SnapshotTimings, phase: str) -> float:
     took_ms: float = getattr(timings, f"{phase}_ms")
     return round(took_ms, 1)

@@ -6,12 +6,12 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from runtime.core.job.ids import SubtaskId, Token
-from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.control.messages import Failed, Marker
+from runtime.io.control.messages import Marker, SlotFailed
 
 
 class SlotPhase(StrEnum):
@@ -29,19 +29,21 @@ class SlotStatus:
 
     phase: SlotPhase
     wanted: int = 0
-    there: int = 0
-    held_by: str = ""
+    available: int = 0
+    shortage_cause: str = ""
     missing: tuple[int, ...] = ()  #: slots whose process has not connected
 
     def __str__(self) -> str:
-        return f"{self.wanted} wanted, {self.there} there" + (f", {self.held_by}" if self.held_by else "")
+        return f"{self.wanted} wanted, {self.available} there" + (
+            f", {self.shortage_cause}" if self.shortage_cause else ""
+        )
 
 
 class Launcher(Protocol):
     """Starts and ends the processes or threads that slots run in."""
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """False once this process can start no more slots and only a fresh process could."""
 
     @property
@@ -79,7 +81,7 @@ class Launcher(Protocol):
         """Ends all slot processes, in any condition. Returns when they are gone or cannot be waited for."""
 
 
-class OutcomeKind(StrEnum):
+class AttemptResultKind(StrEnum):
     ENDED = "ended"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -89,40 +91,40 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptResult:
     """Result of an attempt. `final`: a retry cannot help."""
 
-    kind: OutcomeKind
+    kind: AttemptResultKind
     detail: str = ""
     operator: str = ""
-    final: bool = False
-    story: tuple[str, ...] = ()
+    is_final: bool = False
+    events: tuple[str, ...] = ()
     savepoint: Manifest | None = None  #: of a completed stop or drain
-    progressed: bool = False  #: completed a checkpoint
+    has_progressed: bool = False  #: completed a checkpoint
     ran_ms: int = 0  #: since all subtasks were running
-    damaged: str = ""  #: file of the checkpoint to restore that is missing or altered
-    error: str = ""  #: fingerprint of a programming error: equal for the same code at the same record
-    outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted
+    damaged_file: str = ""  #: file of the checkpoint to restore that is missing or altered
+    fingerprint: str = ""  #: fingerprint of a programming error: equal for the same code at the same record
+    is_outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted
     code: str = ""  #: stable failure code; may be empty
-    intact: bool = False  #: no slot is known to be lost or to hang
+    is_intact: bool = False  #: no slot is known to be lost or to hang
 
 
-def failed_by(failure: Failed) -> Outcome:
+def result_of_failure(failure: SlotFailed) -> AttemptResult:
     """Outcome of an attempt in which a slot reported its own failure; all slots are still connected.
 
     A process that exceeded its memory bound is replaced: an allocator does not return all of its memory.
     """
-    return Outcome(
-        OutcomeKind.FAILED,
+    return AttemptResult(
+        AttemptResultKind.FAILED,
         failure.detail,
         failure.operator,
-        failure.final,
-        tuple(failure.story),
-        damaged=failure.damaged,
-        error=failure.error,
-        outage=failure.outage,
+        failure.is_final,
+        tuple(failure.events),
+        damaged_file=failure.damaged_file,
+        fingerprint=failure.fingerprint,
+        is_outage=failure.is_outage,
         code=failure.code,
-        intact=failure.code != SLOT_OUT_OF_MEMORY,
+        is_intact=failure.code != SLOT_OUT_OF_MEMORY_CODE,
     )
 
 
@@ -136,9 +138,9 @@ class AttemptConfig:
     settings: CoordinatorSettings
     heartbeat_timeout_ms: int
     slot_start_timeout_ms: int
-    restored: Mapping[SubtaskId, Restored]
+    restored: Mapping[SubtaskId, SubtaskRestore]
     restarts: int
     facts: Mapping[str, Any] = field(default_factory=dict)  #: entries for each live report; they may change
     markers: Sequence[Marker] = ()  #: for slots on other hosts; removed once every slot is deployed
-    first: bool = False  #: first start of the run
+    is_first_start: bool = False  #: first start of the run
     slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, Final
 
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.master.launcher import Outcome, OutcomeKind
-from runtime.master.metadata_thread import Scribe
-from runtime.master.slot_monitor import Monitor, shown
-from runtime.run_store import RunRecords
+from runtime.master.launcher import AttemptResult, AttemptResultKind
+from runtime.master.metadata_thread import MetadataThread
+from runtime.master.slot_monitor import SlotMonitor, checkpoint_progress
+from runtime.run_store import RunStore
 
-LIVE_MS: Final = 1_000
+LIVE_INTERVAL_MS: Final = 1_000
 
 
-class Reports:
+class LiveReports:
     """Owned by the master's loop. Times are monotonic milliseconds.
 
     Args:
@@ -25,29 +25,29 @@ class Reports:
 
     def __init__(
         self,
-        monitor: Monitor,
+        monitor: SlotMonitor,
         coordinator: Coordinator,
-        metadata_thread: Scribe,
-        records: RunRecords,
+        metadata_thread: MetadataThread,
+        records: RunStore,
         facts: Mapping[str, Any],
     ) -> None:
         self._monitor, self._coordinator = monitor, coordinator
-        self._scribe, self._records, self._facts = metadata_thread, records, facts
+        self._metadata_thread, self._records, self._facts = metadata_thread, records, facts
         self._written_at = 0.0
         self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
 
     def write_if_due(self, now: float) -> None:
-        if now - self._written_at >= LIVE_MS and not self._scribe.behind:
+        if now - self._written_at >= LIVE_INTERVAL_MS and not self._metadata_thread.is_behind:
             self._written_at = now
             self._write(now, once=True)
 
-    def write_last(self, now: float, outcome: Outcome) -> None:
+    def write_last(self, now: float, outcome: AttemptResult) -> None:
         """Writes the last report. At the end of a job it waits for an unavailable database, as all final records do."""
-        self._write(now, once=outcome.kind is not OutcomeKind.ENDED)
+        self._write(now, once=outcome.kind is not AttemptResultKind.ENDED)
 
     def _write(self, now: float, *, once: bool) -> None:
         live = self._monitor.report(now)
         if self.not_triggered:
             live["counters"]["checkpoints_not_triggered"] = self.not_triggered
-        live |= {"checkpoint": shown(self._coordinator.progress), **self._facts}
-        self._scribe.submit(partial(self._records.write_live, live), once=once)
+        live |= {"checkpoint": checkpoint_progress(self._coordinator.progress), **self._facts}
+        self._metadata_thread.submit(partial(self._records.write_live, live), once=once)

@@ -17,24 +17,24 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import columns_folder, streams_folder
-from runtime.core.snapshot.manifest_codec import keys_of
+from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
-from runtime.io.manifests import sign_with
-from runtime.io.postgres.store import PostgresRecords, RunRow, load_run
-from runtime.master.job_master import Exit
-from runtime.master.metadata_thread import RETRY_S
-from runtime.redaction import redacted_within
+from runtime.io.manifests import set_signing_keys
+from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
+from runtime.master.job_master import MasterExitCode
+from runtime.master.metadata_thread import RETRY_INTERVAL_S
+from runtime.redaction import redact_json
 
-ORPHANED: Final = 7  #: exit code when the supervisor has gone
+EXIT_ORPHANED: Final = 7  #: exit code when the supervisor has gone
 
 log = structlog.get_logger()
 
 
-def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int:
+def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterExitCode]) -> int:
     """Runs `master` with the run's row and id, the attempt's token and the Postgres URL. Returns the exit code.
 
     If the job is rejected the run fails, with the reason in its failure.
@@ -47,25 +47,25 @@ def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int
     chosen: Any = parser.parse_args()
     logs.configure()
     log.info("master begins", token=chosen.token)
-    threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
+    threading.Thread(target=_exit_with_stdin, name="stdin", daemon=True).start()
     structlog.contextvars.bind_contextvars(run=chosen.run)
     # Spark and its workers, which run the author's code, inherit the environment.
     url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
-    sign_with(keys_of(keys))
-    show_life()
-    row, token = _load(url, chosen.run), Token(chosen.token)
+    set_signing_keys(parse_keys(keys))
+    touch_heartbeat()
+    row, token = _load_run(url, chosen.run), Token(chosen.token)
     logs.configure(redaction_of(row))
     try:
         return int(master(row, chosen.run, token, url))
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}
         records_of(row, chosen.run, token, url).change_state(RunEvent.GAVE_UP, failure)
-        return int(Exit.DONE)
+        return int(MasterExitCode.DONE)
 
 
-def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRecords:
+def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRunStore:
     """Records of the run. They redact secret parameters, whichever error quotes them."""
-    return PostgresRecords(url, run, token, row.max_parallelism, redact=redaction_of(row))
+    return PostgresRunStore(url, run, token, row.max_parallelism, redact=redaction_of(row))
 
 
 def redaction_of(row: RunRow) -> Callable[[Any], Any]:
@@ -74,7 +74,7 @@ def redaction_of(row: RunRow) -> Callable[[Any], Any]:
         schema = parameter_schema(pipeline(row.pipeline))
     except JobRejected:  # reported when the job is compiled; parameter names still mark secrets
         schema = {}
-    return lambda value: redacted_within(value, row.params, schema)
+    return lambda value: redact_json(value, row.params, schema)
 
 
 def settings_of(row: RunRow) -> JobSettings:
@@ -85,14 +85,14 @@ def settings_of(row: RunRow) -> JobSettings:
         raise JobRejected("bad-settings", "settings", str(error)) from error
 
 
-def show_life() -> None:
+def touch_heartbeat() -> None:
     """Touches the heartbeat file, by which the supervisor distinguishes a busy master from a hung master."""
     path = os.environ.get("WEIR_BEAT_FILE")
     if path:
         Path(path).touch()
 
 
-def job_of(row: RunRow) -> CompiledJob:
+def compile_job(row: RunRow) -> CompiledJob:
     """Compiles the job. Raises JobRejected, also if a folder has become a link that leaves WEIR_DATA_ROOTS."""
     offered = pipeline(row.pipeline)
     inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.lineage))
@@ -113,18 +113,18 @@ def stream_root(row: RunRow) -> Path:
     return Path(os.environ["WEIR_STORAGE"]) / streams_folder(row.job_id, row.lineage)
 
 
-def _load(url: str, run: int) -> RunRow:
+def _load_run(url: str, run: int) -> RunRow:
     while True:
         try:
             return load_run(url, run)
         except EnvironmentFailure as error:
             log.warning("waiting for the database", error=str(error))
-            threading.Event().wait(RETRY_S)
+            threading.Event().wait(RETRY_INTERVAL_S)
 
 
-def _end_with_stdin() -> None:
+def _exit_with_stdin() -> None:
     """Exits when the supervisor, which holds stdin, is gone. The JVM ends with this process, slots end with the JVM."""
     while os.read(0, 4096):
         pass
     log.warning("the supervisor is gone")
-    os._exit(ORPHANED)
+    os._exit(EXIT_ORPHANED)

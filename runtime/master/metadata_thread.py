@@ -12,33 +12,33 @@ import structlog
 
 from runtime.errors import EnvironmentFailure
 
-RETRY_S: Final = 0.25
+RETRY_INTERVAL_S: Final = 0.25
 log = structlog.get_logger()
 
 Work = Callable[[], Any]
 
 
-class Scribe:
+class MetadataThread:
     """`submit` never blocks. Work that raises EnvironmentFailure is retried until it succeeds or `close` gives up."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         """`failed` is called with any other exception, on this thread."""
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
-        self._failed = failed
+        self._on_failure = failed
         self._closing = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether work is queued; optional reports are then better skipped."""
         return not self._queue.empty()
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
         """Queues `work`; `then` gets its result, on this thread. With `once`, EnvironmentFailure is a result too."""
         if self._closed:
-            self._last_word(work)
+            self._run_after_close(work)
         else:
             self._queue.put((work, then, once))
 
@@ -51,7 +51,7 @@ class Scribe:
         self._closed = True
 
     @staticmethod
-    def _last_word(work: Work) -> None:
+    def _run_after_close(work: Work) -> None:
         """Runs work that is submitted after `close`, at once. If it fails it is left to the next attempt."""
         try:
             work()
@@ -62,14 +62,14 @@ class Scribe:
         while (item := self._queue.get()) is not None:
             work, then, once = item
             try:
-                result = self._attempt(work, once)
+                result = self._run_with_retries(work, once)
                 if then is not None:
                     then(result)
             except Exception as error:
-                self._failed(error)
+                self._on_failure(error)
                 return
 
-    def _attempt(self, work: Work, once: bool) -> Any:
+    def _run_with_retries(self, work: Work, once: bool) -> Any:
         is_logged = False
         while True:
             try:
@@ -80,5 +80,5 @@ class Scribe:
                 if not is_logged:
                     log.warning("waiting for the database or storage", error=str(error))
                     is_logged = True
-                if self._closing.wait(RETRY_S):
+                if self._closing.wait(RETRY_INTERVAL_S):
                     raise

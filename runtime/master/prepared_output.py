@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from runtime.core.job.ids import OperatorId
-from runtime.core.restore.state_assignment import Restored
-from runtime.core.snapshot.commit import owed
+from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.commit import pending_committables
 from runtime.core.snapshot.manifest import Manifest
 from runtime.ports import Sink
 
@@ -20,26 +20,28 @@ from runtime.ports import Sink
 class PreparedOutput:
     """Committables of a single attempt; used by the metadata thread."""
 
-    def __init__(self, sinks: Mapping[OperatorId, Sink], restored: Iterable[Restored]) -> None:
+    def __init__(self, sinks: Mapping[OperatorId, Sink], restored: Iterable[SubtaskRestore]) -> None:
         self._sinks = sinks
         #: Committables of the newest recorded checkpoint.
-        self._recorded = {
+        self._recorded_committables = {
             _key(each.subtask.operator, committable)
             for each in restored
             for snapshot in each.snapshots
             for committable in snapshot.committables
         }
 
-    def missing(self, manifest: Manifest) -> list[str]:
+    def missing_files(self, manifest: Manifest) -> list[str]:
         """Files of `manifest` that the master does not see."""
         found: list[str] = []
-        for uid, committables in owed(manifest).items():
-            fresh = [each for each in committables if _key(uid, each) not in self._recorded]
+        for uid, committables in pending_committables(manifest).items():
+            fresh = [each for each in committables if _key(uid, each) not in self._recorded_committables]
             found += self._sinks[uid].committer().missing(fresh) if fresh else []
         return found
 
     def on_recorded(self, manifest: Manifest) -> None:
-        self._recorded = {_key(uid, each) for uid, committables in owed(manifest).items() for each in committables}
+        self._recorded_committables = {
+            _key(uid, each) for uid, committables in pending_committables(manifest).items() for each in committables
+        }
 
 
 def _key(uid: OperatorId, committable: Any) -> bytes:

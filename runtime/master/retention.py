@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from runtime.core.job.ids import OperatorId, Token
-from runtime.core.snapshot.manifest import Manifest, numbers_of
-from runtime.core.snapshot.manifest_codec import FILE_NAME, home_of
+from runtime.core.snapshot.manifest import Manifest, parse_folder
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.manifests import read_manifest
 from runtime.ports import SnapshotStore
@@ -18,10 +18,10 @@ from runtime.ports import SnapshotStore
 
 def files_of(manifest: Manifest) -> set[str]:
     """Every file that a checkpoint needs, including its manifest."""
-    return {segment.path for segment in manifest.segments()} | {f"{home_of(manifest)}/{FILE_NAME}"}
+    return {segment.path for segment in manifest.segments()} | {f"{manifest_folder(manifest)}/{MANIFEST_FILE}"}
 
 
-def lists_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
+def list_states_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
     """For each manifest that has the operator: its list states by name, with the entries of all subtasks."""
     found = []
     for manifest in retained:
@@ -34,7 +34,7 @@ def lists_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, li
     return found
 
 
-def discard(
+def discard_checkpoints(
     store: SnapshotStore,
     discarded: Iterable[str],
     retained: Iterable[Manifest],
@@ -49,13 +49,15 @@ def discard(
     """
     folders = list(discarded)
     held = pinned().intersection(folders)
-    kept = [*retained, *readable(store, held)]
+    kept = [*retained, *readable_manifests(store, held)]
     newest = max((manifest.token for manifest in kept), default=0)
     needed = {path for manifest in kept for path in files_of(manifest)}
-    doomed = {folder: _known_files(store, folder, newest) for folder in folders if folder not in held}
+    doomed = {folder: _attributable_files(store, folder, newest) for folder in folders if folder not in held}
     going = {path for files in doomed.values() for path in files} - needed
-    going = {path for path in going if not _may_be_needed(path, unreadable)}
-    manifests = {path: data for path in going if path.endswith(f"/{FILE_NAME}") for data in _content(store, path)}
+    going = {path for path in going if not _is_possibly_needed(path, unreadable)}
+    manifests = {
+        path: data for path in going if path.endswith(f"/{MANIFEST_FILE}") for data in _read_if_present(store, path)
+    }
     store.delete(sorted(manifests))
     late = pinned().intersection(doomed)
     for folder in late:
@@ -66,7 +68,7 @@ def discard(
     return sorted(held | late)
 
 
-def readable(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
+def readable_manifests(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
     """Manifests in these folders, without unreadable manifests."""
     found = []
     for folder in folders:
@@ -77,7 +79,7 @@ def readable(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
     return found
 
 
-def _content(store: SnapshotStore, path: str) -> list[bytes]:
+def _read_if_present(store: SnapshotStore, path: str) -> list[bytes]:
     """Content of the file; empty if it does not exist."""
     try:
         return [store.get(path)]
@@ -85,31 +87,33 @@ def _content(store: SnapshotStore, path: str) -> list[bytes]:
         return []
 
 
-def _known_files(store: SnapshotStore, folder: str, token: int) -> set[str]:
+def _attributable_files(store: SnapshotStore, folder: str, token: int) -> set[str]:
     try:
         return files_of(read_manifest(store, folder))
     except (CorruptState, JobRejected):  # damaged, or of newer software
         if token and not _is_older(folder, token):  # later checkpoints of a running attempt may name its files
-            return {f"{folder}/{FILE_NAME}"}
+            return {f"{folder}/{MANIFEST_FILE}"}
         return set(store.list(f"{folder}/"))
 
 
-def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest], unreadable: Collection[str] = ()) -> int:
+def sweep_orphans(
+    store: SnapshotStore, token: Token, retained: Iterable[Manifest], unreadable: Collection[str] = ()
+) -> int:
     """Deletes files of attempts older than `token` that no manifest in `retained` needs. Returns their number.
 
     A savepoint belongs to its users: its folder is swept only if it never got a manifest.
     """
     needed = {path for manifest in retained for path in files_of(manifest)}
     found = store.list("")
-    whole = {path.removesuffix(f"/{FILE_NAME}") for path in found if path.endswith(f"/{FILE_NAME}")}
+    whole = {path.removesuffix(f"/{MANIFEST_FILE}") for path in found if path.endswith(f"/{MANIFEST_FILE}")}
     orphans = [path for path in found if path not in needed and _is_orphan(_folder(path), token, whole)]
-    orphans = [path for path in orphans if not _may_be_needed(path, unreadable)]
-    orphans += [path for path in store.unfinished() if _is_older(_folder(path), token)]
+    orphans = [path for path in orphans if not _is_possibly_needed(path, unreadable)]
+    orphans += [path for path in store.leftover_files() if _is_older(_folder(path), token)]
     store.delete(orphans)
     return len(orphans)
 
 
-def _may_be_needed(path: str, unreadable: Collection[str]) -> bool:
+def _is_possibly_needed(path: str, unreadable: Collection[str]) -> bool:
     """Whether a checkpoint with an unreadable manifest may name `path`.
 
     A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer checkpoint
@@ -118,8 +122,8 @@ def _may_be_needed(path: str, unreadable: Collection[str]) -> bool:
     folder = _folder(path)
     if folder in unreadable:
         return True
-    own = numbers_of(folder)
-    taken = [numbers_of(other) for other in unreadable if not other.startswith("savepoint-")]
+    own = parse_folder(folder)
+    taken = [parse_folder(other) for other in unreadable if not other.startswith("savepoint-")]
     return any(own is None or other is None or own[0] <= other[0] for other in taken)
 
 
@@ -133,5 +137,5 @@ def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
 
 def _is_older(folder: str, token: int) -> bool:
     """Whether an older attempt made the folder `chk-<id>-<token>` or `savepoint-<id>-<token>`. No other name counts."""
-    numbers = numbers_of(folder)
+    numbers = parse_folder(folder)
     return numbers is not None and numbers[1] < token

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
 from runtime.data_roots import CheckedFolder
 from runtime.dataflow.plan import CompiledJob
@@ -23,9 +23,9 @@ from runtime.durable import make_folder
 from runtime.io.control.messages import Marker
 from runtime.ports import UsesFolders
 
-INPUT: Final = "path"  #: argument of a source that names its input; it may appear later, and is never created
-SAMPLE_FILES: Final = 5
-PATIENCE_S: Final = 3.0  #: for a shared file system to show a new file on other hosts
+INPUT_ARGUMENT: Final = "path"  #: argument of a source that names its input; it may appear later, and is never created
+MAX_SAMPLE_FILES: Final = 5
+MARKER_TIMEOUT_S: Final = 3.0  #: for a shared file system to show a new file on other hosts
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ def folders_of(job: CompiledJob, storage: str) -> tuple[set[str], set[str]]:
     for uid, connector in itertools.chain(job.sources.items(), job.sinks.items()):
         if isinstance(connector, UsesFolders):
             for argument, folder in connector.folders().items():
-                reads = uid in job.sources and argument == INPUT
+                reads = uid in job.sources and argument == INPUT_ARGUMENT
                 (inputs if reads else outputs).add(str(Path(folder).absolute()))
     return inputs, outputs
 
@@ -50,7 +50,7 @@ def check_roots(job: CompiledJob) -> None:
                 CheckedFolder.of(f"{uid}.{argument}", folder).check()
 
 
-def leave_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> list[Marker]:
+def write_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> list[Marker]:
     """Marks every folder of the job and creates output folders. A missing input folder gets no marker.
 
     Markers of older attempts, whose master was killed, are removed.
@@ -61,21 +61,21 @@ def leave_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> 
     inputs, outputs = folders_of(job, storage)
     for folder in outputs:
         make_folder(Path(folder))
-    name = _name(job_id, token)
-    return [_mark(Path(folder), name, job_id) for folder in sorted(inputs | outputs) if Path(folder).is_dir()]
+    name = _marker_name(job_id, token)
+    return [_write_marker(Path(folder), name, job_id) for folder in sorted(inputs | outputs) if Path(folder).is_dir()]
 
 
 def remove_markers(markers: Sequence[Marker], job_id: str, token: Token) -> None:
     """Idempotent."""
     for marker in markers:
         with contextlib.suppress(OSError):  # the next attempt removes it
-            (Path(marker.folder) / _name(job_id, token)).unlink(missing_ok=True)
+            (Path(marker.folder) / _marker_name(job_id, token)).unlink(missing_ok=True)
 
 
-def unshared(markers: Sequence[Marker]) -> str | None:
+def find_unshared_folder(markers: Sequence[Marker]) -> str | None:
     """The first folder that differs from the master's on this host, or None. Blocks for seconds at most."""
     for marker in markers:
-        for pause_s in _pauses():
+        for pause_s in _poll_pauses():
             if all(os.path.lexists(Path(marker.folder) / file) for file in marker.files):
                 break
             threading.Event().wait(pause_s)
@@ -84,32 +84,32 @@ def unshared(markers: Sequence[Marker]) -> str | None:
     return None
 
 
-def _pauses() -> Iterator[float]:
+def _poll_pauses() -> Iterator[float]:
     waited, pause_s = 0.0, 0.05
-    while waited < PATIENCE_S:
+    while waited < MARKER_TIMEOUT_S:
         yield pause_s
         waited, pause_s = waited + pause_s, pause_s * 2
 
 
-def _mark(folder: Path, name: str, job_id: str) -> Marker:
+def _write_marker(folder: Path, name: str, job_id: str) -> Marker:
     try:
         with os.scandir(folder) as entries:
             names = sorted(itertools.islice((entry.name for entry in entries), 10_000))
         for old in names:
-            if old.startswith(_name(job_id, None)) and old != name:
+            if old.startswith(_marker_name(job_id, None)) and old != name:
                 (folder / old).unlink(missing_ok=True)
         (folder / name).touch()
     except OSError as error:
         log.info("folder without a marker: existing files are compared", folder=str(folder), error=str(error))
-        return Marker(str(folder), _sample(folder))
+        return Marker(str(folder), _sample_files(folder))
     return Marker(str(folder), [name])
 
 
-def _sample(folder: Path) -> list[str]:
+def _sample_files(folder: Path) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return [entry.name for entry in itertools.islice(entries, SAMPLE_FILES)]
+        return [entry.name for entry in itertools.islice(entries, MAX_SAMPLE_FILES)]
     return []
 
 
-def _name(job_id: str, token: Token | None) -> str:
-    return f".weir-{safe(job_id)}-marker-{'' if token is None else token}"
+def _marker_name(job_id: str, token: Token | None) -> str:
+    return f".weir-{encode_name(job_id)}-marker-{'' if token is None else token}"

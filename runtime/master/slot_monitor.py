@@ -13,29 +13,29 @@ from runtime.io.control.endpoints import Hello
 from runtime.io.control.messages import WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE, Heartbeat, SubtaskMetrics
 
 #: The first state that any subtask has is the operator's.
-SHOWN_FIRST: Final = ("deploying", "running", WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE)
-MAX_LOOK_MS: Final = 1_000  #: checks lie further apart only if the master was suspended
+STATE_PRIORITY: Final = ("deploying", "running", WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE)
+MAX_CHECK_INTERVAL_MS: Final = 1_000  #: checks lie further apart only if the master was suspended
 
 
-class Monitor:
+class SlotMonitor:
     """Mutable, owned by the master's loop. Times are monotonic milliseconds."""
 
     def __init__(self, graph: JobGraph) -> None:
         self._graph = graph
         self._slots: dict[int, Hello] = {}
-        self._seen: dict[int, float] = {}
+        self._last_seen: dict[int, float] = {}
         self._silence_ms: dict[int, float] = {}
-        self._looked: float | None = None
+        self._checked_at: float | None = None
         self._metrics: dict[tuple[str, int], SubtaskMetrics] = {}
         self._memory: dict[int, tuple[int, int | None]] = {}  #: per slot: bytes in use, and their bound
-        self._before: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
+        self._previous_totals: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
 
-    def hello(self, slot: int, hello: Hello, now: float) -> None:
+    def on_hello(self, slot: int, hello: Hello, now: float) -> None:
         self._slots[slot] = hello
-        self.heard(slot, now)
+        self.on_message(slot, now)
 
-    def heard(self, slot: int, now: float, heartbeat: Heartbeat | None = None) -> None:
-        self._seen[slot] = now
+    def on_message(self, slot: int, now: float, heartbeat: Heartbeat | None = None) -> None:
+        self._last_seen[slot] = now
         self._silence_ms[slot] = 0.0
         if heartbeat is None:
             return
@@ -43,28 +43,28 @@ class Monitor:
         for metrics in heartbeat.subtasks:
             self._metrics[metrics.subtask.operator, metrics.subtask.index] = metrics
 
-    def silent(self, now: float, timeout_ms: float) -> int | None:
+    def silent_slot(self, now: float, timeout_ms: float) -> int | None:
         """A slot without messages for `timeout_ms`, or None. Call it in every turn of the loop, after the mail."""
-        passed_ms = 0.0 if self._looked is None else min(now - self._looked, MAX_LOOK_MS)
-        self._looked = now
+        passed_ms = 0.0 if self._checked_at is None else min(now - self._checked_at, MAX_CHECK_INTERVAL_MS)
+        self._checked_at = now
         for slot in self._silence_ms:
             self._silence_ms[slot] += passed_ms
         return next((slot for slot, silence_ms in self._silence_ms.items() if silence_ms > timeout_ms), None)
 
     def report(self, now: float) -> dict[str, Any]:
         """Operators, slots and counters; rates are per second since the previous report."""
-        then, before = self._before
+        then, before = self._previous_totals
         totals = {o.uid: self._totals(o.uid) for o in self._graph.operators}
         seconds = max((now - then) / 1000, 0.001)
-        operators = {uid: self._operator(uid, totals[uid], before.get(uid, totals[uid]), seconds) for uid in totals}
-        self._before = (now, {str(uid): total for uid, total in totals.items()})
+        operators = {uid: self._operator_row(uid, totals[uid], before.get(uid, totals[uid]), seconds) for uid in totals}
+        self._previous_totals = (now, {str(uid): total for uid, total in totals.items()})
         return {"operators": operators, "slots": self._slot_rows(now), "counters": self._counters()}
 
-    def _of(self, uid: str) -> list[SubtaskMetrics]:
+    def _metrics_of(self, uid: str) -> list[SubtaskMetrics]:
         return [metrics for (operator, _), metrics in sorted(self._metrics.items()) if operator == uid]
 
     def _totals(self, uid: str) -> tuple[int, int, float, float]:
-        own = self._of(uid)
+        own = self._metrics_of(uid)
         return (
             sum(m.records_in for m in own),
             sum(m.records_out for m in own),
@@ -72,15 +72,15 @@ class Monitor:
             sum(m.blocked_ms for m in own),
         )
 
-    def _operator(
+    def _operator_row(
         self, uid: str, now: tuple[int, int, float, float], before: tuple[int, int, float, float], seconds: float
     ) -> Mapping[str, Any]:
-        own = self._of(uid)
+        own = self._metrics_of(uid)
         states = {m.state for m in own}
         capacity_ms = seconds * 1000 * max(len(own), 1)
-        watermarks = [w for m in own if (w := _reached(m.watermark)) is not None]
+        watermarks = [w for m in own if (w := _event_time(m.watermark)) is not None]
         return {
-            "state": next((state for state in SHOWN_FIRST if state in states), "finished") if own else "deploying",
+            "state": next((state for state in STATE_PRIORITY if state in states), "finished") if own else "deploying",
             "records_in": now[0],
             "records_out": now[1],
             "rate_in": round((now[0] - before[0]) / seconds, 1),
@@ -94,7 +94,7 @@ class Monitor:
                     "state": m.state,
                     "records_in": m.records_in,
                     "records_out": m.records_out,
-                    "watermark": _reached(m.watermark),
+                    "watermark": _event_time(m.watermark),
                 }
                 for m in own
             ],
@@ -111,7 +111,7 @@ class Monitor:
                 "log": hello.log,
                 "memory_bytes": memory,
                 "memory_bound_bytes": bound,
-                "seen_ms_ago": round(now - self._seen[slot]),
+                "seen_ms_ago": round(now - self._last_seen[slot]),
             }
             for slot, hello in sorted(self._slots.items())
             for memory, bound in [self._memory.get(slot, (None, None))]
@@ -125,11 +125,11 @@ class Monitor:
         return total
 
 
-def shown(progress: tuple[int, str, int, int] | None) -> dict[str, Any] | None:
+def checkpoint_progress(progress: tuple[int, str, int, int] | None) -> dict[str, Any] | None:
     """Coordinator's progress with the pending checkpoint, for the live report."""
     names = ("number", "kind", "acknowledged", "subtasks")
     return None if progress is None else dict(zip(names, progress, strict=True))
 
 
-def _reached(watermark: int) -> int | None:
+def _event_time(watermark: int) -> int | None:
     return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark

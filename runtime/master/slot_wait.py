@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from runtime.core.job.lifecycle import RunEvent
-from runtime.master.launcher import Launcher, Outcome, OutcomeKind, SlotPhase, SlotStatus
+from runtime.master.launcher import AttemptResult, AttemptResultKind, Launcher, SlotPhase, SlotStatus
 from runtime.ports import Clock
 
-GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting
-REPORT_MS: Final = 1_000
-FIRST_S: Final = 0.005  #: between the first two polls, then doubled: threads are ready within 10 ms
-STARTING_S: Final = 0.05  #: longest pause between polls before a shortage is reported
-WAITING_S: Final = 0.5
+SHORTAGE_GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting
+REPORT_INTERVAL_MS: Final = 1_000
+MIN_POLL_S: Final = 0.005  #: between the first two polls, then doubled: threads are ready within 10 ms
+MAX_POLL_S: Final = 0.05  #: longest pause between polls before a shortage is reported
+SHORTAGE_POLL_S: Final = 0.5
 
 Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
 
@@ -34,11 +34,11 @@ class SlotWait:
         self, launcher: Launcher, clock: Clock, report: Report, patience_ms: int | None, start_ms: int
     ) -> None:
         self._launcher, self._clock, self._report = launcher, clock, report
-        self._patience_ms, self._start_ms = patience_ms, start_ms
-        self._short_since: float | None = None
+        self._timeout_ms, self._start_ms = patience_ms, start_ms
+        self._shortage_since: float | None = None
         self._starting_since: float | None = None
         self._reported_at: float | None = None
-        self._pause_s = FIRST_S / 2
+        self._pause_s = MIN_POLL_S / 2
         self.is_over = False
 
     @property
@@ -48,17 +48,17 @@ class SlotWait:
 
     def next_pause_s(self) -> float:
         """Seconds to sleep before the next turn."""
-        self._pause_s = min(2 * self._pause_s, STARTING_S)
-        return WAITING_S if self.is_reported else self._pause_s
+        self._pause_s = min(2 * self._pause_s, MAX_POLL_S)
+        return SHORTAGE_POLL_S if self.is_reported else self._pause_s
 
-    def turn(self) -> Outcome | None:
+    def poll(self) -> AttemptResult | None:
         """Polls the launcher. Returns the outcome if the wait failed, else None."""
-        if not self._launcher.usable:
-            return Outcome(OutcomeKind.BROKEN, "Spark is gone, or has forgotten this application")
+        if not self._launcher.is_usable:
+            return AttemptResult(AttemptResultKind.BROKEN, "Spark is gone, or has forgotten this application")
         status, now = self._launcher.status(), self._clock.monotonic_ms()
         match status.phase:
             case SlotPhase.READY:
-                self._leave()
+                self._report_available()
                 self.is_over = True
                 return None
             case SlotPhase.STARTING:
@@ -68,32 +68,36 @@ class SlotWait:
             case SlotPhase.OPENING:
                 return None
 
-    def _on_starting(self, status: SlotStatus, now: float) -> Outcome | None:
-        self._short_since = None
-        self._leave()
+    def _on_starting(self, status: SlotStatus, now: float) -> AttemptResult | None:
+        self._shortage_since = None
+        self._report_available()
         if self._starting_since is None:
             self._starting_since = now
         if now - self._starting_since <= self._start_ms:
             return None
         slots = ", ".join(map(str, status.missing))
-        return Outcome(OutcomeKind.FAILED, f"slots {slots} did not connect within {self._start_ms} ms of their start")
+        return AttemptResult(
+            AttemptResultKind.FAILED, f"slots {slots} did not connect within {self._start_ms} ms of their start"
+        )
 
-    def _on_shortage(self, status: SlotStatus, now: float) -> Outcome | None:
+    def _on_shortage(self, status: SlotStatus, now: float) -> AttemptResult | None:
         self._starting_since = None
-        if self._short_since is None:
-            self._short_since = now
-        waited_ms = now - self._short_since
-        if self._patience_ms is not None and waited_ms > self._patience_ms:
-            text = f"no slots within {self._patience_ms} ms: {status}"
-            return Outcome(OutcomeKind.FAILED, text, final=True, code="no-slots")
-        if waited_ms >= GRACE_MS and (self._reported_at is None or now - self._reported_at >= REPORT_MS):
+        if self._shortage_since is None:
+            self._shortage_since = now
+        waited_ms = now - self._shortage_since
+        if self._timeout_ms is not None and waited_ms > self._timeout_ms:
+            text = f"no slots within {self._timeout_ms} ms: {status}"
+            return AttemptResult(AttemptResultKind.FAILED, text, is_final=True, code="no-slots")
+        if waited_ms >= SHORTAGE_GRACE_MS and (
+            self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL_MS
+        ):
             event = None if self.is_reported else RunEvent.SLOTS_MISSING
             self._reported_at = now
-            numbers = {"wanted": status.wanted, "there": status.there, "held_by": status.held_by}
+            numbers = {"wanted": status.wanted, "there": status.available, "held_by": status.shortage_cause}
             self._report(event, {"waiting": numbers})
         return None
 
-    def _leave(self) -> None:
+    def _report_available(self) -> None:
         if self.is_reported:
             self._reported_at = None
             self._report(RunEvent.SLOTS_AVAILABLE, {})

@@ -21,7 +21,7 @@ from runtime.state.columns import storage_dtype
 _INT64_LIMIT: Final = 2**63
 _HIGH_LIMIT: Final = 2**31
 _LOW_HALF: Final = 2**32 - 1
-_SCANNED: Final = 8  #: numbers scanned in sequence in the time of a random access
+_SCANS_PER_ACCESS: Final = 8  #: numbers scanned in sequence in the time of a random access
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -29,7 +29,7 @@ Positions = npt.NDArray[np.intp]
 Change = Callable[[], None]  #: applies a checked change of the state
 
 
-class Columns(Protocol):
+class StateColumns(Protocol):
     """State columns by name: writable arrays with a position per key."""
 
     def column(self, name: str) -> Values: ...
@@ -45,11 +45,11 @@ class Aggregate(ABC):
         """State columns; a type that depends on the data is null."""
 
     @abstractmethod
-    def kinds(self, schema: pa.Schema) -> list[Any]:
+    def state_types(self, schema: pa.Schema) -> list[Any]:
         """The types of the state columns for input of `schema`."""
 
     @abstractmethod
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         """Check `batch` and return the change that adds it; `at` holds the position of each row's key.
 
         Raises:
@@ -57,7 +57,7 @@ class Aggregate(ABC):
         """
 
     @abstractmethod
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+    def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         """Check `parts` (rows of state columns) and return the change that adds them; `at` as in `fold`.
 
         Raises:
@@ -65,7 +65,7 @@ class Aggregate(ABC):
         """
 
     @abstractmethod
-    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+    def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         """The present values."""
 
 
@@ -75,16 +75,16 @@ class Count(Aggregate):
     def fields(self, name: str) -> list[pa.Field]:
         return [_count_field(name)]
 
-    def kinds(self, schema: pa.Schema) -> list[Any]:
+    def state_types(self, schema: pa.Schema) -> list[Any]:
         return [pa.int64()]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         return partial(np.add.at, state.column(f"{name}:count"), at, 1)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        return _merged_counts(state, f"{name}:count", parts, at)
+    def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return _add_counts(state, f"{name}:count", parts, at)
 
-    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+    def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         return state.value_column(f"{name}:count", row_ids)
 
 
@@ -94,13 +94,13 @@ class CountIf(Count):
     def __init__(self, column: str) -> None:
         self._column = column
 
-    def kinds(self, schema: pa.Schema) -> list[Any]:
-        kind = kind_of(schema, self._column)
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        kind = column_type(schema, self._column)
         if not pa.types.is_boolean(kind):
             raise JobRejected("bad-aggregate", self._column, f"count_if needs a boolean column, not {kind}")
         return [pa.int64()]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         true = batch.column(self._column).fill_null(False).to_numpy(zero_copy_only=False)
         return partial(np.add.at, state.column(f"{name}:count"), at[true], 1)
 
@@ -114,27 +114,27 @@ class Sum(Aggregate):
     def fields(self, name: str) -> list[pa.Field]:
         return [pa.field(f"{name}:sum", pa.null())]
 
-    def kinds(self, schema: pa.Schema) -> list[Any]:
-        kind = kind_of(schema, self._column)
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        kind = column_type(schema, self._column)
         if pa.types.is_integer(kind):
             return [pa.int64()]
         if pa.types.is_floating(kind):
             return [pa.float64()]
         raise JobRejected("bad-aggregate", self._column, f"a sum or mean needs a numeric column, not {kind}")
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        return self._added(state, name, batch.column(self._column), at)
+    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        return self._accumulate_values(state, name, batch.column(self._column), at)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        return self._added(state, name, parts.column(f"{name}:sum"), at)
+    def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return self._accumulate_values(state, name, parts.column(f"{name}:sum"), at)
 
-    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+    def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         return state.value_column(f"{name}:sum", row_ids)
 
-    def _added(self, state: Columns, name: str, column: pa.Array, at: Positions) -> Change:
-        values, at = _present(column, at)
-        add = _added_at(state.column(f"{name}:sum"), at, values, name)
-        return _both(add, partial(setitem, state.valid(f"{name}:sum"), at, True))
+    def _accumulate_values(self, state: StateColumns, name: str, column: pa.Array, at: Positions) -> Change:
+        values, at = _valid_values(column, at)
+        add = _add_values(state.column(f"{name}:sum"), at, values, name)
+        return _in_sequence(add, partial(setitem, state.valid(f"{name}:sum"), at, True))
 
 
 class Mean(Sum):
@@ -143,18 +143,18 @@ class Mean(Sum):
     def fields(self, name: str) -> list[pa.Field]:
         return [*super().fields(name), _count_field(name)]
 
-    def kinds(self, schema: pa.Schema) -> list[Any]:
-        return [*super().kinds(schema), pa.int64()]
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        return [*super().state_types(schema), pa.int64()]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        _, known = _present(batch.column(self._column), at)
+    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        _, known = _valid_values(batch.column(self._column), at)
         count = partial(np.add.at, state.column(f"{name}:count"), known, 1)
-        return _both(super().fold(state, name, batch, at), count)
+        return _in_sequence(super().accumulate(state, name, batch, at), count)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        return _both(super().merge(state, name, parts, at), _merged_counts(state, f"{name}:count", parts, at))
+    def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return _in_sequence(super().merge(state, name, parts, at), _add_counts(state, f"{name}:count", parts, at))
 
-    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+    def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         counts = state.column(f"{name}:count")[row_ids]
         sums = state.column(f"{name}:sum")[row_ids]
         return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
@@ -163,7 +163,7 @@ class Mean(Sum):
 class _Extreme(Aggregate):
     """Base of `Min` and `Max`. The state has the type of the column."""
 
-    _better: np.ufunc  #: chooses between two values; for NaN see the subclasses
+    _choose: np.ufunc  #: chooses between two values; for NaN see the subclasses
     _suffix: str
 
     def __init__(self, column: str) -> None:
@@ -172,46 +172,46 @@ class _Extreme(Aggregate):
     def fields(self, name: str) -> list[pa.Field]:
         return [pa.field(f"{name}:{self._suffix}", pa.null())]
 
-    def kinds(self, schema: pa.Schema) -> list[Any]:
-        kind = kind_of(schema, self._column)
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        kind = column_type(schema, self._column)
         time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)  # months and days have no order
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or time):
             raise JobRejected("bad-aggregate", self._column, f"min and max need a number or a time, not {kind}")
         return [kind]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        return self._taken(state, name, batch.column(self._column), at)
+    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        return self._accumulate_values(state, name, batch.column(self._column), at)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        return self._taken(state, name, parts.column(f"{name}:{self._suffix}"), at)
+    def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return self._accumulate_values(state, name, parts.column(f"{name}:{self._suffix}"), at)
 
-    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+    def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         return state.value_column(f"{name}:{self._suffix}", row_ids)
 
-    def _taken(self, state: Columns, name: str, column: pa.Array, at: Positions) -> Change:
-        values, at = _present(column, at)
+    def _accumulate_values(self, state: StateColumns, name: str, column: pa.Array, at: Positions) -> Change:
+        values, at = _valid_values(column, at)
         best, valid = state.column(f"{name}:{self._suffix}"), state.valid(f"{name}:{self._suffix}")
-        return partial(self._take, best, valid, _fitting(values, best.dtype, name), at)
+        return partial(self._choose_values, best, valid, _cast_exactly(values, best.dtype, name), at)
 
-    def _take(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
+    def _choose_values(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
         fresh = np.flatnonzero(~valid[at])
         best[at[fresh]] = values[fresh]  # any value of the key is a valid start
         valid[at[fresh]] = True
         with np.errstate(invalid="ignore"):  # comparisons with NaN are intended
-            self._better.at(best, at, values)
+            self._choose.at(best, at, values)
 
 
 class Min(_Extreme):
     """The smallest value; NaN counts as larger than every number, as in Spark."""
 
-    _better = np.fmin
+    _choose = np.fmin
     _suffix = "min"
 
 
 class Max(_Extreme):
     """The largest value; NaN counts as larger than every number, as in Spark."""
 
-    _better = np.maximum
+    _choose = np.maximum
     _suffix = "max"
 
 
@@ -228,28 +228,28 @@ class AggregateSet:
     def fields(self) -> pa.Schema:
         return pa.schema([field for name, wanted in self._aggregates.items() for field in wanted.fields(name)])
 
-    def kinds(self, schema: pa.Schema) -> list[Any]:
-        return [kind for wanted in self._aggregates.values() for kind in wanted.kinds(schema)]
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        return [kind for wanted in self._aggregates.values() for kind in wanted.state_types(schema)]
 
-    def row_count(self) -> str:
+    def row_count_column(self) -> str:
         """The state column that counts all rows; requires a `Count` among the aggregates."""
         return next(f"{name}:count" for name, wanted in self._aggregates.items() if type(wanted) is Count)
 
-    def fold(self, state: Columns, batch: pa.RecordBatch, at: Positions) -> None:
+    def accumulate(self, state: StateColumns, batch: pa.RecordBatch, at: Positions) -> None:
         """Add rows to all aggregates, or to none if any refuses them.
 
         Raises:
             DataRejected: the state cannot hold a value or the result.
         """
-        for change in [wanted.fold(state, name, batch, at) for name, wanted in self._aggregates.items()]:
+        for change in [wanted.accumulate(state, name, batch, at) for name, wanted in self._aggregates.items()]:
             change()
 
-    def merge(self, state: Columns, parts: pa.RecordBatch, at: Positions) -> None:
+    def merge(self, state: StateColumns, parts: pa.RecordBatch, at: Positions) -> None:
         """Add state to all aggregates, or to none. Raises as `fold`."""
         for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
             change()
 
-    def results(self, state: Columns, row_ids: Positions) -> list[pa.Array]:
+    def results(self, state: StateColumns, row_ids: Positions) -> list[pa.Array]:
         return [wanted.result(state, name, row_ids) for name, wanted in self._aggregates.items()]
 
 
@@ -257,11 +257,11 @@ def _count_field(name: str) -> pa.Field:
     return pa.field(f"{name}:count", pa.int64(), nullable=False)
 
 
-def _merged_counts(state: Columns, field: str, parts: pa.RecordBatch, at: Positions) -> Change:
+def _add_counts(state: StateColumns, field: str, parts: pa.RecordBatch, at: Positions) -> Change:
     return partial(np.add.at, state.column(field), at, parts.column(field).to_numpy())
 
 
-def _both(first: Change, second: Change) -> Change:
+def _in_sequence(first: Change, second: Change) -> Change:
     def change() -> None:
         first()
         second()
@@ -269,14 +269,14 @@ def _both(first: Change, second: Change) -> Change:
     return change
 
 
-def kind_of(schema: pa.Schema, column: str) -> Any:
+def column_type(schema: pa.Schema, column: str) -> Any:
     """The type of a column. Raises JobRejected if the column does not exist."""
     if column not in schema.names:
         raise JobRejected("unknown-column", column, f"there is no such column; there are {', '.join(schema.names)}")
     return schema.field(column).type
 
 
-def _present(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
+def _valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
     """The values that are not null, in storage form, and their positions."""
     if column.null_count:
         at = at[column.is_valid().to_numpy(zero_copy_only=False)]
@@ -286,16 +286,16 @@ def _present(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
     return column.to_numpy(zero_copy_only=False), at
 
 
-def _added_at(sums: Values, at: Positions, values: Values, name: str) -> Change:
-    if sums.dtype == np.int64 and len(values) and not _fits(sums, at, values):
-        return _added_checked(sums, at, values, name)
+def _add_values(sums: Values, at: Positions, values: Values, name: str) -> Change:
+    if sums.dtype == np.int64 and len(values) and not _fits_int64(sums, at, values):
+        return _add_exactly(sums, at, values, name)
     values = values.astype(sums.dtype, copy=False)  # numpy has a fast loop for equal types only
     return partial(np.add.at, sums, at, values)
 
 
-def _fits(sums: Values, at: Positions, values: Values) -> bool:
+def _fits_int64(sums: Values, at: Positions, values: Values) -> bool:
     """Whether no sum can leave 64 bits with these values."""
-    concerned = sums if len(sums) <= _SCANNED * len(at) else sums[at]
+    concerned = sums if len(sums) <= _SCANS_PER_ACCESS * len(at) else sums[at]
     return _magnitude(concerned) + _magnitude(values) * len(values) < _INT64_LIMIT
 
 
@@ -303,34 +303,34 @@ def _magnitude(values: Values) -> int:
     return max(int(values.max()), -int(values.min()))
 
 
-def _added_checked(sums: Values, at: Positions, values: Values, name: str) -> Change:
+def _add_exactly(sums: Values, at: Positions, values: Values, name: str) -> Change:
     if values.dtype != np.uint64:
         values = values.astype(np.int64, copy=False)  # for splitting into two halves
     row_ids, which = np.unique(at, return_inverse=True)
     return partial(
-        setitem, sums, row_ids, _total(sums[row_ids], _checked_sums(values, which, len(row_ids), name), name)
+        setitem, sums, row_ids, _add_sums(sums[row_ids], _exact_sums(values, which, len(row_ids), name), name)
     )
 
 
-def _checked_sums(values: Values, rows: Positions, count: int, name: str) -> Values:
+def _exact_sums(values: Values, rows: Positions, count: int, name: str) -> Values:
     """Sums of large integers, in two halves that cannot overflow."""
     high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     np.add.at(high, rows, (values >> 32).astype(np.int64))
     np.add.at(low, rows, (values & _LOW_HALF).astype(np.int64))
     high += low >> 32
     if len(high) and (int(high.max()) >= _HIGH_LIMIT or int(high.min()) < -_HIGH_LIMIT):
-        raise _overflow(name)
+        raise _overflow_error(name)
     return (high << 32) | (low & _LOW_HALF)
 
 
-def _total(before: Values, more: Values, name: str) -> Values:
+def _add_sums(before: Values, more: Values, name: str) -> Values:
     total = before + more
     if (((before ^ total) & (more ^ total)) < 0).any():
-        raise _overflow(name)
+        raise _overflow_error(name)
     return np.asarray(total)
 
 
-def _fitting(values: Values, kind: np.dtype[Any], name: str) -> Values:
+def _cast_exactly(values: Values, kind: np.dtype[Any], name: str) -> Values:
     """The values in the type of the state, which may be narrower than the column since the column was widened."""
     if np.can_cast(values.dtype, kind):
         return values.astype(kind, copy=False)
@@ -343,5 +343,5 @@ def _fitting(values: Values, kind: np.dtype[Any], name: str) -> Values:
     return fitting
 
 
-def _overflow(name: str) -> DataRejected:
+def _overflow_error(name: str) -> DataRejected:
     return DataRejected(f"the sum {name!r} exceeds the range of a 64-bit integer")

@@ -13,14 +13,14 @@ import pyarrow as pa
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_HOOKS: Final = (
+_URL_PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_HOOK_NAMES: Final = (
     "open", "start", "process", "process_broadcast", "on_timer", "snapshot", "checkpoint_completed",
     "checkpoint_aborted", "settle", "end_input", "finish", "close",
 )  # fmt: skip
 
 
-def rejected(uid: str, argument: str, problem: str) -> JobRejected:
+def argument_error(uid: str, argument: str, problem: str) -> JobRejected:
     """The error for an argument of an operator."""
     return JobRejected(f"bad-{argument.replace('_', '-')}", uid, f"{argument} {problem}")
 
@@ -28,22 +28,22 @@ def rejected(uid: str, argument: str, problem: str) -> JobRejected:
 def check_schema(uid: str, schema: object) -> None:
     """Raises JobRejected unless `schema` is a schema with distinct column names."""
     if not isinstance(schema, pa.Schema):
-        raise rejected(uid, "schema", f"must be a pyarrow.Schema, not {_type_name(schema)}")
+        raise argument_error(uid, "schema", f"must be a pyarrow.Schema, not {_type_name(schema)}")
     for name in schema.names:
         if schema.names.count(name) > 1:
-            raise rejected(uid, "schema", f"names the column {name!r} twice")
+            raise argument_error(uid, "schema", f"names the column {name!r} twice")
 
 
 def check_column(uid: str, argument: str, name: object) -> None:
     """Raises JobRejected unless `name` can be a column name."""
     if not isinstance(name, str) or not name:
-        raise rejected(uid, argument, f"must be the name of a column, not {name!r} ({_type_name(name)})")
+        raise argument_error(uid, argument, f"must be the name of a column, not {name!r} ({_type_name(name)})")
 
 
 def check_columns(uid: str, argument: str, names: object) -> None:
     """Raises JobRejected unless `names` is a list of column names. A str is refused: it would iterate over letters."""
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
-        raise rejected(uid, argument, f"must be a list of column names, not {names!r}")
+        raise argument_error(uid, argument, f"must be a list of column names, not {names!r}")
     for name in names:
         check_column(uid, argument, name)
 
@@ -51,30 +51,32 @@ def check_columns(uid: str, argument: str, names: object) -> None:
 def check_aggregates(uid: str, aggregates: object) -> None:
     """Raises JobRejected unless `aggregates` maps output columns to aggregates."""
     if not isinstance(aggregates, Mapping):
-        raise rejected(uid, "aggregates", f"must be aggregates by output column, not {_type_name(aggregates)}")
+        raise argument_error(uid, "aggregates", f"must be aggregates by output column, not {_type_name(aggregates)}")
     for name, aggregate in aggregates.items():
         check_column(uid, "aggregates", name)
         if not isinstance(aggregate, Aggregate):
-            raise rejected(uid, "aggregates", f"must hold aggregates such as Count(), but {name!r} is {aggregate!r}")
+            raise argument_error(
+                uid, "aggregates", f"must hold aggregates such as Count(), but {name!r} is {aggregate!r}"
+            )
 
 
 def check_parallelism(uid: str, parallelism: object) -> None:
     """Raises JobRejected unless `parallelism` is None or a positive integer."""
     if parallelism is not None and (type(parallelism) is not int or parallelism < 1):
-        raise rejected(uid, "parallelism", f"must be a whole number, at least 1, not {parallelism!r}")
+        raise argument_error(uid, "parallelism", f"must be a whole number, at least 1, not {parallelism!r}")
 
 
 def check_folder(uid: str, argument: str, path: object) -> None:
     """Raises JobRejected if the path would name an unintended local folder, such as "s3:" or "~"."""
     if str(path).startswith("~"):
-        raise rejected(uid, argument, f"{path}: ~ is not expanded; write the path of the home folder")
+        raise argument_error(uid, argument, f"{path}: ~ is not expanded; write the path of the home folder")
     if str(path).startswith("$"):
-        raise rejected(uid, argument, f"{path}: variables are not expanded; write the path that it stands for")
+        raise argument_error(uid, argument, f"{path}: variables are not expanded; write the path that it stands for")
     if str(path) != str(path).strip():
-        raise rejected(uid, argument, f"{str(path)!r} begins or ends with white space")
-    if _URL.match(str(path)):
+        raise argument_error(uid, argument, f"{str(path)!r} begins or ends with white space")
+    if _URL_PREFIX.match(str(path)):
         problem = f"{path} is a URL: connectors read and write folders of a file system that every host mounts"
-        raise rejected(uid, argument, problem)
+        raise argument_error(uid, argument, problem)
 
 
 def check_function(uid: str, function: object, *, asynchronous: bool = False, rows: bool = False) -> None:
@@ -85,12 +87,12 @@ def check_function(uid: str, function: object, *, asynchronous: bool = False, ro
         rows: the function may yield.
     """
     if not callable(function):
-        raise rejected(uid, "function", f"must be callable, not {_type_name(function)}")
+        raise argument_error(uid, "function", f"must be callable, not {_type_name(function)}")
     code = function if inspect.isroutine(function) else type(function).__call__
     if inspect.iscoroutinefunction(code) and not asynchronous:
-        raise rejected(uid, "function", f"{_name(function)} is async: use async_map for requests")
+        raise argument_error(uid, "function", f"{_function_name(function)} is async: use async_map for requests")
     if inspect.isasyncgenfunction(code) or (inspect.isgeneratorfunction(code) and not rows):
-        raise rejected(uid, "function", f"{_name(function)} uses yield: return the result instead")
+        raise argument_error(uid, "function", f"{_function_name(function)} uses yield: return the result instead")
 
 
 def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> None:
@@ -100,10 +102,10 @@ def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> 
     """
     if not callable(factory) or isinstance(factory, wanted):
         problem = f"must be a class, or a factory that makes a function per subtask, not an instance: {factory!r}"
-        raise rejected(uid, "function_factory", problem)
+        raise argument_error(uid, "function_factory", problem)
     if isinstance(factory, type):
         if not issubclass(factory, wanted):
-            raise rejected(uid, "function_factory", f"{factory.__name__} is not a {wanted.__name__}{advice}")
+            raise argument_error(uid, "function_factory", f"{factory.__name__} is not a {wanted.__name__}{advice}")
         check_hooks(uid, factory)
 
 
@@ -114,19 +116,23 @@ def check_hooks(uid: str, function: type) -> None:
     """
     missing = ", ".join(sorted(getattr(function, "__abstractmethods__", ())))
     if missing:
-        raise rejected(uid, "function_factory", f"{function.__name__} lacks {missing}")
-    for name in _HOOKS:
+        raise argument_error(uid, "function_factory", f"{function.__name__} lacks {missing}")
+    for name in _HOOK_NAMES:
         hook: Callable[..., Any] | None = getattr(function, name, None)
         where = f"{function.__name__}.{name}"
         if inspect.isgeneratorfunction(hook):
-            raise rejected(uid, "function_factory", f"{where} uses yield: its rows would be lost; emit with out.emit")
+            raise argument_error(
+                uid, "function_factory", f"{where} uses yield: its rows would be lost; emit with out.emit"
+            )
         if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
-            raise rejected(uid, "function_factory", f"{where} is async: it would never run; use async_map for requests")
+            raise argument_error(
+                uid, "function_factory", f"{where} is async: it would never run; use async_map for requests"
+            )
 
 
 def _type_name(value: object) -> str:
     return type(value).__name__
 
 
-def _name(function: object) -> str:
+def _function_name(function: object) -> str:
     return getattr(function, "__name__", repr(function))

@@ -17,11 +17,11 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.broadcast import BroadcastTable
 from runtime.state.index.factorise import factorise
-from runtime.state.index.key_codec import check_key_type, codec_of, common_key_type, plain, plain_type
-from runtime.state.index.key_index import NOWHERE, KeyIndex, Slots
+from runtime.state.index.key_codec import check_key_type, common_key_type, key_codec, plain_type, to_plain
+from runtime.state.index.key_index import NOT_FOUND, KeyIndex, RowIds
 
-PROBE: Final = 0
-BUILD: Final = 1
+PROBE_INPUT: Final = 0
+BUILD_INPUT: Final = 1
 
 
 class BroadcastJoin(Operator):
@@ -57,14 +57,14 @@ class BroadcastJoin(Operator):
         return pa.schema([*probe, *(pa.field(name, plain_type(build.field(name).type)) for name in self._take)])
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        if input == BUILD:
-            self._remember(batch)
+        if input == BUILD_INPUT:
+            self._add_build_rows(batch)
         elif batch.num_rows:
             self._probe(batch, out)
 
-    def _remember(self, batch: pa.RecordBatch) -> None:
+    def _add_build_rows(self, batch: pa.RecordBatch) -> None:
         wanted = self._check_build(batch.schema)
-        columns = [plain(batch.column(name)) for name in wanted]
+        columns = [to_plain(batch.column(name)) for name in wanted]
         self._build.append(pa.RecordBatch.from_arrays(columns, names=wanted))
         self._lookup = None
 
@@ -87,13 +87,13 @@ class BroadcastJoin(Operator):
         if self._lookup is None:
             self._lookup = _Lookup(self._on, self._build.table())
         rows = self._lookup.rows([batch.column(name) for name in self._on])
-        found = rows != NOWHERE
+        found = rows != NOT_FOUND
         if self._inner and not found.all():
             batch, rows, found = batch.filter(pa.array(found)), rows[found], found[found]
         if batch.num_rows:
-            out.emit(self._joined(batch, pa.array(rows, mask=~found)))
+            out.emit(self._join(batch, pa.array(rows, mask=~found)))
 
-    def _joined(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    def _join(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
         self._check_probe(batch.schema)
         assert self._lookup is not None, "the lookup is made before the first row"
         added = [self._lookup.column(name, rows) for name in self._take]
@@ -110,20 +110,20 @@ class _Lookup:
         self._index = KeyIndex(len(on))
         if self._table is not None:
             self._keys = [pa.concat_arrays(self._table.column(name).chunks) for name in on]
-            self._codecs = [codec_of(plain_type(key.type)) for key in self._keys]
-            self._fill()
+            self._codecs = [key_codec(plain_type(key.type)) for key in self._keys]
+            self._build_index()
 
-    def rows(self, keys: Sequence[pa.Array]) -> Slots:
+    def rows(self, keys: Sequence[pa.Array]) -> RowIds:
         """The build row of each probe row, or `NOWHERE`."""
         if self._table is None:
-            return np.full(len(keys[0]), NOWHERE, dtype=np.intp)
+            return np.full(len(keys[0]), NOT_FOUND, dtype=np.intp)
         self._check_types(keys)
         distinct = factorise(keys)
-        once = [plain(key) for key in distinct.once(keys)]
-        row_ids = self._index.find(self._encoded(once, learn=False))
-        rows = np.where(row_ids == NOWHERE, NOWHERE, self._row_of[row_ids])
-        rows[_any_null(once)] = NOWHERE
-        return np.asarray(rows[distinct.which])
+        once = [to_plain(key) for key in distinct.take_keys(keys)]
+        row_ids = self._index.find(self._encode(once, learn=False))
+        rows = np.where(row_ids == NOT_FOUND, NOT_FOUND, self._row_of[row_ids])
+        rows[_any_null(once)] = NOT_FOUND
+        return np.asarray(rows[distinct.key_numbers])
 
     def column(self, name: str, rows: pa.Array) -> pa.Array:
         if self._table is None:
@@ -131,23 +131,25 @@ class _Lookup:
         taken = self._table.column(name).take(rows)
         return pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], taken.type)
 
-    def _fill(self) -> None:
+    def _build_index(self) -> None:
         usable = np.flatnonzero(~_any_null(self._keys))
         keys = [key.take(pa.array(usable)) for key in self._keys]
         distinct = factorise(keys)
         if len(distinct) < len(usable):
-            raise DataRejected(f"the build side of a join has the key {self._repeated(keys, distinct.which)} twice")
+            raise DataRejected(
+                f"the build side of a join has the key {self._duplicate_key(keys, distinct.key_numbers)} twice"
+            )
         self._row_of = np.zeros(1, dtype=np.intp)
         if len(usable):
-            row_ids = self._index.add(self._encoded(keys, learn=True))
+            row_ids = self._index.add(self._encode(keys, learn=True))
             self._row_of = np.zeros(self._index.capacity, dtype=np.intp)
             self._row_of[row_ids] = usable
 
-    def _repeated(self, keys: Sequence[pa.Array], which: Slots) -> dict[str, Any]:
+    def _duplicate_key(self, keys: Sequence[pa.Array], which: RowIds) -> dict[str, Any]:
         row = int(np.flatnonzero(np.bincount(which)[which] > 1)[0])
         return {name: key[row].as_py() for name, key in zip(self._on, keys, strict=True)}
 
-    def _encoded(self, keys: Sequence[pa.Array], learn: bool) -> npt.NDArray[np.int64]:
+    def _encode(self, keys: Sequence[pa.Array], learn: bool) -> npt.NDArray[np.int64]:
         return np.stack([codec.encode(key, learn) for codec, key in zip(self._codecs, keys, strict=True)])
 
     def _check_types(self, keys: Sequence[pa.Array]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 
-def free(name: str, taken: Container[str]) -> str:
+def free_name(name: str, taken: Container[str]) -> str:
     """`name`, prefixed by as many colons as needed to differ from the `taken` names."""
     while name in taken:
         name = f":{name}"

@@ -10,8 +10,8 @@ from runtime.errors import DataRejected, JobRejected
 
 Times = npt.NDArray[np.int64]
 
-_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-_LIMIT_MS: Final = 1 << 62  #: 146 million years; windows of such times begin and end within 64 bits
+_UNITS_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_MAX_TIME_MS: Final = 1 << 62  #: 146 million years; windows of such times begin and end within 64 bits
 _MS_PER_S: Final = 1_000
 _MS_PER_DAY: Final = 86_400_000
 
@@ -25,18 +25,18 @@ def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
     """
     ticks, per_ms = _ticks(batch, name)
     if len(ticks):
-        _check(ticks, name, per_ms, int(ticks.min()), int(ticks.max()))
+        _check_range(ticks, name, per_ms, int(ticks.min()), int(ticks.max()))
     return ticks // per_ms if per_ms > 1 else ticks
 
 
-def in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
+def is_in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
     """By row, whether the time is in the range of windows. Raises as `event_times_ms`, except for the range."""
     ticks, per_ms = _ticks(batch, name)
-    limit = _LIMIT_MS * per_ms
+    limit = _MAX_TIME_MS * per_ms
     return np.asarray((-limit <= ticks) & (ticks < limit))
 
 
-def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
+def pane_numbers(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
     """By row, the number of its pane of `size_ms`, from the epoch; a single int if all are equal.
 
     Raises as `event_times_ms`.
@@ -44,7 +44,7 @@ def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
     ticks, per_ms = _ticks(batch, name)
     size = size_ms * per_ms
     least, greatest = int(ticks.min()), int(ticks.max())
-    _check(ticks, name, per_ms, least, greatest)
+    _check_range(ticks, name, per_ms, least, greatest)
     first, last = least // size, greatest // size
     return first if first == last else ticks // size
 
@@ -60,13 +60,13 @@ def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
     kind = column.type
     if pa.types.is_timestamp(kind):
         values = np.asarray(column.view(pa.int64()))
-        return (_milliseconds(values), 1) if kind.unit == "s" else (values, _PER_MS[kind.unit])
+        return (_milliseconds(values), 1) if kind.unit == "s" else (values, _UNITS_PER_MS[kind.unit])
     if pa.types.is_date32(kind):
         return np.asarray(column.view(pa.int32()), dtype=np.int64) * _MS_PER_DAY, 1
     if pa.types.is_date64(kind):
         return np.asarray(column.view(pa.int64())), 1
     if pa.types.is_uint64(kind):
-        return np.minimum(np.asarray(column), _LIMIT_MS).astype(np.int64), 1
+        return np.minimum(np.asarray(column), _MAX_TIME_MS).astype(np.int64), 1
     if pa.types.is_integer(kind):
         return np.asarray(column, dtype=np.int64), 1
     raise JobRejected(
@@ -76,12 +76,12 @@ def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
 
 def _milliseconds(seconds: Times) -> Times:
     """Seconds to milliseconds. Times out of range stay out of range instead of wrapping around."""
-    limit = _LIMIT_MS // _MS_PER_S + 1
+    limit = _MAX_TIME_MS // _MS_PER_S + 1
     return np.clip(seconds, -limit, limit) * _MS_PER_S
 
 
-def _check(ticks: Times, name: str, per_ms: int, least: int, greatest: int) -> None:
-    limit = _LIMIT_MS * per_ms
+def _check_range(ticks: Times, name: str, per_ms: int, least: int, greatest: int) -> None:
+    limit = _MAX_TIME_MS * per_ms
     if -limit <= least and greatest < limit:
         return
     row = int(np.flatnonzero(ticks == (least if least < -limit else greatest))[0])

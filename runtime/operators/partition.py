@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.core.job.key_groups import owner_of
+from runtime.core.job.key_groups import key_group_owner
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.state.index.hashing import key_groups
 
-_FEW: Final = 8  #: number of subtasks up to which selecting is cheaper than sorting
+_MAX_SELECTED_TARGETS: Final = 8  #: number of subtasks up to which selecting is cheaper than sorting
 
 #: Maps a batch of the chosen columns and the number of subtasks to a subtask per row.
 Partitioner = Callable[[pa.RecordBatch, int], npt.ArrayLike]
 
 
-def by_function(
+def partition_by_function(
     batch: pa.RecordBatch, columns: Sequence[str], function: Partitioner, target: str, parallelism: int
 ) -> list[pa.RecordBatch | None]:
     """The rows of `batch` for each subtask of `target`, chosen by a function, in order; None: no rows.
@@ -33,15 +33,15 @@ def by_function(
     """
     try:
         wanted = batch.select(list(columns))
-        owners = _checked(np.asarray(function(wanted, parallelism)), wanted, parallelism)
+        owners = _check_owners(np.asarray(function(wanted, parallelism)), wanted, parallelism)
     except (DataRejected, JobRejected):
         raise  # the function refused its input: a retry cannot help
     except Exception as error:
         raise WeirError(f"the partitioner before operator {target!r}: {type(error).__name__}: {error}") from error
-    return _dealt(batch, owners, parallelism)
+    return _split_by_owner(batch, owners, parallelism)
 
 
-def _checked(found: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: int) -> npt.NDArray[np.uint16]:
+def _check_owners(found: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: int) -> npt.NDArray[np.uint16]:
     if found.shape != (rows.num_rows,) or found.dtype.kind not in "iu":
         shape = " x ".join(map(str, found.shape)) or "one"
         raise TypeError(f"it must return one integer for each of {rows.num_rows} rows, not {shape} of {found.dtype}")
@@ -52,18 +52,22 @@ def _checked(found: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: int) ->
     return found.astype(np.uint16)
 
 
-def by_key_group(
+def partition_by_key_group(
     batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int, parallelism: int
 ) -> list[pa.RecordBatch | None]:
     """The rows of `batch` for each subtask, by key group, in order; None: no rows."""
     if parallelism == 1 or not batch.num_rows:
         return [batch if batch.num_rows else None, *[None] * (parallelism - 1)]
-    return _dealt(batch, _owners(max_parallelism, parallelism)[key_groups(batch, keys, max_parallelism)], parallelism)
+    return _split_by_owner(
+        batch, _owners(max_parallelism, parallelism)[key_groups(batch, keys, max_parallelism)], parallelism
+    )
 
 
-def _dealt(batch: pa.RecordBatch, owners: npt.NDArray[np.uint16], parallelism: int) -> list[pa.RecordBatch | None]:
-    if parallelism <= _FEW:
-        return [_taken(batch, np.flatnonzero(owners == target)) for target in range(parallelism)]
+def _split_by_owner(
+    batch: pa.RecordBatch, owners: npt.NDArray[np.uint16], parallelism: int
+) -> list[pa.RecordBatch | None]:
+    if parallelism <= _MAX_SELECTED_TARGETS:
+        return [_take_rows(batch, np.flatnonzero(owners == target)) for target in range(parallelism)]
     counts = np.bincount(owners, minlength=parallelism)
     if counts.max() == batch.num_rows:
         return [batch if count else None for count in counts]
@@ -74,7 +78,7 @@ def _dealt(batch: pa.RecordBatch, owners: npt.NDArray[np.uint16], parallelism: i
     ]
 
 
-def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> pa.RecordBatch | None:
+def _take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> pa.RecordBatch | None:
     if not len(rows):
         return None
     return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
@@ -83,5 +87,5 @@ def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> pa.RecordBatch 
 @lru_cache(maxsize=64)
 def _owners(max_parallelism: int, parallelism: int) -> npt.NDArray[np.uint16]:
     """The owner of each key group, as 16-bit integers, which numpy sorts by radix."""
-    owners = [owner_of(group, max_parallelism, parallelism) for group in range(max_parallelism)]
+    owners = [key_group_owner(group, max_parallelism, parallelism) for group in range(max_parallelism)]
     return np.array(owners, dtype=np.uint16)

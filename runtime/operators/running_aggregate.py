@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.index.factorise import Distinct, factorise
-from runtime.state.index.key_index import NOWHERE, Slots
+from runtime.state.index.factorise import DistinctKeys, factorise
+from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
-from runtime.state.schema import UNSETTLED
+from runtime.state.schema import OPEN_TYPE
 
-OP: Final = "op"  #: changelog column with the row kind
-_ROWS_PER_BATCH: Final = 65_536
+OP_COLUMN: Final = "op"  #: changelog column with the row kind
+_MAX_ROWS_PER_BATCH: Final = 65_536
 INSERT, UPDATE_BEFORE, UPDATE_AFTER = "insert", "update_before", "update_after"
 
 
@@ -42,68 +42,77 @@ class RunningAggregate(Operator):
         self._names = [*self._keys, *self._aggregates.names]
         if changelog and not aggregates:
             raise JobRejected("bad-aggregates", ", ".join(self._keys), "a changelog needs at least one aggregate")
-        names = [*self._names, OP] if changelog else self._names
+        names = [*self._names, OP_COLUMN] if changelog else self._names
         if len(set(names)) != len(names):
             raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {names}")
 
-        self._is_sorted = False
+        self._has_sorted_input = False
 
     def open(self, context: OperatorContext) -> None:
-        keys = pa.schema([pa.field(key, UNSETTLED) for key in self._keys])
+        keys = pa.schema([pa.field(key, OPEN_TYPE) for key in self._keys])
         self._table: KeyedTable = context.state.keyed_table("aggregates", keys, self._aggregates.fields())
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if not batch.num_rows:
             return
-        distinct, keys = self._keys_of(batch)
-        rows = self._changes(batch, distinct, keys) if self._changelog else self._folded(batch, distinct, keys)
+        distinct, keys = self._factorise_keys(batch)
+        rows = (
+            self._changes(batch, distinct, keys) if self._changelog else self._accumulated_rows(batch, distinct, keys)
+        )
         if rows.num_rows:
-            out.emit(self._sorted(rows))
+            out.emit(self._sort(rows))
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
         """Emits no rows: `finish` emits the values of each key once."""
-        self._is_sorted = True
+        self._has_sorted_input = True
         if batch.num_rows:
-            self._fold(batch, *self._keys_of(batch))
+            self._accumulate(batch, *self._factorise_keys(batch))
 
     def finish(self, out: Collector) -> None:
-        if not self._is_sorted:
+        if not self._has_sorted_input:
             return
-        row_ids = self._table.slots()
-        for start in range(0, len(row_ids), _ROWS_PER_BATCH):
-            some = row_ids[start : start + _ROWS_PER_BATCH]
-            rows = self._shown([self._table.key_column(key, some) for key in self._keys], some)
-            out.emit(_with_op(self._sorted(rows), INSERT) if self._changelog else self._sorted(rows))
+        row_ids = self._table.row_ids()
+        for start in range(0, len(row_ids), _MAX_ROWS_PER_BATCH):
+            some = row_ids[start : start + _MAX_ROWS_PER_BATCH]
+            rows = self._output_batch([self._table.key_column(key, some) for key in self._keys], some)
+            out.emit(_with_op(self._sort(rows), INSERT) if self._changelog else self._sort(rows))
 
-    def _keys_of(self, batch: pa.RecordBatch) -> tuple[Distinct, list[pa.Array]]:
+    def _factorise_keys(self, batch: pa.RecordBatch) -> tuple[DistinctKeys, list[pa.Array]]:
         kinds = [batch.schema.field(key).type for key in self._keys]
-        self._table.settle(kinds, self._aggregates.kinds(batch.schema))
+        self._table.bind_types(kinds, self._aggregates.state_types(batch.schema))
         columns = [batch.column(key) for key in self._keys]
         distinct = factorise(columns)
-        return distinct, distinct.once(columns)
+        return distinct, distinct.take_keys(columns)
 
-    def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _sort(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows sorted by key. Distinct integers are mostly in order already; if not, numpy sorts them faster."""
         keys = rows.column(0)
-        if OP in rows.schema.names or len(self._keys) > 1 or keys.null_count or not pa.types.is_integer(keys.type):
+        if (
+            OP_COLUMN in rows.schema.names
+            or len(self._keys) > 1
+            or keys.null_count
+            or not pa.types.is_integer(keys.type)
+        ):
             return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys]))
         values = keys.to_numpy()
         return rows if (values[1:] > values[:-1]).all() else rows.take(pa.array(np.argsort(values)))
 
-    def _folded(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        return self._results(self._fold(batch, distinct, keys), keys)
+    def _accumulated_rows(
+        self, batch: pa.RecordBatch, distinct: DistinctKeys, keys: Sequence[pa.Array]
+    ) -> pa.RecordBatch:
+        return self._results(self._accumulate(batch, distinct, keys), keys)
 
-    def _fold(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> Slots:
+    def _accumulate(self, batch: pa.RecordBatch, distinct: DistinctKeys, keys: Sequence[pa.Array]) -> RowIds:
         row_ids = self._table.upsert(keys)
-        self._aggregates.fold(self._table, batch, row_ids[distinct.which])
+        self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         self._table.touch(row_ids)
         return row_ids
 
-    def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        known = pa.array(self._table.find(keys) != NOWHERE)
+    def _changes(self, batch: pa.RecordBatch, distinct: DistinctKeys, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        known = pa.array(self._table.find(keys) != NOT_FOUND)
         before = self._results(self._table.upsert(keys), keys)
-        now = self._folded(batch, distinct, keys)
-        changed = pc.and_(known, _differ(before, now, self._aggregates.names))
+        now = self._accumulated_rows(batch, distinct, keys)
+        changed = pc.and_(known, _any_different(before, now, self._aggregates.names))
         kinds = [
             (now.filter(pc.invert(known)), INSERT),
             (before.filter(changed), UPDATE_BEFORE),  # before its replacement: the sort by key is stable
@@ -111,28 +120,28 @@ class RunningAggregate(Operator):
         ]
         return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
 
-    def _results(self, row_ids: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+    def _results(self, row_ids: RowIds, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """Rows of these keys. Columns that the table normalises (dictionaries, -0.0) are read from the table."""
         shown = [
             values if pa.types.is_integer(values.type) else self._table.key_column(key, row_ids)
             for key, values in zip(self._keys, keys, strict=True)
         ]
-        return self._shown(shown, row_ids)
+        return self._output_batch(shown, row_ids)
 
-    def _shown(self, keys: Sequence[pa.Array], row_ids: Slots) -> pa.RecordBatch:
+    def _output_batch(self, keys: Sequence[pa.Array], row_ids: RowIds) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, row_ids)], names=self._names)
 
 
 def _with_op(rows: pa.RecordBatch, op: str) -> pa.RecordBatch:
-    return rows.append_column(OP, pa.array([op] * len(rows), pa.string()))
+    return rows.append_column(OP_COLUMN, pa.array([op] * len(rows), pa.string()))
 
 
-def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+def _any_different(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     """By row, whether any of these columns differs."""
-    return reduce(pc.or_, (differs(before[name], now[name]) for name in names), pa.array([False] * len(now)))
+    return reduce(pc.or_, (is_different(before[name], now[name]) for name in names), pa.array([False] * len(now)))
 
 
-def differs(before: pa.Array, now: pa.Array) -> pa.Array:
+def is_different(before: pa.Array, now: pa.Array) -> pa.Array:
     """By row, whether two columns of the same type differ. Nulls are equal to each other, and so are NaNs."""
     both = pc.fill_null(pc.not_equal(before, now), False)
     if pa.types.is_floating(now.type):

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from runtime.io.clock import SystemClock
 from runtime.simulation.cuts import Cuts
-from runtime.simulation.seeds import first_broken
+from runtime.simulation.seeds import first_violation
 from runtime.simulation.shrinking import Budget, shrink
-from runtime.simulation.simulation import BrokenSeed, Plan, simulate
+from runtime.simulation.simulation import SeedViolation, SimulationPlan, simulate
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,9 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.replay is not None:
         return _replay(chosen.replay, _cuts(chosen))
     with tqdm(total=chosen.seeds, unit="seed", disable=None, smoothing=0.05) as bar:
-        broken = first_broken(range(chosen.start, chosen.start + chosen.seeds), chosen.processes, bar.update)
+        broken = first_violation(range(chosen.start, chosen.start + chosen.seeds), chosen.processes, bar.update)
     if broken is not None:
-        return _explain(broken, chosen.tries, chosen.shrink_s)
+        return _shrink_and_print(broken, chosen.tries, chosen.shrink_s)
     print(f"{chosen.seeds} seeds, 0 violations")
     return 0
 
@@ -69,36 +69,38 @@ def _cuts(chosen: argparse.Namespace) -> Cuts:
 
 def _replay(seed: int, cuts: Cuts) -> int:
     try:
-        simulation = simulate(seed, Plan(cuts=cuts))
-    except BrokenSeed as broken:
-        _tell(broken)
+        simulation = simulate(seed, SimulationPlan(cuts=cuts))
+    except SeedViolation as broken:
+        _print_violation(broken)
         return 1
     print("\n".join(simulation.world.lines()))
-    faults = ", ".join(simulation.world.faults.struck) or "no fault"
+    faults = ", ".join(simulation.world.faults.occurred_labels) or "no fault"
     print(f"\nseed {seed}: {simulation.world.steps} steps, runs {', '.join(simulation.endings)}; {faults}")
     return 0
 
 
-def _explain(broken: BrokenSeed, tries: int, shrink_s: float) -> int:
+def _shrink_and_print(broken: SeedViolation, tries: int, shrink_s: float) -> int:
     clock = SystemClock()
     deadline = clock.monotonic_ms() + 1000 * shrink_s
     with tqdm(total=tries, desc=f"seed {broken.simulation.seed} violates an invariant; shrinking", disable=None) as bar:
 
-        def progress(best: BrokenSeed) -> None:
-            bar.set_postfix_str(f"journal of {best.lines} lines, originally {broken.lines}", refresh=False)
+        def progress(best: SeedViolation) -> None:
+            bar.set_postfix_str(
+                f"journal of {best.journal_lines} lines, originally {broken.journal_lines}", refresh=False
+            )
             bar.update()
 
         best = shrink(broken, Budget(tries, lambda: clock.monotonic_ms() < deadline, progress))
-    _tell(best)
-    if best.lines < broken.lines:
-        print(f"its journal has {best.lines} lines, originally {broken.lines}")
+    _print_violation(best)
+    if best.journal_lines < broken.journal_lines:
+        print(f"its journal has {best.journal_lines} lines, originally {broken.journal_lines}")
     return 1
 
 
-def _tell(broken: BrokenSeed) -> None:
+def _print_violation(broken: SeedViolation) -> None:
     seed, cuts = broken.simulation.seed, broken.simulation.cuts
     print("\n".join(broken.simulation.world.lines()))
-    print(f"\nseed {seed}: {broken.law}\n{broken.detail}")
+    print(f"\nseed {seed}: {broken.invariant}\n{broken.detail}")
     print(f"replay: python -m runtime.simulation --replay {seed} {cuts.options()}".rstrip())
 
 

@@ -23,14 +23,14 @@ from runtime.core.effects import (
     DropLog,
     EndInput,
     Finish,
+    FlushLoop,
     ForgetCheckpoint,
     LogFeedback,
     PreparePreBarrier,
-    Process,
+    ProcessRecords,
     ReportBuildSide,
     ReportEnded,
     ReportFinished,
-    Settle,
     SubtaskEffect,
 )
 from runtime.core.events import (
@@ -49,17 +49,17 @@ from runtime.core.events import (
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
-from runtime.core.job.key_groups import owner_of
+from runtime.core.job.key_groups import key_group_owner
 from runtime.core.job.messages import Records
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot, folder_of
-from runtime.core.subtask.credits import Credits, Grants
-from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.credits import Credits, ReceiverWindow
+from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
-from runtime.core.subtask.watermark_alignment import hearings
+from runtime.core.subtask.watermark_alignment import channel_drifts
 from runtime.errors import EnvironmentFailure
-from runtime.simulation.channel import FIRST_BYTES, WINDOW_BYTES, Channel
+from runtime.simulation.channel import INITIAL_CREDIT_BYTES, WINDOW_BYTES, Channel
 from runtime.simulation.invariants import check_subtask
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import (
@@ -73,10 +73,10 @@ from runtime.simulation.model import (
     group_of,
     route,
 )
-from runtime.simulation.slots import Broken, Report, Slot, Started
-from runtime.simulation.snapshots import HELD, POOLED, Snapshots, batch_of, read_image, read_table, rows_of
+from runtime.simulation.slots import Report, ReportFailed, ReportStarted, Slot
+from runtime.simulation.snapshots import HELD_STATE, POOLED_STATE, Snapshots, batch_of, read_image, read_table, rows_of
 from runtime.simulation.world import World
-from runtime.task.feedback_log import NO_LOG, Copied, FeedbackLogs, Log, replayed
+from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs, replay_records
 
 
 class Attempt:
@@ -88,23 +88,23 @@ class Attempt:
         job: Job,
         graph: JobGraph,
         token: Token,
-        dealt: Mapping[SubtaskId, Restored],
+        dealt: Mapping[SubtaskId, SubtaskRestore],
         mode: CheckpointMode,
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
-        self.lingers = 10**9  #: steps until it stops running; finite once it is abandoned
+        self.remaining_steps = 10**9  #: steps until it stops running; finite once it is abandoned
         self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
-        self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
+        self.hosts = {s: SubtaskHost(self, s, dealt.get(s, SubtaskRestore(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
-        panes_ms = dict.fromkeys(job.into_windows, WINDOW_MS // 4)  # less than a window, so that alignment takes effect
+        panes_ms = dict.fromkeys(job.window_edges, WINDOW_MS // 4)  # less than a window, so that alignment takes effect
         machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         for host in self.order:
             if host.machine.is_source:
-                host.reading = Reading(hearings(graph, host.subtask, panes_ms, machines))
+                host.poll_policy = PollPolicy(channel_drifts(graph, host.subtask, panes_ms, machines))
 
     def abandon(self, lingers: int) -> None:
-        self.lingers = lingers
+        self.remaining_steps = lingers
 
     def crash(self, index: int) -> None:
         """Kills the slot's process; messages that it has sent may still arrive."""
@@ -112,7 +112,7 @@ class Attempt:
 
     def deliver_down(self) -> bool:
         """Delivers a message of the master to a subtask; False if none has arrived."""
-        ready = [slot for slot in self.slots.values() if slot.alive and slot.down.ready]
+        ready = [slot for slot in self.slots.values() if slot.alive and slot.down.is_ready]
         if not ready:
             return False
         subtask, event = self.world.rng.choice(ready).down.pop()
@@ -125,33 +125,35 @@ class Attempt:
         return any(host.step() for host in self.order[start:] + self.order[:start])
 
 
-class Host:
+class SubtaskHost:
     """Runs a subtask: its machine, its operator and its credits."""
 
-    def __init__(self, attempt: Attempt, subtask: SubtaskId, restored: Restored) -> None:
+    def __init__(self, attempt: Attempt, subtask: SubtaskId, restored: SubtaskRestore) -> None:
         self.attempt, self.subtask, self.world = attempt, subtask, attempt.world
         graph = attempt.graph
         self.slot = attempt.slots[subtask.index]
         log = bool(restored.feedback)
         self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished, attempt.mode, log))
         self.charged = {channel for channel in graph.outputs[subtask] if not graph.is_feedback(channel)}
-        self.credits = Credits(self.charged, FIRST_BYTES)
-        self.grants = Grants(self.machine.spec.regular, FIRST_BYTES, WINDOW_BYTES, ROW_BYTES, 3, 2)
+        self.credits = Credits(self.charged, INITIAL_CREDIT_BYTES)
+        self.receiver_window = ReceiverWindow(
+            self.machine.spec.regular_channels, INITIAL_CREDIT_BYTES, WINDOW_BYTES, ROW_BYTES, 3, 2
+        )
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
-        self.turn = 0
-        self.leisure = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift draws
-        self.untidied: list[Callable[[], None]] = []
-        self.reading = Reading()
+        self.next_target = 0
+        self.compaction_rng = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift draws
+        self.pending_compactions: list[Callable[[], None]] = []
+        self.poll_policy = PollPolicy()
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
         self.logs = FeedbackLogs()
         self.log: Rows = []  #: read from the restored log, not yet replayed
-        self.replays = replayed(self.world.storage, restored.feedback)
+        self.replays = replay_records(self.world.storage, restored.feedback)
         self.started = False
 
-    def _operator(self, restored: Restored) -> ModelOperator:
+    def _operator(self, restored: SubtaskRestore) -> ModelOperator:
         parallelism = self.attempt.graph.by_uid[self.subtask.operator].parallelism
         prefix = f"{self.attempt.token}-{self.subtask.operator}-{self.subtask.index}"
         operator = self.attempt.job.operator(self.subtask, parallelism, self.world.target, prefix)
@@ -159,8 +161,8 @@ class Host:
             store = self.world.storage
             images = [read_image(store, snapshot) for snapshot in restored.snapshots]
             table = read_table(store, restored.broadcast) if restored.broadcast else ()
-            held = [(key, time) for key, time in restored.lists.get(HELD, ())]
-            pooled = [(key, time) for key, time in restored.unions.get(POOLED, ())]
+            held = [(key, time) for key, time in restored.lists.get(HELD_STATE, ())]
+            pooled = [(key, time) for key, time in restored.unions.get(POOLED_STATE, ())]
             operator.restore(images, held, table, pooled)
         return operator
 
@@ -173,7 +175,7 @@ class Host:
         if not self.started:
             self.started = True
             self.handle(SubtaskStarted())
-            self.report(Started())
+            self.report(ReportStarted())
             return True
         if not self.credits.runnable:
             return False
@@ -187,7 +189,7 @@ class Host:
             try:
                 records = next(self.replays, None)
             except EnvironmentFailure as trouble:
-                self._break(trouble)
+                self._fail(trouble)
                 return True
             if records is None:
                 self.handle(FeedbackReplayEnded())
@@ -199,16 +201,16 @@ class Host:
         return True
 
     def _read_message(self) -> bool:
-        self.grants.reading(self.world.now)
-        readable = [(c, queue) for c, queue in self.incoming if queue.queue and self.machine.readable(c)]
+        self.receiver_window.on_busy(self.world.now)
+        readable = [(c, queue) for c, queue in self.incoming if queue.queue and self.machine.is_readable(c)]
         if not readable:
-            self.grants.starved()
+            self.receiver_window.on_starved()
             return False
         channel, queue = self.world.rng.choice(readable)
         message = queue.pop()
         self.handle(MessageArrived(channel, message))
         if isinstance(message, Records) and not self.attempt.graph.is_feedback(channel):
-            for granted, nbytes in self.grants.consumed(channel, message.nbytes, self.world.now):
+            for granted, nbytes in self.receiver_window.on_consumed(channel, message.nbytes, self.world.now):
                 self._repay(granted, nbytes)
         return True
 
@@ -217,31 +219,31 @@ class Host:
         if self.world.rng.random() < 0.7:
             sender.credits.repay(channel, nbytes)
         else:
-            self.world.later(lambda: sender.credits.repay(channel, nbytes))
+            self.world.schedule(lambda: sender.credits.repay(channel, nbytes))
 
     @property
-    def waits_for_slower(self) -> bool:
-        return not self.machine.idle and self.reading.waits_for_slower(self.world.now)
+    def is_throttled(self) -> bool:
+        return not self.machine.is_idle and self.poll_policy.is_throttled(self.world.now)
 
     def _poll(self) -> bool:
         source = self.operator
-        if not self.machine.may_poll or self.waits_for_slower or self.world.now < self.poll_at:
+        if not self.machine.may_poll or self.is_throttled or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
         if rows:
-            self.reading.came(len(rows), 0, self.world.now)
+            self.poll_policy.on_batch(len(rows), 0, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
-            if self.machine.idle:
+            if self.machine.is_idle:
                 self.handle(SourceResumed())
             self._begin_step()
             self._emit(rows)
             watermark = source.watermark()
             if watermark is not None:
                 self.handle(SourceAdvanced(watermark))
-        elif source.exhausted:
+        elif source.is_exhausted:
             self.handle(SourceExhausted())
-        elif source.idle(self.world.now) and not self.machine.idle:
+        elif source.is_idle(self.world.now) and not self.machine.is_idle:
             self.handle(SourceIdle())
         else:
             return False
@@ -255,23 +257,23 @@ class Host:
             for effect in effects:
                 self._perform(effect)
         except EnvironmentFailure as trouble:
-            self._break(trouble)
+            self._fail(trouble)
         check_subtask(self.machine)
 
-    def _break(self, trouble: EnvironmentFailure) -> None:
-        self.report(Broken(str(trouble)))
+    def _fail(self, trouble: EnvironmentFailure) -> None:
+        self.report(ReportFailed(str(trouble)))
         self.slot.alive = False
 
     def _begin_step(self) -> None:
         for channel in self.outputs:
-            self.attempt.channels[channel].before_step = self.attempt.channels[channel].nbytes
+            self.attempt.channels[channel].bytes_before_step = self.attempt.channels[channel].nbytes
 
     # ------------------------------------------------------------ effects
 
     def _perform(self, effect: SubtaskEffect) -> None:
         operator = self.operator
         match effect:
-            case Process(channel, records):
+            case ProcessRecords(channel, records):
                 self._emit(operator.process(self.attempt.graph.input_of(channel), records.payload))
             case AdvanceWatermark(time):
                 self._emit(operator.advance(time))
@@ -282,7 +284,7 @@ class Host:
                 self._emit(operator.prepare(checkpoint))
             case CaptureState():
                 self._capture(effect)
-            case LogFeedback() | CloseLog() | DropLog() | Settle():
+            case LogFeedback() | CloseLog() | DropLog() | FlushLoop():
                 self._perform_in_loop(effect)
             case EndInput(number):
                 self._emit(operator.end_input(number))
@@ -297,7 +299,7 @@ class Host:
             case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
                 self.report(effect)
 
-    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
+    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | FlushLoop) -> None:
         match effect:
             case LogFeedback(checkpoints, records):
                 batch = batch_of(records.payload)
@@ -306,11 +308,11 @@ class Host:
                 self._store_later(*self.logs.complete(checkpoint))
             case DropLog(checkpoint):
                 self.logs.drop(checkpoint)
-            case Settle():
+            case FlushLoop():
                 self._emit(self.operator.settle())
 
     def report(self, what: Report) -> None:
-        self.slot.say(self.subtask, what)
+        self.slot.send_report(self.subtask, what)
 
     def _emit(self, rows: Rows) -> None:
         for channel, part in self._partition(rows):
@@ -337,10 +339,10 @@ class Host:
             case Partitioning.BROADCAST:
                 return channels
             case Partitioning.HASH:
-                return [channels[owner_of(group_of(row[0]), MAX_PARALLELISM, len(channels))]]
+                return [channels[key_group_owner(group_of(row[0]), MAX_PARALLELISM, len(channels))]]
             case Partitioning.REBALANCE:
-                self.turn += 1
-                return [channels[self.turn % len(channels)]]
+                self.next_target += 1
+                return [channels[self.next_target % len(channels)]]
             case Partitioning.CUSTOM:
                 return [channels[route(row[0], len(channels))]]
 
@@ -350,19 +352,19 @@ class Host:
         capture = self.snapshots.capture(self.operator.image(), full=effect.barrier.kind.is_savepoint)
         committables = self.operator.committables()
         rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
-        copied = Copied(barrier=effect.barrier, capture=capture, rest=rest, timings=SnapshotTimings())
+        copied = CapturedSnapshot(barrier=effect.barrier, capture=capture, rest=rest, timings=SnapshotTimings())
         if effect.logs:
             self.logs.begin(copied, effect.inherits)
         else:
-            self._store_later(copied, NO_LOG)
+            self._store_later(copied, NO_FEEDBACK_LOG)
 
-    def _store_later(self, copied: Copied, log: Log) -> None:
-        self.world.later(lambda: self._store(copied, log), "slow_snapshot")
+    def _store_later(self, copied: CapturedSnapshot, log: FeedbackLog) -> None:
+        self.world.schedule(lambda: self._store(copied, log), "slow_snapshot")
 
-    def _store(self, copied: Copied, log: Log) -> None:
+    def _store(self, copied: CapturedSnapshot, log: FeedbackLog) -> None:
         """The asynchronous part of a snapshot. A failure only declines this checkpoint."""
         faults, barrier = self.world.faults, copied.barrier
-        lost = faults.strikes("lose_snapshot")
+        lost = faults.occurs("lose_snapshot")
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
         folder = folder_of(barrier.kind, barrier.checkpoint, self.attempt.token)
@@ -386,12 +388,12 @@ class Host:
         if not lost:
             self.handle(event)
         if isinstance(event, SnapshotStored) and not barrier.kind.is_savepoint:
-            self.untidied.append(partial(copied.capture.tidy, self.world.storage, prefix))
-            self._tidy()
+            self.pending_compactions.append(partial(copied.capture.compact, self.world.storage, prefix))
+            self._compact()
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         """Compacts state files, now or after a later snapshot. After a failure it is tried again."""
-        if self.leisure.random() < 0.5:
+        if self.compaction_rng.random() < 0.5:
             with suppress(EnvironmentFailure):
-                while self.untidied:
-                    self.untidied.pop()()
+                while self.pending_compactions:
+                    self.pending_compactions.pop()()

@@ -12,7 +12,12 @@ from runtime.core.job.ids import OperatorId
 from runtime.simulation.jobs import Job, Step
 from runtime.simulation.model import Split
 
-PASSING: Final = ("map", "batching", "holding", "pooling")  #: kinds of steps that forward every row, sooner or later
+FORWARDING_KINDS: Final = (
+    "map",
+    "batching",
+    "holding",
+    "pooling",
+)  #: kinds of steps that forward every row, sooner or later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +41,17 @@ class Cuts:
     def apply(self, job: Job) -> Job:
         for uid in sorted(self.skip):
             job = _without(job, OperatorId(uid))
-        return job if self.rows is None else Job([_shorter(step, self.rows) for step in job.steps], job.edges)
+        return job if self.rows is None else Job([_shorten_step(step, self.rows) for step in job.steps], job.edges)
 
-    def capped(self, parallelism: dict[int, int]) -> dict[int, int]:
+    def limit_parallelism(self, parallelism: dict[int, int]) -> dict[int, int]:
         return {lane: min(n, self.parallelism or n) for lane, n in parallelism.items()}
 
 
-def _shorter(step: Step, rows: int) -> Step:
-    return replace(step, splits=tuple(_shortened(split, rows) for split in step.splits))
+def _shorten_step(step: Step, rows: int) -> Step:
+    return replace(step, splits=tuple(_shorten_split(split, rows) for split in step.splits))
 
 
-def _shortened(split: Split, rows: int) -> Split:
+def _shorten_split(split: Split, rows: int) -> Split:
     """The first `rows` rows of the split. After a pause at least a row stays, because a pause needs a row behind it."""
     if split.pauses_at is None:
         return replace(split, rows=split.rows[:rows])
@@ -66,25 +71,25 @@ def removable(job: Job) -> Iterator[str]:
     for step in job.steps:
         read = [edge for edge in job.edges if edge.target == step.uid]
         siblings = [edge for edge in job.edges for own in read if edge.source == own.source]
-        if len(read) == 1 and (step.kind in PASSING or len(siblings) > 1):
+        if len(read) == 1 and (step.kind in FORWARDING_KINDS or len(siblings) > 1):
             yield step.uid
 
 
 def _without(job: Job, uid: OperatorId) -> Job:
-    if job.step(uid).kind in PASSING:
-        return _bypassed(job, uid)
+    if job.step(uid).kind in FORWARDING_KINDS:
+        return _bypass(job, uid)
     gone = {uid}
     for edge in job.edges:  # in topological order
         gone |= {edge.target} if edge.source in gone else set()
-    return _only(job, gone, job.edges)
+    return _remove_steps(job, gone, job.edges)
 
 
-def _bypassed(job: Job, uid: OperatorId) -> Job:
+def _bypass(job: Job, uid: OperatorId) -> Job:
     (read,) = (edge for edge in job.edges if edge.target == uid)
     edges = [replace(edge, source=read.source) if edge.source == uid else edge for edge in job.edges]
-    return _only(job, {uid}, edges)
+    return _remove_steps(job, {uid}, edges)
 
 
-def _only(job: Job, gone: set[OperatorId], edges: list[EdgeSpec]) -> Job:
+def _remove_steps(job: Job, gone: set[OperatorId], edges: list[EdgeSpec]) -> Job:
     steps = [step for step in job.steps if step.uid not in gone]
     return Job(steps, [edge for edge in edges if edge.target not in gone and edge.source not in gone])

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 #: Probability of each fault at each opportunity (a step of the world, a write, an answer).
-RATES: Final = {
+FAULT_RATES: Final = {
     "crash_slot": 0.0005,
     "fail_operator": 0.0003,
     "crash_master": 0.0003,
@@ -31,7 +31,7 @@ RATES: Final = {
 }
 
 #: Probability of each external event at each step of the world. Drawn last: other worlds stay unchanged.
-OTHERS: Final = {
+EXTERNAL_EVENT_RATES: Final = {
     "take_output": 0.002,  #: a consumer moves all committed output away
     "storage_outage": 0.0005,  #: reads, writes and deletions fail for a while
     "stop_master": 0.0005,  #: the process is stopped (SIGSTOP) and later continues; its slots keep running
@@ -39,7 +39,7 @@ OTHERS: Final = {
 }
 
 #: Probability of each user request at each step of the world.
-REQUESTS: Final = {
+REQUEST_RATES: Final = {
     "checkpoint": 0.002,
     "savepoint": 0.0015,
     "stop": 0.002,
@@ -60,33 +60,38 @@ class Faults:
     rates: dict[str, float] = field(default_factory=dict)
     only: Set[str] | None = None  #: labels of the faults that happen; None: all
     active: bool = True
-    struck: list[str] = field(default_factory=list)  #: labels of the drawn faults that happened
-    seen: Counter[str] = field(default_factory=Counter)
-    ordered: list[str] = field(default_factory=list)  #: names: scripted, at the next opportunity
+    occurred_labels: list[str] = field(default_factory=list)  #: labels of the drawn faults that happened
+    occurrences: Counter[str] = field(default_factory=Counter)
+    scripted_names: list[str] = field(default_factory=list)  #: names: scripted, at the next opportunity
     _streams: dict[str, Random] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def drawn(cls, seed: str, only: Set[str] | None) -> "Faults":
+    def random_mixture(cls, seed: str, only: Set[str] | None) -> "Faults":
         """A random mixture: each kind is absent, has its normal rate, or three times that rate."""
         rng = Random(f"{seed} mixture")
         return cls(
-            seed, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in (RATES | REQUESTS | OTHERS).items()}, only
+            seed,
+            {
+                name: rate * rng.choice((0, 0, 1, 3))
+                for name, rate in (FAULT_RATES | REQUEST_RATES | EXTERNAL_EVENT_RATES).items()
+            },
+            only,
         )
 
-    def may_happen(self, name: str) -> bool:
+    def can_occur(self, name: str) -> bool:
         """Whether the fault can occur in this world."""
-        return name in self.ordered or bool(self.rates.get(name))
+        return name in self.scripted_names or bool(self.rates.get(name))
 
-    def strikes(self, name: str) -> bool:
-        if name in self.ordered:
-            self.ordered.remove(name)
-        elif not self._drawn(name):
+    def occurs(self, name: str) -> bool:
+        if name in self.scripted_names:
+            self.scripted_names.remove(name)
+        elif not self._draw(name):
             return False
-        self.seen[name] += 1
+        self.occurrences[name] += 1
         return True
 
-    def _drawn(self, name: str) -> bool:
+    def _draw(self, name: str) -> bool:
         rate = self.rates.get(name, 0.0)
         if not self.active or not rate or self._stream(name).random() >= rate:
             return False
@@ -94,7 +99,7 @@ class Faults:
         label = f"{name}:{self._numbers[name]}"
         if self.only is not None and label not in self.only:
             return False
-        self.struck.append(label)
+        self.occurred_labels.append(label)
         return True
 
     def _stream(self, name: str) -> Random:

@@ -17,8 +17,8 @@ from runtime.core.job.messages import (
     Records,
     Watermark,
 )
-from runtime.core.snapshot.manifest import CommitPermit, FinishedState, Manifest, numbers_of
-from runtime.core.subtask.credits import CHANNEL_WINDOW_BYTES
+from runtime.core.snapshot.manifest import CommitPermit, FinishedState, Manifest, parse_folder
+from runtime.core.subtask.credits import MAX_WINDOW_BYTES
 from runtime.core.subtask.subtask import Subtask
 from runtime.master.retention import files_of
 from runtime.ports import SnapshotStore
@@ -29,7 +29,7 @@ class Violation(Exception):
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(f"{law}: {detail}")
-        self.law, self.detail = law, detail
+        self.invariant, self.detail = law, detail
 
 
 def require(holds: bool, law: str, detail: object) -> None:
@@ -37,16 +37,16 @@ def require(holds: bool, law: str, detail: object) -> None:
         raise Violation(law, str(detail))
 
 
-class ChannelWatch:
+class ChannelChecker:
     """Checks the order of messages on a channel: data, end of data, the barrier of a stop, end of partition."""
 
-    def __init__(self, channel: ChannelId, window_bytes: int | None = CHANNEL_WINDOW_BYTES) -> None:
+    def __init__(self, channel: ChannelId, window_bytes: int | None = MAX_WINDOW_BYTES) -> None:
         self.channel = channel
         self.window_bytes = window_bytes  #: None: a feedback channel, which costs no credit
         self.last_barrier = 0
         self.drained = self.sealed = self.ended = self.idle = False
 
-    def sent(self, message: Message, in_flight_bytes: int) -> None:
+    def check_message(self, message: Message, in_flight_bytes: int) -> None:
         """Checks `message`. `in_flight_bytes` were queued before the sender's step began."""
         require(not self.ended, "end-of-partition-is-last", f"{message} on {self.channel}")
         match message:
@@ -75,10 +75,10 @@ class ChannelWatch:
 
 
 def check_subtask(machine: Subtask) -> None:
-    waiting = machine.aligning is not None
-    require(waiting or not machine.blocked, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
-    if machine.idle:
-        times = (machine.watermarks.time(channel) for channel in machine.spec.regular)
+    waiting = machine.aligning_checkpoint is not None
+    require(waiting or not machine.blocked_channels, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
+    if machine.is_idle:
+        times = (machine.watermarks.watermark_of(channel) for channel in machine.spec.regular_channels)
         largest = max((time for time in times if time < MAX_WATERMARK), default=MIN_WATERMARK)
         detail = f"{machine.spec.id} is idle at {machine.watermark}, a channel at {largest}"
         require(largest <= machine.watermark, "an-idle-subtask-holds-back-no-watermark", detail)
@@ -90,16 +90,16 @@ class Ledger:
     def __init__(self) -> None:
         self.triggered: dict[CheckpointId, tuple[Token, CheckpointKind]] = {}
         self.recorded: dict[CheckpointId, Manifest] = {}
-        self.settled: set[str] = set()
+        self.resolved_operations: set[str] = set()
         self.completed_by_attempt: Counter[Token] = Counter()
 
-    def began(self, checkpoint: CheckpointId, token: Token, kind: CheckpointKind) -> None:
+    def on_trigger(self, checkpoint: CheckpointId, token: Token, kind: CheckpointKind) -> None:
         newest = max((c for c, (t, _) in self.triggered.items() if t == token), default=0)
         require(checkpoint not in self.triggered, "an-id-is-used-once", checkpoint)
         require(checkpoint > newest, "ids-increase", f"{checkpoint} after {newest}")
         self.triggered[checkpoint] = (token, kind)
 
-    def was_recorded(self, manifest: Manifest, graph: JobGraph, current: Token) -> None:
+    def on_record(self, manifest: Manifest, graph: JobGraph, current: Token) -> None:
         """Checks and adds a manifest when its checkpoint is recorded."""
         checkpoint = CheckpointId(manifest.checkpoint)
         require(manifest.token == current, "one-owner", f"{checkpoint} recorded by {manifest.token}, owner {current}")
@@ -110,7 +110,7 @@ class Ledger:
         self.recorded[checkpoint] = manifest
         self.completed_by_attempt[Token(manifest.token)] += 1
 
-    def may_commit(self, permit: CommitPermit, names: Iterable[str], restoring: bool) -> None:
+    def check_commit(self, permit: CommitPermit, names: Iterable[str], restoring: bool) -> None:
         manifest = self.recorded.get(permit.checkpoint)
         require(manifest is not None, "commit-only-what-is-recorded", permit)
         assert manifest is not None
@@ -122,9 +122,9 @@ class Ledger:
         for name in names:
             require(name in held, "commit-only-what-the-manifest-holds", f"{name} by {permit}")
 
-    def settle(self, operation: str) -> None:
-        require(operation not in self.settled, "an-operation-is-settled-once", operation)
-        self.settled.add(operation)
+    def on_operation_result(self, operation: str) -> None:
+        require(operation not in self.resolved_operations, "an-operation-is-settled-once", operation)
+        self.resolved_operations.add(operation)
 
 
 def committables(manifest: Manifest) -> set[str]:
@@ -161,7 +161,7 @@ def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
         require(not missing, "a-retained-checkpoint-keeps-its-files", f"{manifest.checkpoint} lacks {sorted(missing)}")
 
 
-def check_discarded(
+def check_deletion(
     store: SnapshotStore, discarded: Iterable[Manifest], retained: Iterable[Manifest], limit: int
 ) -> None:
     """Checks after a successful deletion that no file of a discarded checkpoint is left.
@@ -176,12 +176,12 @@ def check_discarded(
 
 
 def _checkpoint_of(path: str) -> int:
-    numbers = numbers_of(path.split("/", 1)[0])
+    numbers = parse_folder(path.split("/", 1)[0])
     assert numbers is not None, path
     return numbers[0]
 
 
-def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:
+def check_pending_committables(there: Set[str], retained: Iterable[Manifest]) -> None:
     """Checks after every output clean-up that all committables of retained manifests are prepared or committed."""
     for manifest in retained:
         missing = committables(manifest) - there
@@ -190,13 +190,13 @@ def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:
 
 def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tuple[str, str, int]]) -> None:
     missing, surplus = expected - committed, committed - expected
-    require(not surplus, "nothing-committed-twice", _some(surplus))
-    require(not missing, "nothing-lost", _some(missing))
+    require(not surplus, "nothing-committed-twice", _sample(surplus))
+    require(not missing, "nothing-lost", _sample(missing))
 
 
-def check_notified(graph: JobGraph, told: Set[SubtaskId]) -> None:
+def check_notification_targets(graph: JobGraph, told: Set[SubtaskId]) -> None:
     require(told <= set(graph.subtasks), "only-known-subtasks-are-notified", told)
 
 
-def _some(rows: Counter[tuple[str, str, int]]) -> str:
+def _sample(rows: Counter[tuple[str, str, int]]) -> str:
     return f"{sum(rows.values())} rows, such as {sorted(rows)[:5]}"

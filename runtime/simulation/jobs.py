@@ -11,19 +11,19 @@ from random import Random
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.simulation.model import (
     MAX_PARALLELISM,
     WINDOW_MS,
-    AgainOperator,
     BatchingOperator,
     CountOperator,
     HoldingOperator,
-    HopOperator,
     JoinOperator,
     ListSourceOperator,
+    LoopBackOperator,
+    LoopBodyOperator,
+    LoopExitOperator,
     ModelOperator,
-    OutOperator,
     PoolingOperator,
     Row,
     SinkOperator,
@@ -39,7 +39,7 @@ AFTER_PAUSE_MS = 1_000_000  #: first event time after a pause, far above all oth
 Positions = Mapping[OperatorId, Mapping[str, int]]  #: by source and split
 Output = Counter[tuple[str, str, int]]  #: sink, key, value
 
-PLAIN = {
+PLAIN_OPERATORS = {
     "map": ModelOperator,
     "batching": BatchingOperator,
     "holding": HoldingOperator,
@@ -49,8 +49,8 @@ PLAIN = {
     "window": WindowOperator,
     "loop": ModelOperator,
 }
-LOOPING = {"hop": HopOperator, "again": AgainOperator, "out": OutOperator}
-COMMITTING = {"sink": SinkOperator, "tee": TeeOperator}
+LOOP_OPERATORS = {"hop": LoopBodyOperator, "again": LoopBackOperator, "out": LoopExitOperator}
+COMMITTING_OPERATORS = {"sink": SinkOperator, "tee": TeeOperator}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Step:
     lane: int
     bounded: bool = False
     splits: tuple[Split, ...] = ()
-    lists_splits: bool = False  #: the splits of a source are list state instead of keyed state
+    uses_list_state: bool = False  #: the splits of a source are list state instead of keyed state
     mark: str = ""  #: in a loop: separates the key from its remaining hops
 
 
@@ -107,7 +107,9 @@ class Job:
 
     def add_source(self, lane: int, bounded: bool, splits: Sequence[Split], lists_splits: bool = False) -> OperatorId:
         uid = OperatorId(f"source{len(self.steps)}")
-        step = Step(uid=uid, kind="source", lane=lane, bounded=bounded, splits=tuple(splits), lists_splits=lists_splits)
+        step = Step(
+            uid=uid, kind="source", lane=lane, bounded=bounded, splits=tuple(splits), uses_list_state=lists_splits
+        )
         self.steps.append(step)
         return uid
 
@@ -116,15 +118,15 @@ class Job:
         return [step for step in self.steps if step.kind == "source"]
 
     @property
-    def into_windows(self) -> frozenset[int]:
+    def window_edges(self) -> frozenset[int]:
         return frozenset(n for n, edge in enumerate(self.edges) if self.step(edge.target).kind == "window")
 
     @property
-    def loops(self) -> bool:
+    def has_loops(self) -> bool:
         return any(edge.feedback for edge in self.edges)
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         return all(source.bounded for source in self.sources)
 
     def graph(self, parallelism: Mapping[int, int]) -> JobGraph:
@@ -137,7 +139,7 @@ class Job:
                 role=roles.get(step.kind, Role.OPERATOR),
                 parallelism=parallelism.get(step.lane, 1),
                 bounded=step.bounded,
-                commits=step.kind in COMMITTING,
+                commits=step.kind in COMMITTING_OPERATORS,
             )
             for step in self.steps
         )
@@ -145,25 +147,25 @@ class Job:
 
     def operator(self, subtask: SubtaskId, parallelism: int, target: Target, prefix: str) -> ModelOperator:
         step = self.step(subtask.operator)
-        groups = range_of(subtask.index, MAX_PARALLELISM, parallelism)
-        if step.kind == "source" and step.lists_splits:
+        groups = key_group_range(subtask.index, MAX_PARALLELISM, parallelism)
+        if step.kind == "source" and step.uses_list_state:
             return ListSourceOperator(groups, step.splits, step.bounded, subtask.index, parallelism)
         if step.kind == "source":
             return SourceOperator(groups, step.splits, step.bounded)
-        if step.kind in COMMITTING:
-            return COMMITTING[step.kind](groups, target, prefix)
+        if step.kind in COMMITTING_OPERATORS:
+            return COMMITTING_OPERATORS[step.kind](groups, target, prefix)
         if step.kind == "join":
             return JoinOperator(groups, self._build_keys(step.uid))
-        if step.kind in LOOPING:
-            return LOOPING[step.kind](groups, step.mark)
-        return PLAIN[step.kind](groups)
+        if step.kind in LOOP_OPERATORS:
+            return LOOP_OPERATORS[step.kind](groups, step.mark)
+        return PLAIN_OPERATORS[step.kind](groups)
 
     # ------------------------------------------------------------ the oracle
 
-    def expected(self, positions: Positions) -> Output:
+    def expected_output(self, positions: Positions) -> Output:
         """The committed output of a job whose sources read up to `positions` and then ended."""
         streams = self._streams(positions)
-        ends = [step.uid for step in self.steps if step.kind in COMMITTING]
+        ends = [step.uid for step in self.steps if step.kind in COMMITTING_OPERATORS]
         return Counter({(uid, key, value): n for uid in ends for (key, value), n in streams[uid].items()})
 
     def _build_keys(self, join: OperatorId) -> Counter[str]:
@@ -231,8 +233,8 @@ def random_job(rng: Random, loops: Random) -> Job:
         streams = [_loop(job, loops, streams.pop(0)), *streams]
     for stream in streams:
         for _ in range(1 + (rng.random() < 0.35)):
-            _end(job, rng, stream)
-    return steadied(job)
+            _add_sink(job, rng, stream)
+    return with_steady_splits(job)
 
 
 def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
@@ -240,7 +242,7 @@ def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
     uid = OperatorId(f"source{len(job.steps)}")
     splits = [_split(rng, f"{uid}.{number}") for number in range(rng.randint(1, 4))]
     if pauses:
-        splits[0] = _pausing(rng, splits[0])
+        splits[0] = _pausing_split(rng, splits[0])
     job.add_source(lane, bounded, splits)
     # Rows that a batching step flushes while its source is idle would be late, so a pausing source has none behind it.
     kinds = ("map",) if pauses else ("map", "batching")
@@ -249,7 +251,7 @@ def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
     return uid
 
 
-def _pausing(rng: Random, split: Split) -> Split:
+def _pausing_split(rng: Random, split: Split) -> Split:
     """The split with more rows after a pause, whose event times are above all others of the job."""
     later = tuple((key, AFTER_PAUSE_MS + time) for key, time in split.rows or ((KEYS[0], 0),))
     return Split(split.name, split.rows + later, len(split.rows), rng.choice((300, 1_500, 4_000)))
@@ -323,7 +325,7 @@ def is_bounded(job: Job, uid: OperatorId) -> bool:
     return all(is_bounded(job, source) for source in before) if before else job.step(uid).bounded
 
 
-def _end(job: Job, rng: Random, stream: OperatorId) -> None:
+def _add_sink(job: Job, rng: Random, stream: OperatorId) -> None:
     kind = "count" if has_loop(job, stream) else rng.choice(("count", "count", "window"))
     if kind == "count" and rng.random() < 0.4:
         stream = job.add("holding", len(job.steps), [(stream, Partitioning.REBALANCE)])
@@ -334,13 +336,13 @@ def _end(job: Job, rng: Random, stream: OperatorId) -> None:
         job.add("sink", len(job.steps), [(last, Partitioning.REBALANCE)])
 
 
-def pooled(job: Job, rng: Random) -> Job:
+def with_pooling(job: Job, rng: Random) -> Job:
     """Makes random steps hold rows in a union list, except upstream of a window, where these rows would be late."""
     steps = [
         replace(step, kind="pooling") if _may_pool(job, step) and rng.random() < 0.4 else step for step in job.steps
     ]
     pooling = {step.uid for step in steps if step.kind == "pooling"}
-    return Job(steps, [_routed(edge) if edge.target in pooling else edge for edge in job.edges])
+    return Job(steps, [_with_custom_partitioning(edge) if edge.target in pooling else edge for edge in job.edges])
 
 
 def with_tees(job: Job, rng: Random) -> Job:
@@ -350,7 +352,7 @@ def with_tees(job: Job, rng: Random) -> Job:
     return Job(steps, job.edges)
 
 
-def _routed(edge: EdgeSpec) -> EdgeSpec:
+def _with_custom_partitioning(edge: EdgeSpec) -> EdgeSpec:
     """The edge with custom partitioning instead of rebalance: the target subtask of a row does not matter there."""
     if edge.partitioning is not Partitioning.REBALANCE:
         return edge
@@ -366,23 +368,25 @@ def _feeds_window(job: Job, uid: OperatorId) -> bool:
     return job.step(uid).kind == "window" or any(_feeds_window(job, target) for target in behind)
 
 
-def listed(job: Job, rng: Random) -> Job:
+def with_list_state(job: Job, rng: Random) -> Job:
     """Makes some sources keep their splits in list state; some of these splits have much later event times."""
     chosen = {step.uid for step in job.sources if rng.random() < 0.3}
-    return Job([_listed(step, rng) if step.uid in chosen else step for step in job.steps], job.edges)
+    return Job([_use_list_state(step, rng) if step.uid in chosen else step for step in job.steps], job.edges)
 
 
-def _listed(step: Step, rng: Random) -> Step:
-    return replace(step, lists_splits=True, splits=tuple(_later(split, rng.choice((0, 500))) for split in step.splits))
+def _use_list_state(step: Step, rng: Random) -> Step:
+    return replace(
+        step, uses_list_state=True, splits=tuple(_shift_times(split, rng.choice((0, 500))) for split in step.splits)
+    )
 
 
-def _later(split: Split, by_ms: int) -> Split:
+def _shift_times(split: Split, by_ms: int) -> Split:
     if split.pauses_at is not None:
         return split
     return replace(split, rows=tuple((key, time + by_ms) for key, time in split.rows))
 
 
-def steadied(job: Job) -> Job:
+def with_steady_splits(job: Job) -> Job:
     """Makes pausing sources `steady` if their rows reach a window through several subtasks of an operator.
 
     After a pause, the subtasks that become active first advance the watermark while their siblings are still idle. Rows

@@ -22,7 +22,7 @@ KeyedState = dict[int, dict[str, int]]  #: key group, then name or key
 MAX_PARALLELISM: Final = 8
 WINDOW_MS: Final = 10
 ROW_BYTES: Final = 10
-HOPS_MAX: Final = 3
+MAX_HOPS: Final = 3
 
 
 def group_of(name: str) -> int:
@@ -49,12 +49,12 @@ class Split:
     resumes_ms: int = 0
     steady: bool = False
 
-    def ready(self, now: int) -> int:
+    def available_rows(self, now: int) -> int:
         return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class OperatorImage:
     """The state of an operator subtask, copied at a barrier."""
 
     keyed: Mapping[int, Mapping[str, int]]
@@ -83,7 +83,7 @@ class ModelOperator:
         self.inputs_ended: set[int] = set()
 
     def restore(
-        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+        self, images: Iterable[OperatorImage], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
     ) -> None:
         for image in images:
             for group in set(image.keyed) & set(self.groups):
@@ -91,8 +91,8 @@ class ModelOperator:
                 self.keyed[group] = dict(image.keyed[group])
         self.held, self.table = list(held), list(table)
 
-    def image(self) -> Image:
-        return Image({g: dict(rows) for g, rows in self.keyed.items()}, tuple(self.held), tuple(self.table))
+    def image(self) -> OperatorImage:
+        return OperatorImage({g: dict(rows) for g, rows in self.keyed.items()}, tuple(self.held), tuple(self.table))
 
     def process(self, input: int, rows: Rows) -> Rows:
         return rows
@@ -145,26 +145,26 @@ class SourceOperator(ModelOperator):
         return self.keyed.get(group_of(split.name), {}).get(split.name, 0)
 
     @property
-    def drained(self) -> bool:
+    def has_emitted_all(self) -> bool:
         return all(self.position(split) == len(split.rows) for split in self.splits)
 
     @property
-    def exhausted(self) -> bool:
-        return self.bounded and self.drained
+    def is_exhausted(self) -> bool:
+        return self.bounded and self.has_emitted_all
 
-    def idle(self, now: int) -> bool:
+    def is_idle(self, now: int) -> bool:
         """Whether no row is available and no bound of later event times is known: no splits, or a pausing split."""
         waiting = [split for split in self.splits if self.position(split) < len(split.rows)]
-        nothing_now = all(self.position(split) == split.ready(now) for split in self.splits)
+        nothing_now = all(self.position(split) == split.available_rows(now) for split in self.splits)
         return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
 
     def poll(self, choice: int, max_rows: int, now: int) -> Rows:
-        unread = [split for split in self.splits if self.position(split) < split.ready(now)]
+        unread = [split for split in self.splits if self.position(split) < split.available_rows(now)]
         if not unread:
             return []
         split = unread[choice % len(unread)]
         start = self.position(split)
-        rows = list(split.rows[start : min(start + max_rows, split.ready(now))])
+        rows = list(split.rows[start : min(start + max_rows, split.available_rows(now))])
         self.move(split, start + len(rows))
         return rows
 
@@ -198,15 +198,15 @@ class ListSourceOperator(SourceOperator):
         self.positions: dict[str, int] = {}
 
     def restore(
-        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+        self, images: Iterable[OperatorImage], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
     ) -> None:
         if not list(images):
             return
         self.positions = dict(held)
         self.splits = [self.all_splits[name] for name in self.positions]
 
-    def image(self) -> Image:
-        return Image({}, tuple((split.name, self.position(split)) for split in self.splits), ())
+    def image(self) -> OperatorImage:
+        return OperatorImage({}, tuple((split.name, self.position(split)) for split in self.splits), ())
 
     def position(self, split: Split) -> int:
         return self.positions.get(split.name, 0)
@@ -243,7 +243,7 @@ class BatchingOperator(ModelOperator):
         rows, self.batch = self.batch, []
         return rows
 
-    def image(self) -> Image:
+    def image(self) -> OperatorImage:
         assert not self.batch, "rows were not flushed before the barrier"
         return super().image()
 
@@ -269,15 +269,15 @@ class PoolingOperator(HoldingOperator):
     """Holds rows in a union list: each restored subtask gets all rows and keeps the rows of its own key groups."""
 
     def restore(
-        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+        self, images: Iterable[OperatorImage], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
     ) -> None:
         super().restore(images, [row for row in pooled if group_of(row[0]) in self.groups], table, ())
 
-    def image(self) -> Image:
+    def image(self) -> OperatorImage:
         return replace(super().image(), held=(), pooled=tuple(self.held))
 
 
-class HopOperator(ModelOperator):
+class LoopBodyOperator(ModelOperator):
     """Counts down the remaining iterations of each row, which its key holds behind a mark.
 
     It also counts rows by key in keyed state, so that the loop body has state.
@@ -288,17 +288,17 @@ class HopOperator(ModelOperator):
         self.mark = mark
 
     def process(self, input: int, rows: Rows) -> Rows:
-        return [(self._hopped(key, time), time) for key, time in rows]
+        return [(self._next_key(key, time), time) for key, time in rows]
 
-    def _hopped(self, key: str, time: int) -> str:
+    def _next_key(self, key: str, time: int) -> str:
         self._add(key)
         plain, mark, left = key.partition(self.mark)
         if not mark:
-            return f"{key}{self.mark}{crc32(f'{key}@{time}'.encode()) % HOPS_MAX}"
+            return f"{key}{self.mark}{crc32(f'{key}@{time}'.encode()) % MAX_HOPS}"
         return f"{plain}{self.mark}{int(left) - 1}"
 
 
-class AgainOperator(ModelOperator):
+class LoopBackOperator(ModelOperator):
     """Forwards the rows with remaining iterations."""
 
     def __init__(self, groups: range, mark: str) -> None:
@@ -309,7 +309,7 @@ class AgainOperator(ModelOperator):
         return [row for row in rows if not row[0].endswith(f"{self.mark}0")]
 
 
-class OutOperator(AgainOperator):
+class LoopExitOperator(LoopBackOperator):
     """Emits the rows without remaining iterations, with their original keys."""
 
     def process(self, input: int, rows: Rows) -> Rows:

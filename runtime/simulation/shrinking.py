@@ -10,10 +10,10 @@ from typing import Final
 
 from runtime.errors import JobRejected
 from runtime.simulation.cuts import Cuts, removable
-from runtime.simulation.simulation import BrokenSeed, simulate
+from runtime.simulation.simulation import SeedViolation, simulate
 
-SCHEDULES: Final = 12  #: number of interleavings to try of the same world
-FEW_SCHEDULES: Final = 4  #: number of interleavings to try of each smaller world
+SCHEDULE_TRIES: Final = 12  #: number of interleavings to try of the same world
+SMALLER_WORLD_SCHEDULE_TRIES: Final = 4  #: number of interleavings to try of each smaller world
 
 
 @dataclass(slots=True)
@@ -22,58 +22,58 @@ class Budget:
 
     tries: int
     may_go_on: Callable[[], bool] = lambda: True
-    progress: Callable[[BrokenSeed], None] = lambda best: None
+    progress: Callable[[SeedViolation], None] = lambda best: None
 
     def take(self) -> bool:
         self.tries -= 1
         return self.tries >= 0 and self.may_go_on()
 
 
-def shrink(broken: BrokenSeed, budget: Budget) -> BrokenSeed:
+def shrink(broken: SeedViolation, budget: Budget) -> SeedViolation:
     """The smallest world found with the same violation."""
-    happened = frozenset(broken.simulation.world.faults.struck)
-    best = _try(broken, replace(broken.simulation.cuts, only=happened), broken.lines) or broken
+    happened = frozenset(broken.simulation.world.faults.occurred_labels)
+    best = _try(broken, replace(broken.simulation.cuts, only=happened), broken.journal_lines) or broken
     before = None
     while before is not best:
         before = best
         for cut in (_fewer_faults, _smaller_job, _other_schedules, _smaller_and_other):
-            best = _improved(best, cut, budget)
+            best = _improve(best, cut, budget)
     return best
 
 
-Candidates = Callable[[BrokenSeed], Iterator[Cuts]]
+Candidates = Callable[[SeedViolation], Iterator[Cuts]]
 
 
-def _improved(best: BrokenSeed, candidates: Candidates, budget: Budget) -> BrokenSeed:
+def _improve(best: SeedViolation, candidates: Candidates, budget: Budget) -> SeedViolation:
     """The best world after trying `candidates`. Restarts after each success, because the possible cuts have changed."""
-    found: BrokenSeed | None = best
+    found: SeedViolation | None = best
     while found is not None:
         best, found = found, None
         for cuts in candidates(best):
             if not budget.take():
                 return best
-            found = _better(best, _try(best, cuts, best.lines))
+            found = _better(best, _try(best, cuts, best.journal_lines))
             budget.progress(found or best)
             if found is not None:
                 break
     return best
 
 
-def _better(best: BrokenSeed, found: BrokenSeed | None) -> BrokenSeed | None:
+def _better(best: SeedViolation, found: SeedViolation | None) -> SeedViolation | None:
     """`found` if it is better: a shorter journal, or fewer faults or rows with the same journal length; else None."""
     if found is None:
         return None
     same_size = replace(found.simulation.cuts, schedule=0) == replace(best.simulation.cuts, schedule=0)
-    return None if same_size and found.lines == best.lines else found
+    return None if same_size and found.journal_lines == best.journal_lines else found
 
 
-def _try(broken: BrokenSeed, cuts: Cuts, lines: int) -> BrokenSeed | None:
+def _try(broken: SeedViolation, cuts: Cuts, lines: int) -> SeedViolation | None:
     """The world with these cuts, if it has the same violation within `lines` lines of journal; else None."""
     try:
         simulate(broken.simulation.seed, replace(broken.simulation.plan, cuts=cuts), lines)
-    except BrokenSeed as found:
-        same = (found.law, found.error) == (broken.law, broken.error)
-        return found if same and found.lines <= lines else None
+    except SeedViolation as found:
+        same = (found.invariant, found.error) == (broken.invariant, broken.error)
+        return found if same and found.journal_lines <= lines else None
     except JobRejected:  # the rest is not a valid job
         return None
     return None
@@ -82,10 +82,10 @@ def _try(broken: BrokenSeed, cuts: Cuts, lines: int) -> BrokenSeed | None:
 # ---------------------------------------------------------------- candidates
 
 
-def _fewer_faults(broken: BrokenSeed) -> Iterator[Cuts]:
+def _fewer_faults(broken: SeedViolation) -> Iterator[Cuts]:
     """Leaves out large parts of the faults first, then single faults; late faults first, which affect the least."""
     cuts = broken.simulation.cuts
-    struck = broken.simulation.world.faults.struck
+    struck = broken.simulation.world.faults.occurred_labels
     if cuts.only is not None and len(struck) < len(cuts.only):
         yield replace(cuts, only=frozenset(struck))  # faults that never happened
     size = len(struck)
@@ -95,7 +95,7 @@ def _fewer_faults(broken: BrokenSeed) -> Iterator[Cuts]:
         size //= 2
 
 
-def _smaller_job(broken: BrokenSeed) -> Iterator[Cuts]:
+def _smaller_job(broken: SeedViolation) -> Iterator[Cuts]:
     simulation = broken.simulation
     cuts = simulation.cuts
     for uid in removable(simulation.job):
@@ -107,21 +107,23 @@ def _smaller_job(broken: BrokenSeed) -> Iterator[Cuts]:
         yield replace(cuts, parallelism=parallelism)
 
 
-def _other_schedules(broken: BrokenSeed) -> Iterator[Cuts]:
-    yield from _rescheduled(broken.simulation.cuts, SCHEDULES)
+def _other_schedules(broken: SeedViolation) -> Iterator[Cuts]:
+    yield from _with_schedules(broken.simulation.cuts, SCHEDULE_TRIES)
 
 
-def _smaller_and_other(broken: BrokenSeed) -> Iterator[Cuts]:
+def _smaller_and_other(broken: SeedViolation) -> Iterator[Cuts]:
     """Smaller worlds with other interleavings: the bug may need a different interleaving there."""
     for cuts in _smaller_job(broken):
-        yield from _rescheduled(cuts, FEW_SCHEDULES)
-    for fault in reversed(broken.simulation.world.faults.struck):
-        yield from _rescheduled(replace(broken.simulation.cuts, only=_without(broken, fault)), FEW_SCHEDULES)
+        yield from _with_schedules(cuts, SMALLER_WORLD_SCHEDULE_TRIES)
+    for fault in reversed(broken.simulation.world.faults.occurred_labels):
+        yield from _with_schedules(
+            replace(broken.simulation.cuts, only=_without(broken, fault)), SMALLER_WORLD_SCHEDULE_TRIES
+        )
 
 
-def _without(broken: BrokenSeed, fault: str) -> frozenset[str]:
-    return frozenset(broken.simulation.world.faults.struck) - {fault}
+def _without(broken: SeedViolation, fault: str) -> frozenset[str]:
+    return frozenset(broken.simulation.world.faults.occurred_labels) - {fault}
 
 
-def _rescheduled(cuts: Cuts, count: int) -> Iterator[Cuts]:
+def _with_schedules(cuts: Cuts, count: int) -> Iterator[Cuts]:
     return (replace(cuts, schedule=schedule) for schedule in range(1, count + 2) if schedule != cuts.schedule)

@@ -16,23 +16,31 @@ from runtime.core.job.ids import OperatorId
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import FILE_NAME, home_of
-from runtime.simulation.cluster import Attempt, Host
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
+from runtime.simulation.cluster import Attempt, SubtaskHost
 from runtime.simulation.cuts import Cuts
 from runtime.simulation.driver import HEARTBEAT_TIMEOUT_MS
 from runtime.simulation.faults import Faults
 from runtime.simulation.invariants import Violation, check_output, require
-from runtime.simulation.jobs import Job, Positions, listed, pooled, random_job, random_parallelism, with_tees
-from runtime.simulation.master import Ending, Master
+from runtime.simulation.jobs import (
+    Job,
+    Positions,
+    random_job,
+    random_parallelism,
+    with_list_state,
+    with_pooling,
+    with_tees,
+)
+from runtime.simulation.master import Master, RunEnding
 from runtime.simulation.model import SourceOperator
-from runtime.simulation.slots import Broken
+from runtime.simulation.slots import ReportFailed
 from runtime.simulation.snapshots import read_image
 from runtime.simulation.world import World
 
 FAULTY_STEPS: Final = 3_000  #: faults happen only in the first steps
 STEP_LIMIT: Final = 40_000  #: every job must end within this number of steps
 T = TypeVar("T")
-RUNS_MAX: Final = 4  #: number of runs that may be stopped or canceled
+MAX_RUNS: Final = 4  #: number of runs that may be stopped or canceled
 REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
 
 
@@ -45,7 +53,7 @@ class Incident:
 
 
 @dataclass(slots=True, kw_only=True)
-class Plan:
+class SimulationPlan:
     """The given properties of a world; each None is drawn from the seed."""
 
     job: Job | None = None
@@ -56,32 +64,36 @@ class Plan:
     retained_checkpoints: int | None = None
     incidents: list[Incident] = field(default_factory=list)
     cuts: Cuts = field(default_factory=Cuts)
-    again: bool = True  #: whether the last manifest is restored again at the end
+    restores_again: bool = True  #: whether the last manifest is restored again at the end
 
 
 class Simulation:
     """A simulated world, from the first run of a job to the last."""
 
-    def __init__(self, seed: int, plan: Plan | None = None) -> None:
-        plan = plan or Plan()
+    def __init__(self, seed: int, plan: SimulationPlan | None = None) -> None:
+        plan = plan or SimulationPlan()
         self.seed, self.plan, self.cuts = seed, plan, plan.cuts
         self.rng = Random(f"{seed} schedule {self.cuts.schedule}")
         self.lanes = Random(f"{seed} parallelism")
         shape = Random(f"{seed} job")
         only = self.cuts.only
-        faults = Faults.drawn(str(seed), only) if plan.faults is None else Faults(str(seed), dict(plan.faults), only)
+        faults = (
+            Faults.random_mixture(str(seed), only)
+            if plan.faults is None
+            else Faults(str(seed), dict(plan.faults), only)
+        )
         self.world = World(self.rng, faults)
         self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
         self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
         settings = plan.settings or _settings(shape, seed)
         self.job = self.cuts.apply(plan.job or _job(shape, seed))
-        self.settings = plan.settings or _patient(settings, self.job)
+        self.settings = plan.settings or _with_loop_timeout(settings, self.job)
         self.attempts: list[Attempt] = []
         self.old_masters: list[Master] = []
         self.operations = 0
         self.incidents = list(plan.incidents)
         self.storage_back_at = 0
-        self.endings: list[Ending] = []
+        self.endings: list[RunEnding] = []
         self.surplus: Counter[tuple[str, str, int]] = Counter()  #: committed rows that the oracle does not have
         self.master = self._new_run(None)
 
@@ -93,12 +105,12 @@ class Simulation:
         Raises:
             Violation: an invariant does not hold.
         """
-        while not self._ended():
+        while not self._is_finished():
             self.step()
-            if self.world.noted > journal_max:
+            if self.world.journal_lines > journal_max:
                 return
         self._check_end()
-        if self.plan.again:
+        if self.plan.restores_again:
             self._run_again()
 
     def step(self) -> None:
@@ -106,24 +118,24 @@ class Simulation:
         world.steps += 1
         world.faults.active = world.steps < FAULTY_STEPS
         if world.steps >= STEP_LIMIT:
-            self._stuck()
-        self._happen()
-        if not self._act():
+            self._fail_liveness()
+        self._apply_faults()
+        if not self._perform_action():
             self._pass_time()
         if self.rng.random() < 0.3:
             world.now += 1
         for master in (self.master, *self.old_masters):
             master.tick()
-        self._linger()
+        self._drop_abandoned_attempts()
 
-    def _stuck(self) -> None:
+    def _fail_liveness(self) -> None:
         """Raises Violation: the job has not ended, although faults stopped long ago."""
         driver = self.master.driver
         waiting = [host.subtask for host in driver.attempt.order if not host.credits.runnable] if driver else []
         require(not waiting, "no-deadlock-by-credits", f"{waiting} wait for credit after {self.world.steps} steps")
         require(False, "liveness", f"not ended after {self.world.steps} steps")
 
-    def _act(self) -> bool:
+    def _perform_action(self) -> bool:
         """Performs an action of a random kind; if there is none of this kind, tries the next kind."""
         acts: list[Callable[[], bool]] = [
             self._step_attempt,
@@ -136,15 +148,15 @@ class Simulation:
         return any(act() for act in acts[first:] + acts[:first])
 
     def _step_attempt(self) -> bool:
-        return any(attempt.step() for attempt in self._shuffled(self.attempts))
+        return any(attempt.step() for attempt in self._shuffle(self.attempts))
 
     def _deliver_down(self) -> bool:
-        return any(attempt.deliver_down() for attempt in self._shuffled(self.attempts))
+        return any(attempt.deliver_down() for attempt in self._shuffle(self.attempts))
 
     def _step_master(self) -> bool:
-        return any(master.step() for master in self._shuffled([self.master, *self.old_masters]))
+        return any(master.step() for master in self._shuffle([self.master, *self.old_masters]))
 
-    def _shuffled(self, some: list[T]) -> list[T]:
+    def _shuffle(self, some: list[T]) -> list[T]:
         return self.rng.sample(some, len(some)) if len(some) > 1 else some
 
     def _pass_time(self) -> None:
@@ -153,73 +165,73 @@ class Simulation:
         due = min((at for at in moments if at is not None), default=self.world.now + 1)
         self.world.now = max(self.world.now + 1, min(due, self.world.now + 5))
 
-    def _linger(self) -> None:
+    def _drop_abandoned_attempts(self) -> None:
         """Removes abandoned attempts whose time is over, and their masters."""
         for attempt in self.attempts:
-            attempt.lingers -= 1
-        if any(attempt.lingers <= 0 for attempt in self.attempts):
-            self.attempts[:] = [attempt for attempt in self.attempts if attempt.lingers > 0]
-            self.old_masters = [master for master in self.old_masters if self._acts(master)]
+            attempt.remaining_steps -= 1
+        if any(attempt.remaining_steps <= 0 for attempt in self.attempts):
+            self.attempts[:] = [attempt for attempt in self.attempts if attempt.remaining_steps > 0]
+            self.old_masters = [master for master in self.old_masters if self._is_acting(master)]
 
-    def _acts(self, master: Master) -> bool:
-        return not master.gone and master.driver is not None and master.driver.attempt in self.attempts
+    def _is_acting(self, master: Master) -> bool:
+        return not master.is_gone and master.driver is not None and master.driver.attempt in self.attempts
 
     # ------------------------------------------------------------ faults and requests
 
-    def _happen(self) -> None:
+    def _apply_faults(self) -> None:
         for incident in [i for i in self.incidents if i.when(self)]:
             self.incidents.remove(incident)
             incident.then(self)
         faults = self.world.faults
-        if faults.strikes("take_output"):
-            self.world.target.take()
-        self._happen_to_storage()
+        if faults.occurs("take_output"):
+            self.world.target.move_output()
+        self._apply_storage_faults()
         if self.master.ending is not None:
             self._next_run()
-        elif self.master.gone or faults.strikes("crash_master"):
+        elif self.master.is_gone or faults.occurs("crash_master"):
             self.crash_master()
-        elif faults.strikes("zombie_master"):
+        elif faults.occurs("zombie_master"):
             self.crash_master(zombie=True)
-        elif faults.strikes("clock_jump"):
+        elif faults.occurs("clock_jump"):
             self.world.now += self.rng.choice((100, 1_000, 10_000))
-        elif faults.strikes("stop_master"):
+        elif faults.occurs("stop_master"):
             self.stop_master()
         elif self.master.driver is not None:
-            self._happen_to_attempt(self.master.driver.attempt)
+            self._apply_attempt_faults(self.master.driver.attempt)
 
-    def _happen_to_attempt(self, attempt: Attempt) -> None:
+    def _apply_attempt_faults(self, attempt: Attempt) -> None:
         faults = self.world.faults
-        if faults.strikes("crash_slot"):
+        if faults.occurs("crash_slot"):
             self.crash_slot(self.rng.choice(list(attempt.slots)))
-        if faults.strikes("fail_operator"):
+        if faults.occurs("fail_operator"):
             self.fail_operator(self.rng.choice(attempt.order))
         for kind in REQUEST_KINDS:
-            if faults.strikes(kind) and (len(self.endings) < RUNS_MAX or kind != "stop"):
+            if faults.occurs(kind) and (len(self.endings) < MAX_RUNS or kind != "stop"):
                 self.request(CheckpointKind(kind))
-        if len(self.endings) < RUNS_MAX and not self.master.stopped and faults.strikes("cancel"):
+        if len(self.endings) < MAX_RUNS and not self.master.is_stopped and faults.occurs("cancel"):
             self.master.cancel()
-        if self.world.steps % 150 == 0 and self._all_read():
+        if self.world.steps % 150 == 0 and self._has_read_all():
             self.request(CheckpointKind.DRAIN)
 
-    def _happen_to_storage(self) -> None:
+    def _apply_storage_faults(self) -> None:
         world = self.world
         world.storage.away = world.now < self.storage_back_at
-        if not world.storage.away and world.faults.strikes("storage_outage"):
+        if not world.storage.away and world.faults.occurs("storage_outage"):
             self.storage_back_at = world.now + self.rng.choice((50, 500, 2_000))
             world.storage.away = True
             world.note("fault", f"storage is away until {self.storage_back_at}")
-        if world.faults.strikes("damage_manifest"):
+        if world.faults.occurs("damage_manifest"):
             self.damage_manifest()
 
     def damage_manifest(self) -> None:
         """Damages the manifest of an old checkpoint, from which no attempt or run will be restored."""
         records = self.world.records
         kept = (records.recovery_point(), self.master.base)
-        old = [m for m in records.readable()[:-1] if m not in kept and not m.kind.ends_job]
+        old = [m for m in records.readable_manifests()[:-1] if m not in kept and not m.kind.ends_job]
         if old:
             damaged = self.rng.choice(old)
             records.damaged.add(damaged.checkpoint)
-            self.world.storage.damage(f"{home_of(damaged)}/{FILE_NAME}")
+            self.world.storage.damage(f"{manifest_folder(damaged)}/{MANIFEST_FILE}")
             self.world.note("fault", f"the manifest of {damaged.checkpoint} is damaged")
 
     def stop_master(self) -> None:
@@ -231,10 +243,10 @@ class Simulation:
             self.world.note("fault", f"slot {index} crashes")
             self.master.driver.attempt.crash(index)
 
-    def fail_operator(self, host: Host) -> None:
+    def fail_operator(self, host: SubtaskHost) -> None:
         if host.slot.alive:
             self.world.note("fault", f"{host.subtask} raises")
-            host.report(Broken("an operator raised"))
+            host.report(ReportFailed("an operator raised"))
             host.slot.alive = False
 
     def crash_master(self, zombie: bool = False) -> None:
@@ -254,14 +266,14 @@ class Simulation:
         self.operations += 1
         self.master.request(kind, f"operation-{self.operations}")
 
-    def _all_read(self) -> bool:
+    def _has_read_all(self) -> bool:
         """Whether unbounded sources have emitted all input, so that only a drain can end the job."""
         driver = self.master.driver
-        if self.job.bounded or driver is None or driver.suspended:
+        if self.job.is_bounded or driver is None or driver.suspended:
             return False
         hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
         sources = [(host.operator, host) for host in hosts if isinstance(host.operator, SourceOperator)]
-        return all(source.drained for source, host in sources)
+        return all(source.has_emitted_all for source, host in sources)
 
     # ------------------------------------------------------------ runs
 
@@ -270,7 +282,7 @@ class Simulation:
             graph = old.graph
         else:
             lanes = self.plan.parallelism if not self.endings and self.plan.parallelism else None
-            graph = self.job.graph(self.cuts.capped(lanes or random_parallelism(self.lanes, self.job)))
+            graph = self.job.graph(self.cuts.limit_parallelism(lanes or random_parallelism(self.lanes, self.job)))
         master = Master(self.world, self.job, graph, base, self.settings)
         master.on_attempt = self.attempts.append
         return master
@@ -287,18 +299,18 @@ class Simulation:
         self.world.records.take_token()
         self.master = self._new_run(self.world.records.newest())
 
-    def _ended(self) -> bool:
-        return self.master.ending is Ending.FINISHED
+    def _is_finished(self) -> bool:
+        return self.master.ending is RunEnding.FINISHED
 
     def _check_end(self) -> None:
         manifest = self.world.records.newest()
         require(manifest is not None, "an-ended-job-has-a-last-checkpoint", self.seed)
         assert manifest is not None
         positions = self._positions(manifest)
-        if not self._drained(manifest):
+        if not self._has_drain(manifest):
             self._check_all_read(positions)
-        self._check_output(self.job.expected(positions))
-        self.endings.append(Ending.FINISHED)
+        self._check_output(self.job.expected_output(positions))
+        self.endings.append(RunEnding.FINISHED)
 
     def _check_output(self, expected: Counter[tuple[str, str, int]]) -> None:
         """Checks the output: at-least-once mode may add duplicates, but must not lose a row."""
@@ -306,11 +318,11 @@ class Simulation:
         self.surplus = output - expected
         check_output(output if self.settings.mode is CheckpointMode.EXACTLY_ONCE else output & expected, expected)
 
-    def _drained(self, manifest: Manifest | None) -> bool:
+    def _has_drain(self, manifest: Manifest | None) -> bool:
         """Whether `manifest` or a manifest that it descends from is a drain, so that sources may have ended early."""
         if manifest is None:
             return False
-        return manifest.kind is CheckpointKind.DRAIN or self._drained(self.world.bases[manifest.token])
+        return manifest.kind is CheckpointKind.DRAIN or self._has_drain(self.world.bases[manifest.token])
 
     def _check_all_read(self, positions: Positions) -> None:
         for source in self.job.sources:
@@ -341,7 +353,7 @@ class Simulation:
         self.world.steps = max(self.world.steps, FAULTY_STEPS)
         limit = self.world.steps + 5_000
         self.master = self._new_run(self.world.records.newest())
-        while not self._ended():
+        while not self._is_finished():
             require(self.world.steps < limit, "a-finished-job-ends-at-once", f"not after {self.world.steps} steps")
             require(self.world.steps < STEP_LIMIT - 1, "liveness", "the second run came too late")
             self.step()
@@ -350,8 +362,8 @@ class Simulation:
 
 def _job(shape: Random, seed: int) -> Job:
     """A random job. Each extension has its own random stream, so that it does not change the worlds without it."""
-    job = pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
-    return listed(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
+    job = with_pooling(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
+    return with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:
@@ -367,27 +379,27 @@ def _settings(rng: Random, seed: int) -> CoordinatorSettings:
     )
 
 
-def _patient(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:
+def _with_loop_timeout(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:
     """The settings with a longer timeout for jobs with loops: a drain waits for the circulating records."""
-    return replace(settings, timeout_ms=settings.timeout_ms + 3_000) if job.loops else settings
+    return replace(settings, timeout_ms=settings.timeout_ms + 3_000) if job.has_loops else settings
 
 
 # ---------------------------------------------------------------- one seed
 
 
-class BrokenSeed(Exception):
+class SeedViolation(Exception):
     """A world with a violation, at that moment. `error` is the type name of the core's exception, if it raised one."""
 
     def __init__(self, simulation: Simulation, law: str, detail: str, error: str = "") -> None:
         super().__init__(f"seed {simulation.seed}: {law}: {detail}")
-        self.simulation, self.law, self.detail, self.error = simulation, law, detail, error
+        self.simulation, self.invariant, self.detail, self.error = simulation, law, detail, error
 
     @property
-    def lines(self) -> int:
-        return self.simulation.world.noted
+    def journal_lines(self) -> int:
+        return self.simulation.world.journal_lines
 
 
-def simulate(seed: int, plan: Plan | None = None, journal_max: float = inf) -> Simulation:
+def simulate(seed: int, plan: SimulationPlan | None = None, journal_max: float = inf) -> Simulation:
     """Simulates a seed, up to `journal_max` journal lines.
 
     Raises:
@@ -397,8 +409,8 @@ def simulate(seed: int, plan: Plan | None = None, journal_max: float = inf) -> S
     try:
         simulation.run(journal_max)
     except Violation as violation:
-        raise BrokenSeed(simulation, violation.law, violation.detail) from violation
+        raise SeedViolation(simulation, violation.invariant, violation.detail) from violation
     except Exception as error:
         kind = type(error).__name__
-        raise BrokenSeed(simulation, "the-core-raises-no-exception", f"{kind}: {error}", kind) from error
+        raise SeedViolation(simulation, "the-core-raises-no-exception", f"{kind}: {error}", kind) from error
     return simulation

@@ -18,12 +18,12 @@ HEARTBEAT_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ReportStarted:
     """Report: the subtask is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class ReportFailed:
     """Report: the subtask's operator raised an exception."""
 
     detail: str
@@ -34,11 +34,11 @@ class SlotLost:
     """The slot's control connection is closed."""
 
 
-Report = Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded | Started | Broken
-Said = tuple[SubtaskId, Report] | SlotLost
+Report = Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded | ReportStarted | ReportFailed
+SlotMessage = tuple[SubtaskId, Report] | SlotLost
 
 #: Messages that a sender without an answer repeats; `Started` and `Broken` are sent once.
-_REPEATED: Final = (
+_REPEATABLE_MESSAGES: Final = (
     Acknowledge,
     Decline,
     ReportBuildSide,
@@ -50,7 +50,7 @@ _REPEATED: Final = (
 )
 
 
-class Link(Generic[T]):
+class ControlLink(Generic[T]):
     """A direction of the control connection."""
 
     def __init__(self, world: World) -> None:
@@ -58,11 +58,11 @@ class Link(Generic[T]):
         self._queue: deque[tuple[int, T]] = deque()  #: (arrival time, message)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(self._queue) and self._queue[0][0] <= self._world.now
 
     def push(self, what: T) -> None:
-        delay = self._world.rng.randint(20, 200) if self._world.faults.strikes("slow_message") else 0
+        delay = self._world.rng.randint(20, 200) if self._world.faults.occurs("slow_message") else 0
         before = self._queue[-1][0] if self._queue else 0
         self._queue.append((max(before, self._world.now + delay), what))
 
@@ -78,28 +78,28 @@ class Slot:
 
     def __init__(self, world: World) -> None:
         self.alive = True
-        self.up: Link[Said] = Link(world)
-        self.down: Link[tuple[SubtaskId, SubtaskEvent]] = Link(world)
+        self.up: ControlLink[SlotMessage] = ControlLink(world)
+        self.down: ControlLink[tuple[SubtaskId, SubtaskEvent]] = ControlLink(world)
         self._world = world
         self._connected = True
         self._beat_at = world.now
 
     @property
-    def beats(self) -> bool:
+    def has_heartbeats(self) -> bool:
         return self.alive and self._connected
 
-    def take_beat(self) -> bool:
+    def take_heartbeat(self) -> bool:
         """Whether a heartbeat has arrived since the previous call."""
-        if not self.beats or self._world.now - self._beat_at < HEARTBEAT_MS:
+        if not self.has_heartbeats or self._world.now - self._beat_at < HEARTBEAT_MS:
             return False
         self._beat_at = self._world.now
         return True
 
-    def say(self, subtask: SubtaskId, report: Report) -> None:
+    def send_report(self, subtask: SubtaskId, report: Report) -> None:
         for _ in range(self._copies(report)):
             self.up.push((subtask, report))
 
-    def tell(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
+    def send_event(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
         for _ in range(self._copies(event) if self.alive else 0):
             self.down.push((subtask, event))
 
@@ -112,11 +112,11 @@ class Slot:
 
     def _copies(self, message: Report | SubtaskEvent) -> int:
         """Number of copies of a message that arrive: 0, 1 or 2."""
-        if self._connected and self._world.faults.strikes("lose_message"):
+        if self._connected and self._world.faults.occurs("lose_message"):
             self._disconnect()
         if not self._connected:
             return 0
-        return 1 + (isinstance(message, _REPEATED) and self._world.faults.strikes("repeat_message"))
+        return 1 + (isinstance(message, _REPEATABLE_MESSAGES) and self._world.faults.occurs("repeat_message"))
 
     def _disconnect(self) -> None:
         self.down.clear()

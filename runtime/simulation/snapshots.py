@@ -11,21 +11,21 @@ import pyarrow as pa
 
 from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.ports import SnapshotStore
-from runtime.simulation.model import MAX_PARALLELISM, Image, Rows
+from runtime.simulation.model import MAX_PARALLELISM, OperatorImage, Rows
 from runtime.state.backend import StateCapture
-from runtime.state.files.segment_log import Chain, Link
+from runtime.state.files.segment_log import PendingSegment, SegmentLog
 from runtime.state.files.segments import read_segment
 
-KEYED: Final = "keyed"
-TABLE: Final = "table"
-HELD: Final = "held"
-POOLED: Final = "pooled"
+KEYED_STATE: Final = "keyed"
+TABLE_STATE: Final = "table"
+HELD_STATE: Final = "held"
+POOLED_STATE: Final = "pooled"
 SCHEMA: Final = pa.schema(
     [("group", pa.int32()), ("deleted", pa.bool_()), ("name", pa.string()), ("value", pa.int64())]
 )
-KEYS: Final = 1  #: number of key columns
+KEY_COLUMNS: Final = 1  #: number of key columns
 ROW_BYTES: Final = 6_000  #: pretended size of a row, so that deltas outweigh a base even with few rows
-COPIED_ROWS: Final = 4  #: a larger state is compacted
+MAX_COPIED_ROWS: Final = 4  #: a larger state is compacted
 Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is deleted
 
 
@@ -34,37 +34,40 @@ class Snapshots:
 
     def __init__(self) -> None:
         groups = range(MAX_PARALLELISM)
-        self._chains = {KEYED: Chain(KEYED, groups, KEYS, COPIED_ROWS * ROW_BYTES), TABLE: Chain(TABLE, groups)}
-        self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED: {}, TABLE: {}}
+        self._logs = {
+            KEYED_STATE: SegmentLog(KEYED_STATE, groups, KEY_COLUMNS, MAX_COPIED_ROWS * ROW_BYTES),
+            TABLE_STATE: SegmentLog(TABLE_STATE, groups),
+        }
+        self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED_STATE: {}, TABLE_STATE: {}}
 
-    def capture(self, image: Image, full: bool) -> StateCapture:
+    def capture(self, image: OperatorImage, full: bool) -> StateCapture:
         """The changes since the last capture. `full` (savepoints): the whole image, and no new base of deltas."""
         keyed = {(group, name): value for group, rows in image.keyed.items() for name, value in rows.items()}
         table = {(0, key): place for place, key in enumerate(image.table)}
         return StateCapture(
-            keyed={KEYED: self._links(KEYED, keyed, full)},
-            broadcast={TABLE: self._links(TABLE, table, full)},
-            lists={HELD: image.held},
-            unions={} if image.pooled is None else {POOLED: image.pooled},
-            chains=() if full else tuple(self._chains.values()),
+            keyed={KEYED_STATE: self._segments(KEYED_STATE, keyed, full)},
+            broadcast={TABLE_STATE: self._segments(TABLE_STATE, table, full)},
+            lists={HELD_STATE: image.held},
+            unions={} if image.pooled is None else {POOLED_STATE: image.pooled},
+            segment_logs=() if full else tuple(self._logs.values()),
         )
 
-    def _links(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[Link, ...]:
+    def _segments(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[PendingSegment, ...]:
         everything: list[Change] = [(group, name, value) for (group, name), value in now.items()]
-        chain, before = self._chains[state], self._seen[state]
+        chain, before = self._logs[state], self._seen[state]
         if full:
-            link = _link(chain, everything)
+            link = _segment(chain, everything)
             return () if link is None else (link,)
-        if chain.wants_base:
-            chain.rebase(_link(chain, everything))
+        if chain.needs_base:
+            chain.start_from(_segment(chain, everything))
         else:
-            chain.append(_link(chain, _changes(before, now)))
+            chain.append(_segment(chain, _changes(before, now)))
         self._seen[state] = now
-        return chain.links()
+        return chain.segments()
 
 
-def _link(chain: Chain, rows: list[Change]) -> Link | None:
-    return chain.link(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows)) if rows else None
+def _segment(chain: SegmentLog, rows: list[Change]) -> PendingSegment | None:
+    return chain.new_segment(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows)) if rows else None
 
 
 def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str], int]) -> list[Change]:
@@ -90,23 +93,23 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 # ---------------------------------------------------------------- reading
 
 
-def read_image(store: SnapshotStore, snapshot: SubtaskSnapshot) -> Image:
+def read_image(store: SnapshotStore, snapshot: SubtaskSnapshot) -> OperatorImage:
     """The image of a snapshot, from its bases and deltas.
 
     Raises:
         CorruptState: a file is missing or does not match its snapshot.
     """
     keyed: dict[int, dict[str, int]] = {}
-    for (group, name), value in _merged(store, snapshot.keyed.get(KEYED, ())).items():
+    for (group, name), value in _merge_segments(store, snapshot.keyed.get(KEYED_STATE, ())).items():
         keyed.setdefault(group, {})[name] = value
-    return Image(keyed, tuple(snapshot.lists.get(HELD, ())), read_table(store, snapshot))
+    return OperatorImage(keyed, tuple(snapshot.lists.get(HELD_STATE, ())), read_table(store, snapshot))
 
 
 def read_table(store: SnapshotStore, snapshot: SubtaskSnapshot) -> tuple[str, ...]:
-    return tuple(name for _, name in _merged(store, snapshot.broadcast.get(TABLE, ())))
+    return tuple(name for _, name in _merge_segments(store, snapshot.broadcast.get(TABLE_STATE, ())))
 
 
-def _merged(store: SnapshotStore, segments: Iterable[Segment]) -> dict[tuple[int, str], int]:
+def _merge_segments(store: SnapshotStore, segments: Iterable[Segment]) -> dict[tuple[int, str], int]:
     rows: dict[tuple[int, str], int] = {}
     for segment in segments:
         for group, deleted, name, value in zip(*read_segment(store, segment).to_pydict().values(), strict=True):

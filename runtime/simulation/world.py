@@ -14,7 +14,7 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import CommitPermit, Manifest, folder_of
-from runtime.core.snapshot.manifest_codec import home_of
+from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.errors import EnvironmentFailure
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.simulation.faults import Faults
@@ -27,18 +27,18 @@ JOB: Final = "job"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A line of the journal."""
 
     step: int
     now: int
-    who: str
-    what: object
+    origin: str
+    content: object
 
     def __str__(self) -> str:
-        what = str(self.what)
+        what = str(self.content)
         shown = what if len(what) <= JOURNAL_WIDTH else f"{what[:JOURNAL_WIDTH]}…"
-        return f"{self.step:6} {self.now:8} ms  {self.who:24} {shown}"
+        return f"{self.step:6} {self.now:8} ms  {self.origin:24} {shown}"
 
 
 class Background:
@@ -87,29 +87,31 @@ class CheckpointRecords:
     def record(self, manifest: Manifest, graph: JobGraph) -> bool:
         if manifest.token != self.token:
             return False
-        self.ledger.was_recorded(manifest, graph, self.token)
+        self.ledger.on_record(manifest, graph, self.token)
         self.runs[manifest.checkpoint] = self.run
         return True
 
-    def of_run(self) -> list[Manifest]:
+    def run_manifests(self) -> list[Manifest]:
         """Retained checkpoints of the current run, oldest first."""
-        return [manifest for manifest in self.retained() if self.runs[manifest.checkpoint] == self.run]
+        return [manifest for manifest in self.retained_manifests() if self.runs[manifest.checkpoint] == self.run]
 
-    def retained(self) -> list[Manifest]:
+    def retained_manifests(self) -> list[Manifest]:
         """Checkpoints and savepoints that are not discarded, oldest first."""
         return [manifest for number, manifest in sorted(self.ledger.recorded.items()) if number not in self.discarded]
 
-    def readable(self) -> list[Manifest]:
+    def readable_manifests(self) -> list[Manifest]:
         """Retained checkpoints with a readable manifest, oldest first."""
-        return [manifest for manifest in self.retained() if manifest.checkpoint not in self.damaged]
+        return [manifest for manifest in self.retained_manifests() if manifest.checkpoint not in self.damaged]
 
-    def unreadable(self) -> list[str]:
+    def unreadable_folders(self) -> list[str]:
         """Folders of the retained checkpoints with a damaged manifest."""
-        return [home_of(manifest) for manifest in self.retained() if manifest.checkpoint in self.damaged]
+        return [
+            manifest_folder(manifest) for manifest in self.retained_manifests() if manifest.checkpoint in self.damaged
+        ]
 
     def discard_beyond(self, token: Token, keep: int) -> list[str]:
         """Discards all but the newest `keep` checkpoints, never savepoints. Returns the discarded folders."""
-        plain = [manifest for manifest in self.retained() if manifest.kind is CheckpointKind.CHECKPOINT]
+        plain = [manifest for manifest in self.retained_manifests() if manifest.kind is CheckpointKind.CHECKPOINT]
         old = plain[:-keep] if token == self.token else []
         self.discarded.update(manifest.checkpoint for manifest in old)
         return [folder_of(manifest.kind, manifest.checkpoint, manifest.token) for manifest in old]
@@ -117,17 +119,17 @@ class CheckpointRecords:
     def newest(self) -> Manifest | None:
         return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None
 
-    def ending(self) -> Manifest | None:
+    def final_manifest(self) -> Manifest | None:
         """The completed stop or drain of this run, after which there is no restart; None if there is none."""
-        return next((manifest for manifest in self.of_run() if manifest.kind.ends_job), None)
+        return next((manifest for manifest in self.run_manifests() if manifest.kind.ends_job), None)
 
     def recovery_point(self) -> Manifest | None:
         """The newest checkpoint of this run; savepoints do not count."""
-        usable = [manifest for manifest in self.of_run() if manifest.kind is CheckpointKind.CHECKPOINT]
+        usable = [manifest for manifest in self.run_manifests() if manifest.kind is CheckpointKind.CHECKPOINT]
         return usable[-1] if usable else None
 
 
-class Storage(MemorySnapshotStore):
+class FaultyStorage(MemorySnapshotStore):
     """Checkpoint storage with faults. A failed write may nevertheless have stored the file."""
 
     def __init__(self, rng: Random, faults: Faults) -> None:
@@ -144,7 +146,7 @@ class Storage(MemorySnapshotStore):
     def put(self, path: str, data: Iterable[bytes]) -> None:
         self._check(path)
         content = b"".join(data)
-        failed = self._faults.strikes("fail_snapshot" if path.endswith(".arrow") else "fail_manifest")
+        failed = self._faults.occurs("fail_snapshot" if path.endswith(".arrow") else "fail_manifest")
         if not failed or self._rng.random() < 0.3:
             super().put(path, [content])
             self.archive.put(path, [content])
@@ -153,14 +155,14 @@ class Storage(MemorySnapshotStore):
 
     def get(self, path: str) -> bytes:
         self._check(path)
-        if self._faults.strikes("fail_read"):
+        if self._faults.occurs("fail_read"):
             raise EnvironmentFailure(f"{path}: storage failed")
         return super().get(path)
 
     def delete(self, paths: Iterable[str]) -> None:
         self._check("a deletion")
         paths = list(paths)
-        failed = self._faults.strikes("fail_delete")
+        failed = self._faults.occurs("fail_delete")
         super().delete(paths[: self._rng.randrange(len(paths) + 1)] if failed else paths)
         if failed:
             raise EnvironmentFailure("storage failed")
@@ -171,14 +173,14 @@ class Storage(MemorySnapshotStore):
 
 
 @dataclass(slots=True)
-class TargetTwin:
+class SimulatedTarget:
     """The target that all sinks share. Prepared output is invisible; a commit is idempotent and may fail half-way."""
 
     faults: Faults
     ledger: Ledger
     pending: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     committed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)  #: names in `committed` that a consumer has moved away
+    moved: set[str] = field(default_factory=set)  #: names in `committed` that a consumer has moved away
     marks: dict[str, int] = field(default_factory=dict)  #: by writer: committed up to this checkpoint
 
     def prepare(self, name: str, rows: Sequence[Row]) -> None:
@@ -187,30 +189,30 @@ class TargetTwin:
         self.pending[name] = tuple(rows)
 
     def commit(self, permit: CommitPermit, names: Sequence[str], restoring: bool = False) -> None:
-        self.ledger.may_commit(permit, names, restoring)
+        self.ledger.check_commit(permit, names, restoring)
         for name in names:
-            if self.faults.strikes("fail_commit"):
+            if self.faults.occurs("fail_commit"):
                 raise EnvironmentFailure(f"commit of {name} failed")
             if name in self.pending:
                 self._mark(name)
-                if self.faults.strikes("fail_commit"):
+                if self.faults.occurs("fail_commit"):
                     raise EnvironmentFailure(f"commit of {name} failed behind its mark")
                 self.committed[name] = self.pending.pop(name)
-            elif not self.shows_committed(name):
+            elif not self.is_committed(name):
                 raise Violation("prepared-output-stays-until-disowned", name)
 
-    def shows_committed(self, name: str) -> bool:
+    def is_committed(self, name: str) -> bool:
         """Whether a committer sees that `name` is committed: it is still visible, or a mark covers it."""
         writer, checkpoint = name.rsplit("-", 1)
-        return (name in self.committed and name not in self.taken) or self.marks.get(writer, 0) >= int(checkpoint)
+        return (name in self.committed and name not in self.moved) or self.marks.get(writer, 0) >= int(checkpoint)
 
     def _mark(self, name: str) -> None:
         writer, checkpoint = name.rsplit("-", 1)
         self.marks[writer] = max(int(checkpoint), self.marks.get(writer, 0))
 
-    def take(self) -> None:
+    def move_output(self) -> None:
         """Makes a consumer move all visible output away."""
-        self.taken.update(self.committed)
+        self.moved.update(self.committed)
 
     def clean(self, uid: str, token: Token, keep: Sequence[str]) -> None:
         """Removes output that older attempts prepared for the sink `uid`, except `keep`."""
@@ -244,23 +246,23 @@ class World:
         self.now = 1_000
         self.steps = 0
         self.pace_ms = 0  #: longest pause of a source between two batches
-        self.noted = 0  #: number of journal lines so far, including dropped lines
-        self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
+        self.journal_lines = 0  #: number of journal lines so far, including dropped lines
+        self.journal: deque[JournalEntry] = deque(maxlen=JOURNAL_LENGTH)
         self.ledger = Ledger()
         self.records = CheckpointRecords(self.ledger)
-        self.target = TargetTwin(faults, self.ledger)
+        self.target = SimulatedTarget(faults, self.ledger)
         self.bases: dict[int, Manifest | None] = {}  #: by token, the manifest that the attempt restored
-        self.storage = Storage(rng, faults)
+        self.storage = FaultyStorage(rng, faults)
         self.retained_checkpoints = 2
         self.background = Background(rng)
 
     def note(self, who: object, what: object) -> None:
-        self.noted += 1
-        self.journal.append(Entry(self.steps, self.now, str(who), what))
+        self.journal_lines += 1
+        self.journal.append(JournalEntry(self.steps, self.now, str(who), what))
 
-    def later(self, work: Callable[[], None], slow: str = "") -> None:
+    def schedule(self, work: Callable[[], None], slow: str = "") -> None:
         """Schedules `work` in up to 6 ms, or in 50 to 400 ms if the fault `slow` strikes."""
-        delay = self.rng.randint(50, 400) if slow and self.faults.strikes(slow) else self.rng.randint(0, 6)
+        delay = self.rng.randint(50, 400) if slow and self.faults.occurs(slow) else self.rng.randint(0, 6)
         self.background.add(self.now + delay, work)
 
     def lines(self) -> Iterable[str]:

@@ -13,24 +13,24 @@ from typing import Final
 
 import psutil
 
-_YOUNG: Final = 10_000  #: allocations minus deallocations before a collection; Python's default is 700
-GROWN_BYTES: Final = 64 * 1024 * 1024
-_FULL: Final = 10  #: every tenth collection covers all objects that the job has created
+_YOUNG_THRESHOLD: Final = 10_000  #: allocations minus deallocations before a collection; Python's default is 700
+MAX_GROWTH_BYTES: Final = 64 * 1024 * 1024
+_FULL_COLLECTION_EVERY: Final = 10  #: every tenth collection covers all objects that the job has created
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Frees garbage, then exempts existing objects from collections. Call before each attempt, after all imports."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+    gc.set_threshold(_YOUNG_THRESHOLD, *gc.get_threshold()[1:])
 
 
 def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-class Relief:
+class GrowthCollector:
     """Collects when the process has grown. Owned by a slot's loop: between steps, no author's function holds objects.
 
     Args:
@@ -39,15 +39,15 @@ class Relief:
 
     def __init__(self, resident_bytes: Callable[[], int] = resident_bytes) -> None:
         self._resident_bytes = resident_bytes
-        self._least = resident_bytes()  #: minimum since the last collection
-        self._looks = 0
+        self._min_bytes = resident_bytes()  #: minimum since the last collection
+        self._collections = 0
 
-    def look(self) -> None:
+    def collect_on_growth(self) -> None:
         """Collects if the process has grown by `GROWN_BYTES`."""
         now = self._resident_bytes()
-        self._least = min(self._least, now)
-        if now < self._least + GROWN_BYTES:
+        self._min_bytes = min(self._min_bytes, now)
+        if now < self._min_bytes + MAX_GROWTH_BYTES:
             return
-        self._looks += 1
-        gc.collect(2 if self._looks % _FULL == 0 else 1)
-        self._least = self._resident_bytes()
+        self._collections += 1
+        gc.collect(2 if self._collections % _FULL_COLLECTION_EVERY == 0 else 1)
+        self._min_bytes = self._resident_bytes()

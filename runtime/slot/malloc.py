@@ -13,20 +13,20 @@ import pyarrow as pa
 
 _M_TRIM_THRESHOLD: Final = -1  #: glibc's names and numbers (malloc.h)
 _M_MMAP_THRESHOLD: Final = -3
-KEPT_BYTES: Final = 128 * 1024 * 1024  #: kept free at the end of the heap
-MAPPED_BYTES: Final = 32 * 1024 * 1024  #: larger blocks are mapped, and returned; glibc allows no more
+TRIM_THRESHOLD_BYTES: Final = 128 * 1024 * 1024  #: kept free at the end of the heap
+MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024  #: larger blocks are mapped, and returned; glibc allows no more
 
 
-def keep() -> bool:
+def keep_freed_memory() -> bool:
     """Configures this process and its forks. Returns whether the C library supports it: glibc does."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    return bool(mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES))
+    return bool(mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES) and mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES))
 
 
-def give_back() -> None:
+def release_freed_memory() -> None:
     """Returns freed memory of Arrow and of the C library to the system, as far as they can."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError, OSError):

@@ -27,7 +27,7 @@ from runtime.slot import malloc
 from runtime.slot.gc_tuning import resident_bytes
 
 MEGABYTE: Final = 1 << 20
-LOOK_S: Final = 0.1
+CHECK_INTERVAL_S: Final = 0.1
 RESERVED_BYTES: Final = 1 << 30
 _STATM: Final = Path("/proc/self/statm")  #: proc(5): pages; the sixth number counts data and stacks
 
@@ -57,11 +57,11 @@ class MemoryWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed.wait(LOOK_S):
+        while not self._closed.wait(CHECK_INTERVAL_S):
             if self._resident_bytes() <= self._bound_bytes:
                 continue
             gc.collect()
-            malloc.give_back()
+            malloc.release_freed_memory()
             used = self._resident_bytes()
             if used > self._bound_bytes:
                 self._on_exceeded(used)
@@ -80,20 +80,20 @@ def limit_allocations(bound_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
 
 
-def exceeded(slot: int, used_bytes: int, bound_bytes: int) -> SlotOutOfMemory:
+def bound_exceeded_error(slot: int, used_bytes: int, bound_bytes: int) -> SlotOutOfMemory:
     """Failure of a process with more resident memory than its bound."""
     used, bound = used_bytes // MEGABYTE, bound_bytes // MEGABYTE
-    return SlotOutOfMemory(f"{_named(slot)} uses {used} MB of memory, above its bound of {bound} MB. {_ADVICE}")
+    return SlotOutOfMemory(f"{_slot_on_host(slot)} uses {used} MB of memory, above its bound of {bound} MB. {_ADVICE}")
 
 
-def refused(slot: int, used_bytes: int, bound_bytes: int, problem: str) -> SlotOutOfMemory:
+def allocation_failed_error(slot: int, used_bytes: int, bound_bytes: int, problem: str) -> SlotOutOfMemory:
     """Failure of an allocation (MemoryError)."""
     used, bound = used_bytes // MEGABYTE, bound_bytes // MEGABYTE
-    found = f"{_named(slot)} uses {used} MB of memory, and an allocation beyond its bound of {bound} MB failed"
+    found = f"{_slot_on_host(slot)} uses {used} MB of memory, and an allocation beyond its bound of {bound} MB failed"
     return SlotOutOfMemory(f"{found}: {problem}. {_ADVICE}")
 
 
-def _named(slot: int) -> str:
+def _slot_on_host(slot: int) -> str:
     return f"Slot {slot} on host {socket.gethostname()!r}"
 
 

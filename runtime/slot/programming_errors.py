@@ -10,12 +10,12 @@ from typing import Final
 
 from runtime.errors import OperatorFailure
 
-KINDS: Final = (KeyError, TypeError, AttributeError)
-_RUNTIME: Final = str(Path(__file__).parents[1])
-_PYTHON: Final = (sysconfig.get_paths()["stdlib"], "<")
+PROGRAMMING_ERRORS: Final = (KeyError, TypeError, AttributeError)
+_RUNTIME_FOLDER: Final = str(Path(__file__).parents[1])
+_STDLIB_PREFIXES: Final = (sysconfig.get_paths()["stdlib"], "<")
 
 
-def place_of(error: BaseException) -> str:
+def location_of(error: BaseException) -> str:
     """Line of the job's code and, in row-wise functions, the row. Empty for errors of other origin.
 
     The job's code is the package that was called: lines of the libraries that it calls explain less.
@@ -30,24 +30,24 @@ def place_of(error: BaseException) -> str:
     return ", ".join([*lines, *getattr(cause, "__notes__", ())])
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Error text with the location in the job's code, if known."""
-    text, place = str(error) or type(error).__name__, place_of(error)
+    text, place = str(error) or type(error).__name__, location_of(error)
     return f"{text} ({place})" if place else text
 
 
 def fingerprint(error: BaseException) -> str:
     """Equal for two failures of the same code at the same record, in any subtask; empty for other errors."""
     cause = error.__cause__
-    if not isinstance(error, OperatorFailure) or not isinstance(cause, KINDS):
+    if not isinstance(error, OperatorFailure) or not isinstance(cause, PROGRAMMING_ERRORS):
         return ""
-    return f"{error.operator} {error.hook} {type(cause).__name__} {cause} {place_of(error)}"
+    return f"{error.operator} {error.hook} {type(cause).__name__} {cause} {location_of(error)}"
 
 
 def _is_library(file: str) -> bool:
-    if file.startswith(_RUNTIME) or file.endswith((".pyx", ".pxi")):
+    if file.startswith(_RUNTIME_FOLDER) or file.endswith((".pyx", ".pxi")):
         return True
-    return not _package(file) and file.startswith(_PYTHON)
+    return not _package(file) and file.startswith(_STDLIB_PREFIXES)
 
 
 def _package(file: str) -> str:

@@ -22,13 +22,13 @@ from runtime.core.events import CheckpointAborted, CheckpointCompleted, ProbeSid
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
-from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import permit_from_master
-from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
-from runtime.core.subtask.watermark_alignment import hearings
+from runtime.core.subtask.watermark_alignment import channel_drifts
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import (
     CorruptState,
@@ -41,40 +41,40 @@ from runtime.errors import (
 from runtime.io.clock import SystemClock
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.control.messages import (
-    Aborted,
-    Completed,
+    AbortCheckpoint,
+    ConfirmCheckpoint,
     Deploy,
-    Deployed,
-    Ended,
-    Failed,
-    Go,
     Heartbeat,
-    ProbeOpened,
+    OpenProbeSide,
+    PauseSources,
     Shutdown,
-    SourcesHeld,
+    SlotDeployed,
+    SlotFailed,
+    StartSubtasks,
+    SubtaskClosed,
     ToMaster,
     ToSlot,
-    Trigger,
+    TriggerCheckpoint,
 )
-from runtime.io.logs import executor_number, log_path, trace
+from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.master.outages import is_outage
-from runtime.master.shared_folders import unshared
+from runtime.master.shared_folders import find_unshared_folder
 from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
-from runtime.slot.gc_tuning import Relief, resident_bytes
-from runtime.slot.memory_limit import MemoryWatch, exceeded, limit_allocations, refused
-from runtime.slot.programming_errors import described, fingerprint
+from runtime.slot.gc_tuning import GrowthCollector, resident_bytes
+from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
+from runtime.slot.programming_errors import describe_error, fingerprint
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
-from runtime.task.feedback_log import replayed
+from runtime.task.feedback_log import replay_records
 from runtime.task.output import Outputs
 from runtime.task.source_operator import SourceOperator
 from runtime.task.task import Task
 
-HEARTBEAT_S: Final = 0.5
-IDLE_POLL_S: Final = 0.01  #: between polls of a source that has no rows
-IDLE_S: Final = 0.5
+HEARTBEAT_INTERVAL_S: Final = 0.5
+IDLE_SOURCE_POLL_S: Final = 0.01  #: between polls of a source that has no rows
+MAX_IDLE_WAIT_S: Final = 0.5
 MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure's text: an error may quote a whole record
-FAREWELL_S: Final = 5.0  #: how long a failed slot waits for `Shutdown`
+SHUTDOWN_TIMEOUT_S: Final = 5.0  #: how long a failed slot waits for `Shutdown`
 
 log = structlog.get_logger()
 
@@ -104,11 +104,11 @@ def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable
     slot.run()
 
 
-class _Lost(Exception):
+class _AttemptOver(Exception):
     """The master or a peer is lost: the attempt is over for this slot."""
 
 
-class _Reported(Exception):
+class _FailureReported(Exception):
     """The slot has failed, and another thread has reported the failure to the master."""
 
 
@@ -126,10 +126,10 @@ class Slot:
         self._order: list[Task] = []
         self._job_id = ""
         self._shutdown = False
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
-        self._tidier = ThreadPoolExecutor(1, thread_name_prefix="compaction")
-        self._relief = Relief()
-        self._beating = threading.Event()
+        self._snapshot_writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._compactor = ThreadPoolExecutor(1, thread_name_prefix="compaction")
+        self._growth_collector = GrowthCollector()
+        self._heartbeat_stopped = threading.Event()
         self._dismissed = threading.Event()  #: the master has sent `Shutdown`, or is lost
         self._memory_bytes: int | None = None  #: bound on the resident memory of the process
         self._memory_watch: MemoryWatch | None = None
@@ -141,12 +141,12 @@ class Slot:
             pid=os.getpid(),
             host=socket.gethostname(),
             address=self._exchange.address,
-            executor=executor_number(),
+            executor=executor_id(),
             log=log_path(),
         )
         try:
             self._control = ControlClient(
-                config.master, hello, ToSlot, on_message=self._commanded, on_lost=self._master_lost
+                config.master, hello, ToSlot, on_message=self._on_command, on_lost=self._on_master_lost
             )
         except EnvironmentFailure:
             self._exchange.close()
@@ -156,16 +156,16 @@ class Slot:
 
     def run(self) -> None:
         """Blocks until the attempt is over for this slot. Reports failures of the job to the master and raises none."""
-        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        heartbeat = threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True)
         heartbeat.start()
         try:
             self._loop()
-        except _Lost as lost:
+        except _AttemptOver as lost:
             log.info("slot ends", slot=self._config.index, reason=str(lost))
-        except _Reported:
+        except _FailureReported:
             self._wait_for_shutdown()
         except Exception as error:
-            self._tell_failure(error)
+            self._send_failure(error)
             self._wait_for_shutdown()
         finally:
             self._close()
@@ -187,16 +187,16 @@ class Slot:
         due = (ms for task in self._order for ms in (task.timer_in_ms, task.barrier_in_ms))
         timers = [ms / 1000 for ms in due if ms is not None]
         try:
-            self._mail.get(timeout=min([IDLE_POLL_S if polling else IDLE_S, *timers]))()
+            self._mail.get(timeout=min([IDLE_SOURCE_POLL_S if polling else MAX_IDLE_WAIT_S, *timers]))()
         except queue.Empty:
             return
 
     def _wait_for_shutdown(self) -> None:
         """Keeps a failed slot connected until the master has its report. Mail is not handled: no trigger, no commit."""
-        self._dismissed.wait(FAREWELL_S)
+        self._dismissed.wait(SHUTDOWN_TIMEOUT_S)
 
     def _close(self) -> None:
-        self._beating.set()
+        self._heartbeat_stopped.set()
         if self._memory_watch is not None:
             self._memory_watch.close()
         for task in self._order:
@@ -206,42 +206,42 @@ class Slot:
                 log.warning("close failed", error=str(error))
         self._exchange.close()
         self._control.close()
-        self._writer.shutdown(wait=True, cancel_futures=True)
-        self._tidier.shutdown(wait=True, cancel_futures=True)
+        self._snapshot_writer.shutdown(wait=True, cancel_futures=True)
+        self._compactor.shutdown(wait=True, cancel_futures=True)
 
     # ------------------------------------------------------------ commands
 
-    def _commanded(self, message: ToSlot) -> None:
+    def _on_command(self, message: ToSlot) -> None:
         if isinstance(message, Shutdown):
             self._dismissed.set()
-        self._mail.put(partial(self._obey, message))
+        self._mail.put(partial(self._handle_command, message))
 
-    def _master_lost(self, reason: str) -> None:
+    def _on_master_lost(self, reason: str) -> None:
         self._dismissed.set()
-        self._mail.put(partial(self._lose, f"the master is gone: {reason}"))
+        self._mail.put(partial(self._end_attempt, f"the master is gone: {reason}"))
 
-    def _lose(self, reason: str) -> None:
-        raise _Lost(reason)
+    def _end_attempt(self, reason: str) -> None:
+        raise _AttemptOver(reason)
 
-    def _obey(self, message: ToSlot) -> None:
+    def _handle_command(self, message: ToSlot) -> None:
         match message:
             case Deploy():
                 self._deploy(message)
-            case Go():
+            case StartSubtasks():
                 for task in self._order:
                     task.start()
-            case Trigger(subtask, barrier):
+            case TriggerCheckpoint(subtask, barrier):
                 self._trigger(subtask, barrier)
-            case Completed(checkpoint):
+            case ConfirmCheckpoint(checkpoint):
                 permit = permit_from_master(self._job_id, self._config.token, CheckpointId(checkpoint))
-                self._tell_all(CheckpointCompleted(permit))
-            case Aborted(checkpoint):
-                self._tell_all(CheckpointAborted(CheckpointId(checkpoint)))
-            case ProbeOpened(join):
-                self._tell_all(ProbeSideOpened(join))
-            case SourcesHeld(held):
+                self._notify_tasks(CheckpointCompleted(permit))
+            case AbortCheckpoint(checkpoint):
+                self._notify_tasks(CheckpointAborted(CheckpointId(checkpoint)))
+            case OpenProbeSide(join):
+                self._notify_tasks(ProbeSideOpened(join))
+            case PauseSources(held):
                 for task in self._order:
-                    task.held = held
+                    task.is_paused = held
             case Shutdown():
                 self._shutdown = True
 
@@ -250,11 +250,11 @@ class Slot:
         if task is None:
             log.debug("trigger for an unknown subtask ignored", subtask=str(subtask), checkpoint=barrier.checkpoint)
         else:
-            task.told(Triggered(barrier))
+            task.on_master_event(Triggered(barrier))
 
-    def _tell_all(self, event: SubtaskEvent) -> None:
+    def _notify_tasks(self, event: SubtaskEvent) -> None:
         for task in self._order:
-            task.told(event)
+            task.on_master_event(event)
 
     # ------------------------------------------------------------ deployment
 
@@ -265,14 +265,14 @@ class Slot:
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
         store = self._open_store(deploy.storage)
         for restored in deploy.restored:
-            self._tasks[restored.subtask] = self._make(restored, deploy.mode, store)
+            self._tasks[restored.subtask] = self._create_task(restored, deploy.mode, store)
         self._order = list(reversed(self._tasks.values()))
         for task in self._order:
             if task.machine.is_source:
-                task.reading = self._reading(task.id)
+                task.poll_policy = self._poll_policy(task.id)
         for task in self._tasks.values():
             task.open()
-        self._control.send(Deployed())
+        self._control.send(SlotDeployed())
 
     def _bound_memory(self, memory_bytes: int | None) -> None:
         """Sets the bound before state is restored, since restored state may already exceed it."""
@@ -286,8 +286,8 @@ class Slot:
 
     def _on_memory_exceeded(self, bound_bytes: int, used_bytes: int) -> None:
         """Called on the watch's thread: a step of the loop that allocates memory may not come to its end."""
-        self._tell_failure(exceeded(self._config.index, used_bytes, bound_bytes))
-        self._mail.put(_stop_reported)
+        self._send_failure(bound_exceeded_error(self._config.index, used_bytes, bound_bytes))
+        self._mail.put(_stop_after_failure_report)
 
     def _check_folders(self, deploy: Deploy) -> None:
         """Compares this host's folders with the master's.
@@ -296,18 +296,18 @@ class Slot:
             JobRejected: a folder differs, at the first start of the run.
             EnvironmentFailure: a folder differs at a later start; the mount may come back.
         """
-        folder = unshared(deploy.markers)
+        folder = find_unshared_folder(deploy.markers)
         if folder is None:
             return
         detail = (
             f"host {socket.gethostname()!r} (slot {self._config.index}) has another folder there than the job master: "
             "is a mount missing on this host?"
         )
-        if deploy.first:
+        if deploy.is_first_start:
             raise JobRejected("folder-not-shared", folder, detail)
         raise EnvironmentFailure(f"{folder}: {detail}") from OSError(errno.ENODEV, "not mounted")  # an outage
 
-    def _make(self, restored: Restored, mode: CheckpointMode, store: SnapshotStore) -> Task:
+    def _create_task(self, restored: SubtaskRestore, mode: CheckpointMode, store: SnapshotStore) -> Task:
         job, subtask = self._config.job, restored.subtask
         operator = job.graph.by_uid[subtask.operator]
         context = OperatorContext(
@@ -319,7 +319,7 @@ class Slot:
             token=self._config.token,
             state=None,  # type: ignore[arg-type]  # set below: state needs the context's key groups
             now_ms=self._clock.now_ms,
-            wake=lambda: self._mail.put(_look_again),
+            wake=lambda: self._mail.put(_wake_loop),
             restored=bool(restored.snapshots),
         )
         key_types = job.graph.key_types_of(subtask.operator)
@@ -329,26 +329,26 @@ class Slot:
         spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode, bool(restored.feedback))
         return Task(
             machine=Subtask(spec),
-            operator=None if restored.finished else self._code(subtask),
+            operator=None if restored.finished else self._create_operator(subtask),
             state=state,
             context=context,
-            outputs=Outputs(job.graph, subtask, self._send, job.partitioners, job.foldings),
+            outputs=Outputs(job.graph, subtask, self._send, job.partitioners, job.pre_aggregations),
             clock=self._clock,
             store=store,
             report=self._report,
-            consumed=self._consumed,
+            return_credit=self._return_credit,
             background=lambda work: self._in_background(subtask, work),
-            tidying=lambda work: self._tidier.submit(work).add_done_callback(_note_untidy),
-            replays=replayed(store, restored.feedback),
+            submit_compaction=lambda work: self._compactor.submit(work).add_done_callback(_log_compaction_failure),
+            replays=replay_records(store, restored.feedback),
             key_types=KeyTypes(subtask.operator, restored.snapshots),
         )
 
-    def _reading(self, source: SubtaskId) -> Reading:
-        panes_ms = {number: folding.pane_ms for number, folding in self._config.job.foldings.items()}
+    def _poll_policy(self, source: SubtaskId) -> PollPolicy:
+        panes_ms = {number: folding.pane_ms for number, folding in self._config.job.pre_aggregations.items()}
         machines = {subtask: task.machine for subtask, task in self._tasks.items()}
-        return Reading(hearings(self._config.job.graph, source, panes_ms, machines))
+        return PollPolicy(channel_drifts(self._config.job.graph, source, panes_ms, machines))
 
-    def _code(self, subtask: SubtaskId) -> Any:
+    def _create_operator(self, subtask: SubtaskId) -> Any:
         job = self._config.job
         try:
             if subtask.operator in job.sources:
@@ -368,7 +368,7 @@ class Slot:
     def _deliver(self, channel: ChannelId, message: Message) -> None:
         self._tasks[self._config.job.graph.target(channel)].deliver(channel, message)
 
-    def _consumed(self, channel: ChannelId, nbytes: int) -> None:
+    def _return_credit(self, channel: ChannelId, nbytes: int) -> None:
         if channel.source == self._config.index:
             self._repay(channel, nbytes)
         else:
@@ -377,13 +377,13 @@ class Slot:
     def _repay(self, channel: ChannelId, nbytes: int) -> None:
         self._tasks[self._config.job.graph.source(channel)].outputs.credits.repay(channel, nbytes)
 
-    def arrived(self, channel: ChannelId, message: Message) -> None:
+    def on_message(self, channel: ChannelId, message: Message) -> None:
         self._mail.put(partial(self._deliver, channel, message))
 
-    def credited(self, channel: ChannelId, nbytes: int) -> None:
+    def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         self._mail.put(partial(self._repay, channel, nbytes))
 
-    def lost(self, channel: ChannelId, reason: str) -> None:
+    def on_lost(self, channel: ChannelId, reason: str) -> None:
         self._mail.put(partial(self._fail_channel, channel, reason))
 
     def _fail_channel(self, channel: ChannelId, reason: str) -> None:
@@ -393,71 +393,73 @@ class Slot:
     # ------------------------------------------------------------ to the master
 
     def _report(self, message: ToMaster) -> None:
-        if isinstance(message, Ended):  # may be the last message of this slot
-            self._tell_metrics()
+        if isinstance(message, SubtaskClosed):  # may be the last message of this slot
+            self._send_metrics()
         self._control.send(message)
 
-    def _tell_metrics(self) -> None:
+    def _send_metrics(self) -> None:
         metrics = [task.metrics() for task in list(self._tasks.values())]
         self._control.send(Heartbeat(metrics, resident_bytes(), self._memory_bytes))
 
     def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
-        future = self._writer.submit(work)
-        future.add_done_callback(partial(self._stored, subtask))
+        future = self._snapshot_writer.submit(work)
+        future.add_done_callback(partial(self._on_stored, subtask))
 
-    def _stored(self, subtask: SubtaskId, future: "Future[SubtaskEvent]") -> None:
+    def _on_stored(self, subtask: SubtaskId, future: "Future[SubtaskEvent]") -> None:
         if not future.cancelled():
             self._mail.put(lambda: self._tasks[subtask].handle(future.result()))
 
-    def _beat(self) -> None:
-        while not self._beating.wait(HEARTBEAT_S):
-            self._tell_metrics()
-            self._mail.put(self._relief.look)
+    def _send_heartbeats(self) -> None:
+        while not self._heartbeat_stopped.wait(HEARTBEAT_INTERVAL_S):
+            self._send_metrics()
+            self._mail.put(self._growth_collector.collect_on_growth)
 
-    def _is_at_an_end(self, operator: str) -> bool:
+    def _is_connector(self, operator: str) -> bool:
         """Whether the operator is a source or a sink."""
         return operator in self._config.job.sources or operator in self._config.job.sinks
 
-    def _tell_failure(self, error: Exception) -> None:
+    def _send_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
-        story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
-        problem, traced = described(error), trace(error)
+        story = [
+            repr(event) for task in self._order if task.id.operator == operator for event in task.machine.event_log
+        ]
+        problem, traced = describe_error(error), traceback_text(error)
         if self._memory_bytes is not None and isinstance(_cause(error), MemoryError):
-            error = refused(self._config.index, resident_bytes(), self._memory_bytes, problem)
+            error = allocation_failed_error(self._config.index, resident_bytes(), self._memory_bytes, problem)
             problem = str(error)
-        detail = _sendable(problem)[:MAX_DETAIL_CHARACTERS]
-        self._tell_metrics()
+        detail = _escape(problem)[:MAX_DETAIL_CHARACTERS]
+        self._send_metrics()
         self._control.send(
-            Failed(
+            SlotFailed(
                 detail=detail,
                 operator=operator,
-                traceback=_sendable(traced),
-                final=_is_final(error),
-                story=[line[:500] for line in story[-20:]],
-                damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
-                error=_sendable(fingerprint(error)),
+                traceback=_escape(traced),
+                is_final=_is_final(error),
+                events=[line[:500] for line in story[-20:]],
+                damaged_file=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
+                fingerprint=_escape(fingerprint(error)),
                 code=_failure_code(error),
-                outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
+                is_outage=(not operator or self._is_connector(operator)) and is_outage(error),
             )
         )
         # Last, since the master waits for the report. No texts: only the master can redact secrets in them.
         log.error("slot failed", slot=self._config.index, operator=operator, error=type(_cause(error)).__name__)
 
 
-def _note_untidy(future: "Future[None]") -> None:
+def _log_compaction_failure(future: "Future[None]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
 
 
-def _stop_reported() -> None:
-    raise _Reported
+def _stop_after_failure_report() -> None:
+    raise _FailureReported
 
 
-def _look_again() -> None:
+def _wake_loop() -> None:
     """Mail that only wakes the loop, which then checks every task."""
 
 
-def _sendable(text: str) -> str:
+def _escape(text: str) -> str:
     """Escapes characters that cannot be encoded, such as undecodable bytes of a file name that an exception quotes."""
     return text.encode(errors="backslashreplace").decode()
 
@@ -469,7 +471,7 @@ def _is_final(error: BaseException) -> bool:
 
 def _failure_code(error: BaseException) -> str:
     if isinstance(error, SlotOutOfMemory):
-        return SLOT_OUT_OF_MEMORY
+        return SLOT_OUT_OF_MEMORY_CODE
     return cause.code if isinstance(cause := _cause(error), JobRejected) else ""
 
 

@@ -13,26 +13,26 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.broadcast import EVERYWHERE, BroadcastMap, BroadcastTable
-from runtime.state.files.segment_log import Chain, Link
+from runtime.state.broadcast import BROADCAST_GROUPS, BroadcastMap, BroadcastTable
+from runtime.state.files.segment_log import PendingSegment, SegmentLog
 from runtime.state.files.segments import read_segment
-from runtime.state.index.key_codec import key_type_beside
+from runtime.state.index.key_codec import common_declared_type
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.list_state import OperatorList
 from runtime.state.object_table import ObjectTable
-from runtime.state.rows import SegmentRows, column_names, segment_batches
-from runtime.state.schema import TableSchema, columns_of
+from runtime.state.rows import SegmentRows, segment_batches, segment_column_names
+from runtime.state.schema import TableSchema, manifest_columns
 
-LIST, UNION_LIST = "a list", "a union list"  #: values of `kinds`
-_KEYED, _BROADCAST = "keyed state", "broadcast state"
-_OBJECT_KEYS: Final = 1  #: columns that make up the key of an object table
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+LIST_STATE, UNION_LIST_STATE = "a list", "a union list"  #: values of `kinds`
+_KEYED_STATE, _BROADCAST_STATE = "keyed state", "broadcast state"
+_OBJECT_KEY_COLUMNS: Final = 1  #: columns that make up the key of an object table
+_STATE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-Links = dict[str, tuple[Link, ...]]
+StateSegments = dict[str, tuple[PendingSegment, ...]]
 Table = TypeVar("Table", KeyedTable, ObjectTable)
 
 
@@ -40,18 +40,18 @@ Table = TypeVar("Table", KeyedTable, ObjectTable)
 class StateCapture:
     """Implements `ports.Capture`."""
 
-    keyed: Links
-    broadcast: Links
+    keyed: StateSegments
+    broadcast: StateSegments
     lists: dict[str, tuple[Any, ...]]
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     value_types: dict[str, str] = field(default_factory=dict)
     empty_tables: dict[str, TableColumns] = field(default_factory=dict)
-    chains: tuple[Chain, ...] = ()  #: to be compacted
+    segment_logs: tuple[SegmentLog, ...] = ()  #: to be compacted
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
         """Store the segments that are not stored yet. May be called again after a failure."""
-        keyed, keyed_bytes = _written(self.keyed, store, prefix)
-        broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
+        keyed, keyed_bytes = _write_segments(self.keyed, store, prefix)
+        broadcast, broadcast_bytes = _write_segments(self.broadcast, store, prefix)
         snapshot = SubtaskSnapshot(
             keyed=keyed,
             broadcast=broadcast,
@@ -60,13 +60,13 @@ class StateCapture:
             value_types=self.value_types,
             empty_tables=self.empty_tables,
         )
-        merged_bytes = sum(chain.taken_merged_bytes() for chain in self.chains)
+        merged_bytes = sum(chain.take_compacted_bytes() for chain in self.segment_logs)
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
-    def tidy(self, store: SnapshotStore, prefix: str) -> None:
+    def compact(self, store: SnapshotStore, prefix: str) -> None:
         """Compact the states with many segments; see `Chain`."""
-        for chain in self.chains:
-            chain.tidy(store, prefix)
+        for chain in self.segment_logs:
+            chain.compact(store, prefix)
 
 
 class SubtaskState:
@@ -91,14 +91,14 @@ class SubtaskState:
         self._max_parallelism = max_parallelism
         self._store = store
         self._key_types = key_types
-        self._restored: Restored | None = None
+        self._restored: SubtaskRestore | None = None
         self._tables: dict[str, KeyedTable | ObjectTable] = {}
         self._broadcast: dict[str, BroadcastTable] = {}
         self._maps: dict[str, BroadcastMap] = {}
         self._lists: dict[str, OperatorList] = {}
         self._unions: dict[str, OperatorList] = {}
         self._kinds: dict[str, str] = {}  #: by name of a declared state
-        self._chains: dict[str, Chain] = {}
+        self._segment_logs: dict[str, SegmentLog] = {}
 
     # ------------------------------------------------------------ declaring
 
@@ -109,8 +109,8 @@ class SubtaskState:
             CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or the restored columns are not the declared ones.
         """
-        self._claim(name, _KEYED, len(keys))
-        return self._filled(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
+        self._declare(name, _KEYED_STATE, len(keys))
+        return self._restore_table(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
 
     def object_table(self, name: str) -> ObjectTable:
         """Declare keyed state of Python objects and read its restored entries.
@@ -119,18 +119,18 @@ class SubtaskState:
             CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or a table with typed columns was restored.
         """
-        self._claim(name, _KEYED, _OBJECT_KEYS)
-        return self._filled(name, ObjectTable(name))
+        self._declare(name, _KEYED_STATE, _OBJECT_KEY_COLUMNS)
+        return self._restore_table(name, ObjectTable(name))
 
     def list_state(self, name: str) -> OperatorList:
         """Declare a list state. After a restore it holds this subtask's share of the values."""
-        self._claim(name, LIST)
+        self._declare(name, LIST_STATE)
         values = self._restored.lists.get(name, ()) if self._restored is not None else ()
         return self._lists.setdefault(name, OperatorList(name, values))
 
     def union_list_state(self, name: str) -> OperatorList:
         """Declare a union list state. After a restore it holds the values of all subtasks."""
-        self._claim(name, UNION_LIST)
+        self._declare(name, UNION_LIST_STATE)
         values = self._restored.unions.get(name, ()) if self._restored is not None else ()
         return self._unions.setdefault(name, OperatorList(name, values))
 
@@ -140,7 +140,7 @@ class SubtaskState:
         Raises:
             CorruptState: a segment does not match its manifest.
         """
-        self._claim(name, _BROADCAST)
+        self._declare(name, _BROADCAST_STATE)
         batches = [self._read(segment) for segment in self._broadcast_segments(name)]
         return self._broadcast.setdefault(name, BroadcastTable(name, batches))
 
@@ -151,13 +151,13 @@ class SubtaskState:
             CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or rows were restored.
         """
-        self._claim(name, _BROADCAST, _OBJECT_KEYS)
+        self._declare(name, _BROADCAST_STATE, _OBJECT_KEY_COLUMNS)
         table = ObjectTable(name)
         segments = self._broadcast_segments(name)
         for segment in segments:
-            table.take_over(self._read(segment), EVERYWHERE)
+            table.apply_segment(self._read(segment), BROADCAST_GROUPS)
         if segments:
-            self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
+            self._segment_logs[name].restore(segments, len(table), len(table) * table.row_bytes)
         return self._maps.setdefault(name, BroadcastMap(table))
 
     @property
@@ -172,12 +172,12 @@ class SubtaskState:
 
     # ------------------------------------------------------------ restoring
 
-    def restore(self, restored: Restored) -> None:
+    def restore(self, restored: SubtaskRestore) -> None:
         """Provide the restored snapshots. Called before `open`, because declarations read them."""
         assert not self._kinds, "states were declared before the restore"
         self._restored = restored
 
-    def check_all_declared(self) -> None:
+    def check_declarations(self) -> None:
         """Check that every restored state has been declared: otherwise it would be lost silently.
 
         Raises:
@@ -186,7 +186,7 @@ class SubtaskState:
         if self._restored is None:
             return
         operator = str(self._restored.subtask.operator)
-        for name, kind in self._restored_names():
+        for name, kind in self._restored_states():
             if name not in self._kinds:
                 detail = f"the checkpoint holds state {name!r}, which this version of the operator does not declare"
                 raise JobRejected("state-not-declared", operator, detail)
@@ -205,69 +205,71 @@ class SubtaskState:
             broadcast=rows | maps,
             lists={name: values.capture() for name, values in self._lists.items()},
             unions={name: values.capture() for name, values in self._unions.items()},
-            chains=() if full else tuple(self._chains.values()),
+            segment_logs=() if full else tuple(self._segment_logs.values()),
             value_types=self._value_types(),
             empty_tables=self._empty_tables(),
         )
 
     def close(self) -> None:
         """Stop background compaction soon."""
-        for chain in self._chains.values():
+        for chain in self._segment_logs.values():
             chain.stop()
 
     def _value_types(self) -> dict[str, str]:
         """The types of the value columns of typed tables, as far as they are bound."""
-        typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.settled]
+        typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.is_typed]
         return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
 
     def _empty_tables(self) -> dict[str, TableColumns]:
         """The columns of tables without rows: no segment file shows them to a reader of the checkpoint."""
         tables = {**self._tables, **{name: entries.table for name, entries in self._maps.items()}}
-        return {name: columns_of(table.schema) for name, table in tables.items() if not len(table)}
+        return {name: manifest_columns(table.schema) for name, table in tables.items() if not len(table)}
 
-    def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
-        if not table.settled:
+    def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[PendingSegment, ...]:
+        if not table.is_typed:
             return ()
-        chain = self._chains[name]
+        chain = self._segment_logs[name]
         if full:
-            return _some(self._table_link(chain, table, [table.copy_all()]))
-        if chain.wants_base or table.mostly_changed:
-            chain.rebase(self._table_link(chain, table, table.capture_all()))
+            return _as_tuple(self._table_segment(chain, table, [table.copy_all()]))
+        if chain.needs_base or table.is_mostly_changed:
+            chain.start_from(self._table_segment(chain, table, table.capture_all()))
         else:
-            chain.append(self._table_link(chain, table, table.capture_changes()))
-        return chain.links()
+            chain.append(self._table_segment(chain, table, table.capture_changes()))
+        return chain.segments()
 
-    def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[Link, ...]:
-        chain = self._chains[name]
+    def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[PendingSegment, ...]:
+        chain = self._segment_logs[name]
         if full:
-            return _some(self._broadcast_link(chain, table.batches))
-        if chain.wants_base:
-            chain.rebase(self._broadcast_link(chain, table.capture_all()))
+            return _as_tuple(self._broadcast_segment(chain, table.batches))
+        if chain.needs_base:
+            chain.start_from(self._broadcast_segment(chain, table.capture_all()))
         else:
-            chain.append(self._broadcast_link(chain, table.capture_changes()))
-        return chain.links()
+            chain.append(self._broadcast_segment(chain, table.capture_changes()))
+        return chain.segments()
 
-    def _table_link(self, chain: Chain, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]) -> Link | None:
+    def _table_segment(
+        self, chain: SegmentLog, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]
+    ) -> PendingSegment | None:
         count = sum(len(part) for part in parts)
         if not count:
             return None
-        return chain.link(lambda _: segment_batches(parts), count, count * table.row_bytes)
+        return chain.new_segment(lambda _: segment_batches(parts), count, count * table.row_bytes)
 
-    def _broadcast_link(self, chain: Chain, batches: Sequence[pa.RecordBatch]) -> Link | None:
+    def _broadcast_segment(self, chain: SegmentLog, batches: Sequence[pa.RecordBatch]) -> PendingSegment | None:
         if not batches:
             return None
         rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
-        return chain.link(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
+        return chain.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
 
     # ------------------------------------------------------------ inside
 
-    def _claim(self, name: str, kind: str, keys: int | None = None) -> None:
-        if not _NAME.fullmatch(name):
+    def _declare(self, name: str, kind: str, keys: int | None = None) -> None:
+        if not _STATE_NAME.fullmatch(name):
             raise JobRejected("bad-state-name", name, "a state name has at most 64 letters, digits, '_', '.' and '-'")
         if name in self._kinds:
             raise JobRejected("duplicate-state", name, "the operator declares this state twice")
         self._kinds[name] = kind
-        self._chains[name] = Chain(name, self._groups if kind == _KEYED else EVERYWHERE, keys)
+        self._segment_logs[name] = SegmentLog(name, self._groups if kind == _KEYED_STATE else BROADCAST_GROUPS, keys)
 
     def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
         return self._restored.snapshots if self._restored is not None else ()
@@ -276,15 +278,15 @@ class SubtaskState:
         source = self._restored.broadcast if self._restored is not None else None
         return source.broadcast.get(name, ()) if source is not None else ()
 
-    def _restored_names(self) -> list[tuple[str, str]]:
+    def _restored_states(self) -> list[tuple[str, str]]:
         """The name and kind of every restored state that is not empty."""
         assert self._restored is not None, "nothing was restored"
         copied = self._restored.broadcast
         found: list[tuple[str, Mapping[str, Sequence[Any]]]] = [
-            *((_KEYED, snapshot.keyed) for snapshot in self._restored.snapshots),
-            (LIST, self._restored.lists),
-            (UNION_LIST, self._restored.unions),
-            (_BROADCAST, {} if copied is None else copied.broadcast),
+            *((_KEYED_STATE, snapshot.keyed) for snapshot in self._restored.snapshots),
+            (LIST_STATE, self._restored.lists),
+            (UNION_LIST_STATE, self._restored.unions),
+            (_BROADCAST_STATE, {} if copied is None else copied.broadcast),
         ]
         return [(name, kind) for kind, states in found for name, content in states.items() if content]
 
@@ -292,44 +294,48 @@ class SubtaskState:
         assert self._store is not None, "a restore needs a store"
         return read_segment(self._store, segment, groups)
 
-    def _filled(self, name: str, table: Table) -> Table:
+    def _restore_table(self, name: str, table: Table) -> Table:
         segments = [segment for snapshot in self._snapshots() for segment in snapshot.keyed.get(name, ())]
         for segment in segments:
             self._apply(table, segment)
-        if isinstance(table, KeyedTable) and table.settled:
+        if isinstance(table, KeyedTable) and table.is_typed:
             kinds = [
-                key_type_beside(field.type, self._key_types.get(field.name, "null")) for field in table.schema.keys
+                common_declared_type(field.type, self._key_types.get(field.name, "null")) for field in table.schema.keys
             ]
-            table.settle(kinds, [field.type for field in table.schema.values])
-        if segments and table.settled:
-            table.mark_captured()
-            self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
+            table.bind_types(kinds, [field.type for field in table.schema.values])
+        if segments and table.is_typed:
+            table.reset_changes()
+            self._segment_logs[name].restore(segments, len(table), len(table) * table.row_bytes)
         self._tables[name] = table
         return table
 
     def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
         """Apply the rows of a segment whose key groups this subtask owns."""
         groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
-        if not groups and table.settled:
+        if not groups and table.is_typed:
             return
         batch = self._read(segment, groups)
         self._check_columns(table, batch, segment)
-        table.take_over(batch, groups)
+        table.apply_segment(batch, groups)
 
     def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
         declared = [*table.schema.keys.names, *table.schema.values.names]
         if batch.num_columns < 2:
             raise CorruptState(segment.path, "it lacks the columns of a keyed table")
-        if column_names(batch) != declared:
-            detail = f"the checkpoint has columns {column_names(batch)}, this version of the operator {declared}"
+        if segment_column_names(batch) != declared:
+            detail = (
+                f"the checkpoint has columns {segment_column_names(batch)}, this version of the operator {declared}"
+            )
             raise JobRejected("state-columns-changed", table.schema.name, detail)
 
 
-def _some(link: Link | None) -> tuple[Link, ...]:
+def _as_tuple(link: PendingSegment | None) -> tuple[PendingSegment, ...]:
     return () if link is None else (link,)
 
 
-def _written(states: Links, store: SnapshotStore, prefix: str) -> tuple[dict[str, tuple[Segment, ...]], int]:
+def _write_segments(
+    states: StateSegments, store: SnapshotStore, prefix: str
+) -> tuple[dict[str, tuple[Segment, ...]], int]:
     written, total = {}, 0
     for name, links in states.items():
         segments: list[Segment] = []

@@ -11,12 +11,12 @@ import msgspec
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.object_table import ObjectTable, place_of
-from runtime.state.values import check_storable, not_storable
+from runtime.state.object_table import ObjectTable, map_place
+from runtime.state.values import check_storable, storage_error
 
-_GROUP: Final = 0  #: broadcast entries have no key group of their own
-_KEY: Final = msgspec.msgpack.encode(None)  #: and no key
-EVERYWHERE: Final = range(_GROUP, _GROUP + 1)
+_BROADCAST_GROUP: Final = 0  #: broadcast entries have no key group of their own
+_BROADCAST_KEY: Final = msgspec.msgpack.encode(None)  #: and no key
+BROADCAST_GROUPS: Final = range(_BROADCAST_GROUP, _BROADCAST_GROUP + 1)
 
 
 class BroadcastTable:
@@ -77,7 +77,7 @@ class BroadcastMap(MutableMapping[Any, Any]):
         self.table = table
 
     def __getitem__(self, key: Any) -> Any:
-        found = self._entries().get(place_of(key))
+        found = self._entries().get(map_place(key))
         if found is None:
             raise KeyError(key)
         return msgspec.msgpack.decode(found)
@@ -87,14 +87,14 @@ class BroadcastMap(MutableMapping[Any, Any]):
         try:
             stored = msgspec.msgpack.encode(value)
         except (ValueError, OverflowError) as error:
-            raise not_storable(self.table.schema.name, error) from error
-        self.table.put((_GROUP, _KEY, place_of(key)), stored)
+            raise storage_error(self.table.schema.name, error) from error
+        self.table.put((_BROADCAST_GROUP, _BROADCAST_KEY, map_place(key)), stored)
 
     def __delitem__(self, key: Any) -> None:
-        place = place_of(key)
+        place = map_place(key)
         if place not in self._entries():
             raise KeyError(key)
-        self.table.delete((_GROUP, _KEY, place))
+        self.table.delete((_BROADCAST_GROUP, _BROADCAST_KEY, place))
 
     def __iter__(self) -> Iterator[Any]:
         return iter([msgspec.msgpack.decode(place) for place in self._entries() if isinstance(place, bytes)])
@@ -104,7 +104,7 @@ class BroadcastMap(MutableMapping[Any, Any]):
 
     def clear(self) -> None:
         for place in list(self._entries()):
-            self.table.delete((_GROUP, _KEY, place))
+            self.table.delete((_BROADCAST_GROUP, _BROADCAST_KEY, place))
 
     def _entries(self) -> dict[Any, Any]:
-        return self.table.under(_GROUP, _KEY)
+        return self.table.entries_of(_BROADCAST_GROUP, _BROADCAST_KEY)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.growing import GrowingArray
-from runtime.state.index.key_index import Slots
+from runtime.state.index.key_index import RowIds
 
 Mask = npt.NDArray[np.bool_]
 
@@ -24,7 +24,7 @@ class ColumnRows:
     values: npt.NDArray[Any]
     valid: Mask | None  #: None: all values are valid
 
-    def taken(self, rows: Slots) -> "ColumnRows":
+    def take(self, rows: RowIds) -> "ColumnRows":
         valid = None if self.valid is None else self.valid.take(rows)
         return ColumnRows(self.field, self.values.take(rows), valid)
 
@@ -75,16 +75,16 @@ class ValueColumn:
         values.data[:] = self._values.data
         self.field, self._values = field, values
 
-    def clear(self, row_ids: Slots) -> None:
+    def clear(self, row_ids: RowIds) -> None:
         self.data[row_ids] = 0
         if (valid := self.valid) is not None:
             valid[row_ids] = False
 
-    def copy(self, row_ids: Slots) -> ColumnRows:
+    def copy(self, row_ids: RowIds) -> ColumnRows:
         valid = self.valid
         return ColumnRows(self.field, self.data[row_ids], None if valid is None else valid[row_ids])
 
-    def put(self, row_ids: Slots, values: pa.Array) -> None:
+    def put(self, row_ids: RowIds, values: pa.Array) -> None:
         """Write restored values."""
         data = self.data
         if pa.types.is_temporal(self.field.type):

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def takeable(batch: pa.RecordBatch) -> pa.RecordBatch:
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows without views and run ends; `batch` itself if there are none."""
-    types = [takeable_type(field.type) for field in batch.schema]
+    types = [type_without_views(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
     columns = [_cast(column, kind) for column, kind in zip(batch.columns, types, strict=True)]
@@ -20,7 +20,7 @@ def takeable(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(schema, batch.schema.metadata))
 
 
-def takeable_type(kind: Any) -> Any:
+def type_without_views(kind: Any) -> Any:
     """The type without views and run ends, also inside lists, structs, maps and dictionaries."""
     types = pa.types
     if types.is_string_view(kind):
@@ -28,9 +28,9 @@ def takeable_type(kind: Any) -> Any:
     if types.is_binary_view(kind):
         return pa.binary()
     if types.is_run_end_encoded(kind):
-        return takeable_type(kind.value_type)
+        return type_without_views(kind.value_type)
     if types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, takeable_type(kind.value_type), kind.ordered)
+        return pa.dictionary(kind.index_type, type_without_views(kind.value_type), kind.ordered)
     if types.is_struct(kind):
         return pa.struct([_field(kind.field(number)) for number in range(kind.num_fields)])
     if types.is_map(kind):
@@ -43,7 +43,7 @@ def takeable_type(kind: Any) -> Any:
 
 
 def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(takeable_type(field.type))
+    return field.with_type(type_without_views(field.type))
 
 
 def _cast(column: pa.Array, kind: Any) -> pa.Array:

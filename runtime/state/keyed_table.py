@@ -14,15 +14,15 @@ import pyarrow as pa
 from runtime.errors import JobRejected
 from runtime.state.columns import Mask, ValueColumn, storage_dtype
 from runtime.state.index.growing import GrowingArray
-from runtime.state.index.hashing import groups_of, hash_columns
-from runtime.state.index.interned import UNKNOWN, InternedCodec
-from runtime.state.index.key_codec import KeyCodec, codec_of, plain
-from runtime.state.index.key_index import NOWHERE, CodeRows, KeyIndex, Slots
-from runtime.state.rows import TableRows, rows_in, types_of
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
+from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
+from runtime.state.index.key_codec import KeyCodec, key_codec, to_plain
+from runtime.state.index.key_index import NOT_FOUND, CodeRows, KeyIndex, RowIds
+from runtime.state.rows import TableRows, segment_rows, segment_types
 from runtime.state.schema import TableSchema
 
-_MOST_NULLABLE_KEYS = 63  #: the null marks of a key share an int64
-_SPARE_INTERNED = 1024  #: unused key texts up to this number are not worth a clean-up
+_MAX_KEY_COLUMNS = 63  #: the null marks of a key share an int64
+_MAX_UNUSED_TEXTS = 1024  #: unused key texts up to this number are not worth a clean-up
 
 
 class KeyedTable:
@@ -34,7 +34,7 @@ class KeyedTable:
     """
 
     def __init__(self, schema: TableSchema, max_parallelism: int) -> None:
-        assert len(schema.keys) <= _MOST_NULLABLE_KEYS, "too many key columns"
+        assert len(schema.keys) <= _MAX_KEY_COLUMNS, "too many key columns"
         self.schema = schema
         self._max_parallelism = max_parallelism
         self._index = KeyIndex(len(schema.keys) + 1)  # the last code of a key marks its nulls
@@ -44,54 +44,54 @@ class KeyedTable:
         self._dirty = GrowingArray(bool, self._index.capacity)
         self._captured = GrowingArray(bool, self._index.capacity)  #: a base or delta has this key
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
-        self._settled_for: tuple[list[Any], list[Any]] | None = None
-        self.settle([field.type for field in schema.keys], [field.type for field in schema.values])
+        self._bound_types: tuple[list[Any], list[Any]] | None = None
+        self.bind_types([field.type for field in schema.keys], [field.type for field in schema.values])
 
     def __len__(self) -> int:
         return len(self._index)
 
     @property
-    def settled(self) -> bool:
+    def is_typed(self) -> bool:
         """Whether all types are known. Until then the table is empty."""
         return bool(self._columns)
 
-    def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    def bind_types(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Bind open types; widen bound types where no value changes.
 
         Raises:
             JobRejected: the types of state and data have no common type.
         """
-        if (kinds := (list(keys), list(values))) == self._settled_for:
+        if (kinds := (list(keys), list(values))) == self._bound_types:
             return
-        before, self.schema = self.schema, self.schema.settle(keys, values)
-        self._settled_for = kinds
-        if self.settled:
+        before, self.schema = self.schema, self.schema.bind_types(keys, values)
+        self._bound_types = kinds
+        if self.is_typed:
             self._widen(before)
-        elif self.schema.settled:
-            self._codecs = [codec_of(field.type) for field in self.schema.keys]
+        elif self.schema.is_typed:
+            self._codecs = [key_codec(field.type) for field in self.schema.keys]
             capacity = self._index.capacity
             self._columns = {field.name: ValueColumn(field, capacity) for field in self.schema.values}
 
     # ------------------------------------------------------------ keys
 
-    def upsert(self, keys: Sequence[pa.Array]) -> Slots:
+    def upsert(self, keys: Sequence[pa.Array]) -> RowIds:
         """The row id of each row of `keys`, which must be distinct. New rows hold zeroes and are not valid."""
         codes = self._encode(keys, learn=True)
         row_ids = self._index.find(codes)
-        missing = np.flatnonzero(row_ids == NOWHERE)
+        missing = np.flatnonzero(row_ids == NOT_FOUND)
         if len(missing):
             row_ids[missing] = self._add(keys, codes, missing)
         return row_ids
 
-    def find(self, keys: Sequence[pa.Array]) -> Slots:
+    def find(self, keys: Sequence[pa.Array]) -> RowIds:
         """The row id of each row of `keys`, or `NOWHERE`."""
         return self._index.find(self._encode(keys, learn=False))
 
-    def slots(self) -> Slots:
+    def row_ids(self) -> RowIds:
         """The row ids of all keys."""
-        return self._index.slots()
+        return self._index.row_ids()
 
-    def key_groups(self, row_ids: Slots) -> npt.NDArray[np.int32]:
+    def key_groups(self, row_ids: RowIds) -> npt.NDArray[np.int32]:
         """The key group of each row id."""
         return self._groups.data[row_ids]
 
@@ -99,21 +99,21 @@ class KeyedTable:
         """A key column by row id, as 64-bit codes: integers and times are their own code. Read only."""
         return self._index.column(self.schema.keys.get_field_index(name))
 
-    def key_column(self, name: str, row_ids: Slots) -> pa.Array:
+    def key_column(self, name: str, row_ids: RowIds) -> pa.Array:
         """The values of a key column, as Arrow."""
         position = self.schema.keys.get_field_index(name)
         nulls = self._index.column(-1)[row_ids] & (1 << position) != 0
         return self._codecs[position].decode(self._index.column(position)[row_ids], nulls)
 
-    def forget_texts(self) -> None:
+    def compact_texts(self) -> None:
         """Drop interned texts of deleted keys once there are many. Captures taken before keep their own codec."""
         assert not self._tombstones, "pending tombstones still use the codes"
         for position, codec in enumerate(self._codecs):
-            if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
-                row_ids = self.slots()
+            if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _MAX_UNUSED_TEXTS:
+                row_ids = self.row_ids()
                 nulls = self._index.column(-1)[row_ids] & (1 << position) != 0
-                codes = np.where(nulls, UNKNOWN, self._index.column(position)[row_ids])
-                self._codecs[position], codes = codec.compacted(codes)
+                codes = np.where(nulls, UNKNOWN_CODE, self._index.column(position)[row_ids])
+                self._codecs[position], codes = codec.compact(codes)
                 self._index.recode(position, row_ids, np.where(nulls, 0, codes))
 
     # ------------------------------------------------------------ values
@@ -128,15 +128,15 @@ class KeyedTable:
         assert mask is not None, "the field is not nullable"
         return mask
 
-    def value_column(self, name: str, row_ids: Slots) -> pa.Array:
+    def value_column(self, name: str, row_ids: RowIds) -> pa.Array:
         """The values of a value column, as Arrow."""
         return self._columns[name].copy(row_ids).to_arrow()
 
-    def touch(self, row_ids: Slots) -> None:
+    def touch(self, row_ids: RowIds) -> None:
         """Mark rows as changed since the last capture."""
         self._dirty.data[row_ids] = True
 
-    def delete(self, row_ids: Slots) -> None:
+    def delete(self, row_ids: RowIds) -> None:
         """Remove keys. The next delta holds their tombstones."""
         known = row_ids[self._captured.data[row_ids]]
         if len(known):
@@ -154,18 +154,18 @@ class KeyedTable:
         return values + 8 * (len(self.schema.keys) + 1)
 
     @property
-    def mostly_changed(self) -> bool:
+    def is_mostly_changed(self) -> bool:
         """Whether a full copy costs little more than a copy of the changed rows."""
         return 2 * int(np.count_nonzero(self._dirty.data[: self._index.used])) > len(self)
 
     def copy_all(self) -> TableRows:
         """A copy of every row; change marks stay."""
-        return self._copy(self.slots())
+        return self._copy(self.row_ids())
 
     def capture_all(self) -> list[TableRows]:
         """A copy of every row; later deltas are relative to it."""
-        self.mark_captured()
-        row_ids = self.slots()
+        self.reset_changes()
+        row_ids = self.row_ids()
         return [self._copy(row_ids)] if len(row_ids) else []
 
     def capture_changes(self) -> list[TableRows]:
@@ -181,15 +181,15 @@ class KeyedTable:
             rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
         if len(changed):
             rows.append(self._copy(changed))
-        self.forget_texts()
+        self.compact_texts()
         return rows
 
-    def mark_captured(self) -> None:
+    def reset_changes(self) -> None:
         """Reset the change marks: the next delta is relative to the present rows."""
         self._tombstones = []
-        self.forget_texts()
+        self.compact_texts()
         self._dirty.data[:] = False
-        self._captured.data[self.slots()] = True
+        self._captured.data[self.row_ids()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
         """Write restored rows; their keys must be distinct. They are marked as changed and never captured."""
@@ -198,14 +198,14 @@ class KeyedTable:
             column.put(row_ids, array.cast(column.field.type))
         self.touch(row_ids)
 
-    def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
+    def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:
         """Apply the rows of a segment that belong to `groups`.
 
         Raises:
             JobRejected: a stored type and the declared type of a column have no common type.
         """
-        self.settle(*types_of(batch, self.schema))
-        rows = rows_in(batch, self.schema, groups)
+        self.bind_types(*segment_types(batch, self.schema))
+        rows = segment_rows(batch, self.schema, groups)
         if len(rows.deleted_keys[0]):
             found = self.find(rows.deleted_keys)
             self.delete(found[found >= 0])
@@ -214,7 +214,7 @@ class KeyedTable:
 
     # ------------------------------------------------------------ inside
 
-    def _copy(self, row_ids: Slots) -> TableRows:
+    def _copy(self, row_ids: RowIds) -> TableRows:
         values = tuple(column.copy(row_ids) for column in self._columns.values())
         groups, codes = self._groups.data[row_ids], self._index.codes_of(row_ids)
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
@@ -223,17 +223,17 @@ class KeyedTable:
         """Key codes are unchanged, values move to wider columns. Earlier captures keep their types."""
         for position, (old, new) in enumerate(zip(before.keys, self.schema.keys, strict=True)):
             if old.type != new.type:
-                self._codecs[position] = self._codecs[position].widened(new.type)
+                self._codecs[position] = self._codecs[position].with_type(new.type)
         for field in self.schema.values:
             if self._columns[field.name].field.type != field.type:
                 self._columns[field.name].widen(field)
 
     def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
-        if not self.settled:
+        if not self.is_typed:
             raise JobRejected("state-type-open", self.schema.name, f"unknown column type in {self.schema.describe()}")
-        keys = [plain(column) for column in columns]
+        keys = [to_plain(column) for column in columns]
         if learn and any(key.type != field.type for key, field in zip(keys, self.schema.keys, strict=True)):
-            self.settle([key.type for key in keys], [field.type for field in self.schema.values])
+            self.bind_types([key.type for key in keys], [field.type for field in self.schema.values])
         codes = np.zeros((len(keys) + 1, len(keys[0])), dtype=np.int64)
         for position, (codec, column) in enumerate(zip(self._codecs, keys, strict=True)):
             codes[position] = codec.encode(column, learn)
@@ -243,12 +243,12 @@ class KeyedTable:
                 codes[-1, nulls] |= 1 << position
         return codes
 
-    def _add(self, keys: Sequence[pa.Array], codes: CodeRows, missing: Slots) -> Slots:
+    def _add(self, keys: Sequence[pa.Array], codes: CodeRows, missing: RowIds) -> RowIds:
         row_ids = self._index.add(codes[:, missing])
         self._grow()
         rows = pa.array(missing)
         hashes = hash_columns([keys[position].take(rows) for position in self.schema.partition_columns])
-        self._groups.data[row_ids] = groups_of(hashes, self._max_parallelism)
+        self._groups.data[row_ids] = key_groups_of_hashes(hashes, self._max_parallelism)
         for column in self._columns.values():
             column.clear(row_ids)
         self._dirty.data[row_ids] = True

@@ -33,7 +33,7 @@ class OperatorList:
             JobRejected: a value is not JSON, or would be restored as another type; the state is named.
         """
         held = list(values)
-        _check_keys(self._name, held)
+        _check_text_keys(self._name, held)
         check_storable(self._name, held)
         try:
             self._stored = json.dumps(held, allow_nan=False)  # strict, whereas msgspec encodes bytes as text
@@ -44,14 +44,14 @@ class OperatorList:
         return tuple(msgspec.json.decode(self._stored))
 
 
-def _check_keys(state: str, value: Any) -> None:
+def _check_text_keys(state: str, value: Any) -> None:
     """Check that keys are text: JSON converts any other key to text."""
     if isinstance(value, list):
         for element in value:
-            _check_keys(state, element)
+            _check_text_keys(state, element)
     elif isinstance(value, dict):
         for key, element in value.items():
             if type(key) is not str:
                 problem = f"dictionary keys in list state must be text, not {type(key).__name__}"
                 raise JobRejected("bad-state-value", state, problem)
-            _check_keys(state, element)
+            _check_text_keys(state, element)

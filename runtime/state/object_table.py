@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.index.key_index import Slots
+from runtime.state.index.key_index import RowIds
 from runtime.state.schema import TableSchema
 
 Place = int | bytes | None  #: within a key: index of an element, encoded map key, None for a single value
@@ -26,12 +26,12 @@ Entry = tuple[int, bytes, Place]  #: key group, key, place
 Plain = int | float | str
 Stored = bytes | Plain
 
-_BINARY: Final = pa.large_binary()  # a subtask may hold more than the 2 GiB of `pa.binary`
-_KEYS: Final = pa.schema([("key", _BINARY)])
-_VALUES: Final = pa.schema([("value", _BINARY)])
-_LAYOUT: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEYS, *_VALUES])
-_NOTHING: Final[dict[Place, Stored]] = {}  #: the entries of an absent key; never written to
-LEAST, GREATEST = -(2**63), 2**63 - 1  #: limits of plain integers
+_BINARY_TYPE: Final = pa.large_binary()  # a subtask may hold more than the 2 GiB of `pa.binary`
+_KEY_SCHEMA: Final = pa.schema([("key", _BINARY_TYPE)])
+_VALUE_SCHEMA: Final = pa.schema([("value", _BINARY_TYPE)])
+_SEGMENT_SCHEMA: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEY_SCHEMA, *_VALUE_SCHEMA])
+_NO_ENTRIES: Final[dict[Place, Stored]] = {}  #: the entries of an absent key; never written to
+MIN_PLAIN_INT, MAX_PLAIN_INT = -(2**63), 2**63 - 1  #: limits of plain integers
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ROW_KEY: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Place])
 
@@ -53,14 +53,16 @@ class ObjectRows:
     def groups(self) -> npt.NDArray[np.int32]:
         return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self))
 
-    def to_batch(self, rows: Slots) -> pa.RecordBatch:
+    def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The chosen rows in the layout of a segment."""
         found = [self._items[row] for row in rows.tolist()]
         keys = [_encode((msgspec.Raw(key), place)) for (_, key, place), _ in found]
         deleted = [value is None for _, value in found]
-        values = pa.array([_as_bytes(value) for _, value in found], _BINARY)
+        values = pa.array([_as_bytes(value) for _, value in found], _BINARY_TYPE)
         groups = pa.array([entry[0] for entry, _ in found], pa.int32())
-        return pa.RecordBatch.from_arrays([groups, pa.array(deleted), pa.array(keys, _BINARY), values], schema=_LAYOUT)
+        return pa.RecordBatch.from_arrays(
+            [groups, pa.array(deleted), pa.array(keys, _BINARY_TYPE), values], schema=_SEGMENT_SCHEMA
+        )
 
     @cached_property
     def _items(self) -> list[tuple[Entry, Stored | None]]:
@@ -70,27 +72,27 @@ class ObjectRows:
 class ObjectTable:
     """A named keyed state of a subtask. Not thread-safe: used on the slot's loop."""
 
-    settled: Final = True  #: the types are fixed
-    mostly_changed: Final = False  #: changes are handed over without a copy, so a full copy never pays
+    is_typed: Final = True  #: the types are fixed
+    is_mostly_changed: Final = False  #: changes are handed over without a copy, so a full copy never pays
     row_bytes: Final = 256  #: copying an entry costs about as much as copying this many bytes of columns
 
     def __init__(self, name: str) -> None:
-        self.schema = TableSchema(name, _KEYS, _VALUES)
+        self.schema = TableSchema(name, _KEY_SCHEMA, _VALUE_SCHEMA)
         #: A key whose only entry is at place None holds the value without a dictionary. That takes a third of the
         #: memory, and the garbage collector does not traverse a dictionary per key.
         self._groups: dict[int, dict[bytes, Stored | dict[Place, Stored]]] = {}
         self._changed: dict[Entry, Stored | None] = {}  #: since the last capture; None: deleted
-        self._fresh: set[Entry] = set()  #: changed entries that the last capture does not have
+        self._new_entries: set[Entry] = set()  #: changed entries that the last capture does not have
 
     def __len__(self) -> int:
         return sum(len(_places(held)) for keys in self._groups.values() for held in keys.values())
 
     # ------------------------------------------------------------ entries
 
-    def under(self, group: int, key: bytes) -> dict[Place, Stored]:
+    def entries_of(self, group: int, key: bytes) -> dict[Place, Stored]:
         """The entries of a key by place, in the order of writing. A view: do not keep or change it."""
         keys = self._groups.get(group)
-        return _NOTHING if keys is None else _places(keys.get(key, _NOTHING))
+        return _NO_ENTRIES if keys is None else _places(keys.get(key, _NO_ENTRIES))
 
     def put(self, entry: Entry, value: Stored) -> None:
         """Set an entry. It becomes the last of its key, also after a restore."""
@@ -98,14 +100,14 @@ class ObjectTable:
         if entry in self._changed:
             del self._changed[entry]  # moves it to the end of the changes
         elif not there:
-            self._fresh.add(entry)
+            self._new_entries.add(entry)
         self._changed[entry] = value
 
     def delete(self, entry: Entry) -> None:
         """Remove an entry, if present. The next delta holds its tombstone."""
         there = self._remove(entry)
-        if entry in self._fresh:
-            self._fresh.discard(entry)
+        if entry in self._new_entries:
+            self._new_entries.discard(entry)
             del self._changed[entry]
         elif there:
             self._changed[entry] = None
@@ -125,28 +127,28 @@ class ObjectTable:
 
     def capture_all(self) -> list[ObjectRows]:
         """A copy of every entry; later deltas are relative to it."""
-        self.mark_captured()
+        self.reset_changes()
         rows = self.copy_all()
         return [rows] if len(rows) else []
 
     def capture_changes(self) -> list[ObjectRows]:
         """The changes since the last capture, without a copy. An entry added and deleted since leaves no trace."""
         changed = self._changed
-        self.mark_captured()
+        self.reset_changes()
         return [ObjectRows(changed)] if changed else []
 
-    def mark_captured(self) -> None:
+    def reset_changes(self) -> None:
         """Reset the change marks: the next delta is relative to the present entries."""
-        self._changed, self._fresh = {}, set()
+        self._changed, self._new_entries = {}, set()
 
-    def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
+    def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:
         """Apply the rows of a segment that belong to `groups`. The next capture is a base, so no change is marked.
 
         Raises:
             JobRejected: the segment belongs to a table with typed columns.
         """
         kinds = batch.schema.types[2:]
-        if kinds != [_BINARY, _BINARY]:
+        if kinds != [_BINARY_TYPE, _BINARY_TYPE]:
             detail = f"the checkpoint has columns of type {', '.join(map(str, kinds))} here, not objects"
             raise JobRejected("state-type-changed", self.schema.name, detail)
         start, stop = np.searchsorted(batch.column(0).to_numpy(), [groups.start, groups.stop])
@@ -166,11 +168,11 @@ class ObjectTable:
         keys = self._groups.get(group)
         if keys is None:
             keys = self._groups[group] = {}
-        held = keys.get(key, _NOTHING)
-        if place is None and (held is _NOTHING or not isinstance(held, dict)):
+        held = keys.get(key, _NO_ENTRIES)
+        if place is None and (held is _NO_ENTRIES or not isinstance(held, dict)):
             keys[key] = value
-            return held is not _NOTHING
-        places = keys[key] = _places(held) if held is not _NOTHING else {}
+            return held is not _NO_ENTRIES
+        places = keys[key] = _places(held) if held is not _NO_ENTRIES else {}
         there = places.pop(place, None) is not None
         places[place] = value
         return there
@@ -179,7 +181,7 @@ class ObjectTable:
         """Returns whether the entry was present."""
         group, key, place = entry
         keys = self._groups.get(group, {})
-        places = _places(keys.get(key, _NOTHING))
+        places = _places(keys.get(key, _NO_ENTRIES))
         if place not in places:
             return False
         del places[place]
@@ -197,11 +199,11 @@ def is_plain(value: Any) -> bool:
     """Whether a value may be stored without encoding: immutable, always encodable, and equal after a restore."""
     kind = type(value)
     if kind is int:
-        return bool(LEAST <= value <= GREATEST)
+        return bool(MIN_PLAIN_INT <= value <= MAX_PLAIN_INT)
     return kind is float or kind is bool or (kind is str and value.isascii())
 
 
-def place_of(key: Any) -> bytes:
+def map_place(key: Any) -> bytes:
     """The place of a map key. Types must match exactly: a dictionary treats `True` as `1`, a restore does not.
 
     Raises:

@@ -15,12 +15,12 @@ import pyarrow as pa
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.state.columns import ColumnRows
 from runtime.state.index.key_codec import KeyCodec
-from runtime.state.index.key_index import CodeRows, Slots
+from runtime.state.index.key_index import CodeRows, RowIds
 from runtime.state.schema import TableSchema
 
-CHUNK_ROWS: Final = 16_384  #: minimum number of rows (in whole key groups) that are encoded at a time
+MIN_CHUNK_ROWS: Final = 16_384  #: minimum number of rows (in whole key groups) that are encoded at a time
 
-_OWN_COLUMNS: Final = 2  #: key group and tombstone mark, addressed by position: names belong to the author
+_OWN_COLUMN_COUNT: Final = 2  #: key group and tombstone mark, addressed by position: names belong to the author
 
 
 class SegmentRows(Protocol):
@@ -29,7 +29,7 @@ class SegmentRows(Protocol):
     def __len__(self) -> int: ...
     @property
     def groups(self) -> npt.NDArray[np.int32]: ...
-    def to_batch(self, rows: Slots) -> pa.RecordBatch:
+    def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The chosen rows in the layout of a segment."""
 
 
@@ -46,18 +46,18 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.groups)
 
-    def to_batch(self, rows: Slots) -> pa.RecordBatch:
+    def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The chosen rows in the layout of a segment."""
         deleted, null_marks = self.values is None, self.codes[-1].take(rows)
         keys = [self._key_column(position, rows, null_marks) for position in range(len(self.schema.keys))]
         if self.values is None:
             values = [pa.nulls(len(rows), field.type) for field in self.schema.values]
         else:
-            values = [column.taken(rows).to_arrow() for column in self.values]
+            values = [column.take(rows).to_arrow() for column in self.values]
         own = [pa.array(self.groups.take(rows)), pa.array(np.full(len(rows), deleted))]
-        return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=_layout(self.schema))
+        return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=_segment_schema(self.schema))
 
-    def _key_column(self, position: int, rows: Slots, null_marks: npt.NDArray[np.int64]) -> pa.Array:
+    def _key_column(self, position: int, rows: RowIds, null_marks: npt.NDArray[np.int64]) -> pa.Array:
         nulls = null_marks & (1 << position) != 0
         return self.codecs[position].decode(self.codes[position].take(rows), nulls)
 
@@ -74,22 +74,22 @@ class StoredRows:
 def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
     """All parts sorted by key group, later parts behind earlier ones; each batch holds whole key groups."""
     groups = np.concatenate([part.groups for part in parts])
-    order = _order(groups)
+    order = _group_order(groups)
     ends = np.flatnonzero(np.diff(groups[order], append=-1)) + 1
     start = 0
     while start < len(order):
-        stop = int(ends[min(int(np.searchsorted(ends, start + CHUNK_ROWS)), len(ends) - 1)])
-        yield _chunk(parts, order[start:stop])
+        stop = int(ends[min(int(np.searchsorted(ends, start + MIN_CHUNK_ROWS)), len(ends) - 1)])
+        yield _batch_of_rows(parts, order[start:stop])
         start = stop
 
 
-def _order(groups: npt.NDArray[np.int32]) -> Slots:
+def _group_order(groups: npt.NDArray[np.int32]) -> RowIds:
     """A stable order by key group. numpy sorts 16-bit integers by radix, about 20 times as fast as wider integers."""
     assert MAX_KEY_GROUPS <= 1 << 16, "key groups have more than 16 bits"
     return np.argsort(groups.astype(np.uint16), kind="stable")
 
 
-def _chunk(parts: Sequence[SegmentRows], wanted: Slots) -> pa.RecordBatch:
+def _batch_of_rows(parts: Sequence[SegmentRows], wanted: RowIds) -> pa.RecordBatch:
     """A batch of the given rows, numbered across all parts."""
     if len(parts) == 1:
         return parts[0].to_batch(wanted)
@@ -105,24 +105,24 @@ def _chunk(parts: Sequence[SegmentRows], wanted: Slots) -> pa.RecordBatch:
     return pa.concat_batches(batches).take(pa.array(np.argsort(np.concatenate(places))))
 
 
-def types_of(batch: pa.RecordBatch, schema: TableSchema) -> tuple[list[pa.DataType], list[pa.DataType]]:
+def segment_types(batch: pa.RecordBatch, schema: TableSchema) -> tuple[list[pa.DataType], list[pa.DataType]]:
     """The key types and value types of a segment."""
-    kinds = [field.type for field in batch.schema][_OWN_COLUMNS:]
+    kinds = [field.type for field in batch.schema][_OWN_COLUMN_COUNT:]
     return kinds[: len(schema.keys)], kinds[len(schema.keys) :]
 
 
-def column_names(batch: pa.RecordBatch) -> list[str]:
+def segment_column_names(batch: pa.RecordBatch) -> list[str]:
     """The key and value column names of a segment."""
-    return list(batch.schema.names[_OWN_COLUMNS:])
+    return list(batch.schema.names[_OWN_COLUMN_COUNT:])
 
 
-def rows_in(batch: pa.RecordBatch, schema: TableSchema, groups: range) -> StoredRows:
+def segment_rows(batch: pa.RecordBatch, schema: TableSchema, groups: range) -> StoredRows:
     """The rows of a segment that lie in `groups`."""
     start, stop = np.searchsorted(batch.column(0).to_numpy(), [groups.start, groups.stop])
     part = batch.slice(int(start), int(stop - start))
     deleted = part.column(1)
     gone, kept = part.filter(deleted), part.filter(pa.array(~deleted.to_numpy(zero_copy_only=False)))
-    keys = range(_OWN_COLUMNS, _OWN_COLUMNS + len(schema.keys))
+    keys = range(_OWN_COLUMN_COUNT, _OWN_COLUMN_COUNT + len(schema.keys))
     values = range(keys.stop, keys.stop + len(schema.values))
     return StoredRows(
         deleted_keys=[gone.column(i) for i in keys],
@@ -131,6 +131,6 @@ def rows_in(batch: pa.RecordBatch, schema: TableSchema, groups: range) -> Stored
     )
 
 
-def _layout(schema: TableSchema) -> pa.Schema:
+def _segment_schema(schema: TableSchema) -> pa.Schema:
     own = [pa.field("key group", pa.int32()), pa.field("deleted", pa.bool_())]
     return pa.schema([*own, *schema.keys, *(field.with_nullable(True) for field in schema.values)])

@@ -15,7 +15,7 @@ from runtime.errors import JobRejected
 from runtime.state.columns import storage_dtype
 from runtime.state.index.key_codec import check_key_type, common_key_type, common_value_type, plain_type
 
-UNSETTLED: Final = pa.null()
+OPEN_TYPE: Final = pa.null()
 _NAMESPACE: Final = {b"weir": b"namespace"}
 
 
@@ -33,7 +33,7 @@ class TableSchema:
     values: pa.Schema
 
     @property
-    def settled(self) -> bool:
+    def is_typed(self) -> bool:
         return not any(pa.types.is_null(field.type) for field in (*self.keys, *self.values))
 
     def describe(self) -> str:
@@ -45,7 +45,7 @@ class TableSchema:
         """Positions of the key columns that determine the key group."""
         return tuple(i for i, field in enumerate(self.keys) if (field.metadata or {}).get(b"weir") != b"namespace")
 
-    def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
+    def bind_types(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
         """The schema that holds both the present rows and rows of these types (rules: `core.job.column_types`).
 
         Raises:
@@ -53,16 +53,18 @@ class TableSchema:
         """
         for field, kind in zip(self.keys, keys, strict=True):
             check_key_type(field.name, kind)
-        found_keys = [self._agree(field, kind, common_key_type) for field, kind in zip(self.keys, keys, strict=True)]
+        found_keys = [
+            self._common_field(field, kind, common_key_type) for field, kind in zip(self.keys, keys, strict=True)
+        ]
         found_values = [
-            self._agree(field, kind, common_value_type) for field, kind in zip(self.values, values, strict=True)
+            self._common_field(field, kind, common_value_type) for field, kind in zip(self.values, values, strict=True)
         ]
         for field in found_values:
             if not pa.types.is_null(field.type):
                 storage_dtype(field.type)
         return TableSchema(self.name, pa.schema(found_keys), pa.schema(found_values))
 
-    def _agree(self, field: pa.Field, kind: Any, common_type: Callable[[Any, Any], Any]) -> pa.Field:
+    def _common_field(self, field: pa.Field, kind: Any, common_type: Callable[[Any, Any], Any]) -> pa.Field:
         common = common_type(field.type, kind)
         if common is None:
             detail = f"column {field.name!r} is {field.type} in the state and {plain_type(kind)} in the data"
@@ -70,7 +72,7 @@ class TableSchema:
         return field.with_type(common)
 
 
-def columns_of(schema: TableSchema) -> TableColumns:
+def manifest_columns(schema: TableSchema) -> TableColumns:
     """The columns in the form of a manifest."""
     keys, values = (
         {field.name: str(plain_type(field.type)) for field in part} for part in (schema.keys, schema.values)

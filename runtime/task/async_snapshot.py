@@ -16,18 +16,18 @@ from runtime.core.job.ids import SubtaskId
 from runtime.core.snapshot.manifest import folder_of
 from runtime.errors import WeirError
 from runtime.ports import Clock, OperatorContext, SnapshotStore
-from runtime.task.feedback_log import Copied, Log
+from runtime.task.feedback_log import CapturedSnapshot, FeedbackLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storing:
+class AsyncSnapshot:
     subtask: SubtaskId
     context: OperatorContext
     store: SnapshotStore
     clock: Clock
-    tidying: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
+    submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
 
-    def write(self, copied: Copied, log: Log) -> SnapshotStored | SnapshotFailed:
+    def write(self, copied: CapturedSnapshot, log: FeedbackLog) -> SnapshotStored | SnapshotFailed:
         """Stores captured state and feedback log. A failure fails this checkpoint only."""
         started = self.clock.monotonic_ms()
         barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
@@ -50,6 +50,6 @@ class Storing:
         written += sum(segment.nbytes for segment in feedback)
         async_ms = self.clock.monotonic_ms() - started
         if not barrier.kind.is_savepoint:
-            self.tidying(partial(copied.capture.tidy, self.store, folder))
+            self.submit_compaction(partial(copied.capture.compact, self.store, folder))
         measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
         return SnapshotStored(barrier.checkpoint, snapshot, measured)

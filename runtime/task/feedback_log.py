@@ -17,12 +17,12 @@ from runtime.io.spool import Spool
 from runtime.ports import Capture, SnapshotStore
 from runtime.state.files.segments import read_segment, write_segment
 
-SEGMENT_BYTES: Final = 64 * 1024 * 1024
-REPLAY_ROWS: Final = 65_536  #: maximum rows replayed per step
+MAX_SEGMENT_BYTES: Final = 64 * 1024 * 1024
+MAX_REPLAY_ROWS: Final = 65_536  #: maximum rows replayed per step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class CapturedSnapshot:
     """Snapshot that was captured at a barrier and is not stored yet."""
 
     barrier: Barrier
@@ -32,7 +32,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class FeedbackLog:
     """Complete log, ready to be stored. Writing closes `spool`; it is None if a retried stop may inherit the log."""
 
     batches: Iterator[pa.RecordBatch]
@@ -40,7 +40,7 @@ class Log:
 
     def write(self, store: SnapshotStore, folder: str, max_parallelism: int) -> tuple[Segment, ...]:
         groups = (0, max_parallelism - 1)  # a head's input is not partitioned by key
-        whole = enumerate(_joined(self.batches), 1)
+        whole = enumerate(_concatenate(self.batches), 1)
         try:
             return tuple(
                 write_segment(store, f"{folder}/{n:06d}.arrow", [batch], batch.num_rows, groups) for n, batch in whole
@@ -50,38 +50,38 @@ class Log:
                 self.spool.close()
 
 
-NO_LOG: Final = Log(batches=iter(()), spool=None)
+NO_FEEDBACK_LOG: Final = FeedbackLog(batches=iter(()), spool=None)
 
 
 class FeedbackLogs:
     """Open logs of a single head; owned by its task."""
 
     def __init__(self) -> None:
-        self._copied: dict[CheckpointId, Copied] = {}
+        self._snapshots: dict[CheckpointId, CapturedSnapshot] = {}
         self._spools: dict[CheckpointId, Spool] = {}
 
-    def begin(self, copied: Copied, inherits: CheckpointId | None) -> None:
+    def begin(self, copied: CapturedSnapshot, inherits: CheckpointId | None) -> None:
         checkpoint = copied.barrier.checkpoint
-        self._copied[checkpoint] = copied
+        self._snapshots[checkpoint] = copied
         if inherits is None:
             self._spools[checkpoint] = Spool()
         else:
-            self._copied.pop(inherits, None)
+            self._snapshots.pop(inherits, None)
             self._spools[checkpoint] = self._spools.pop(inherits)
 
     def add(self, checkpoints: Iterable[CheckpointId], records: Records) -> None:
         for checkpoint in checkpoints:
             self._spools[checkpoint].push(records)
 
-    def complete(self, checkpoint: CheckpointId) -> tuple[Copied, Log]:
-        copied = self._copied.pop(checkpoint)
+    def complete(self, checkpoint: CheckpointId) -> tuple[CapturedSnapshot, FeedbackLog]:
+        copied = self._snapshots.pop(checkpoint)
         if copied.barrier.kind.ends_job:
-            return copied, Log(batches=self._spools[checkpoint].batches(), spool=None)
+            return copied, FeedbackLog(batches=self._spools[checkpoint].batches(), spool=None)
         spool = self._spools.pop(checkpoint)
-        return copied, Log(batches=spool.batches(), spool=spool)
+        return copied, FeedbackLog(batches=spool.batches(), spool=spool)
 
     def drop(self, checkpoint: CheckpointId) -> None:
-        del self._copied[checkpoint]
+        del self._snapshots[checkpoint]
         self._spools.pop(checkpoint).close()
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class FeedbackLogs:
         self._spools.clear()
 
 
-def replayed(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
+def replay_records(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
     """Records of a restored log, in batches of at most `REPLAY_ROWS` rows.
 
     Raises:
@@ -98,16 +98,16 @@ def replayed(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
     """
     for segment in log:
         batch = read_segment(store, segment)
-        for start in range(0, batch.num_rows, REPLAY_ROWS):
-            part = batch.slice(start, REPLAY_ROWS)
+        for start in range(0, batch.num_rows, MAX_REPLAY_ROWS):
+            part = batch.slice(start, MAX_REPLAY_ROWS)
             yield Records(part, part.num_rows, part.nbytes)
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _concatenate(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Concatenates batches of equal schema until they reach `SEGMENT_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
-        full = sum(each.nbytes for each in waiting) >= SEGMENT_BYTES
+        full = sum(each.nbytes for each in waiting) >= MAX_SEGMENT_BYTES
         if waiting and (full or not waiting[0].schema.equals(batch.schema)):
             yield pa.concat_batches(waiting)
             waiting = []

@@ -12,10 +12,10 @@ from runtime.core.job.messages import Message
 from runtime.core.subtask.subtask import Subtask
 from runtime.io.spool import Spool
 
-ROUNDS_FIRST: Final = 16  #: feedback messages in a row before a regular message, or the loop fills up
+MAX_FEEDBACK_IN_A_ROW: Final = 16  #: feedback messages in a row before a regular message, or the loop fills up
 
 
-class Inbox:
+class InputGate:
     """Owned by the slot's loop.
 
     Args:
@@ -25,44 +25,44 @@ class Inbox:
 
     def __init__(self, machine: Subtask, may_take: Callable[[ChannelId, Message], bool]) -> None:
         spec = machine.spec
-        self._machine, self._may_take = machine, may_take
+        self._machine, self._may_handle = machine, may_take
         self._queues = {channel: Spool() for channel in spec.inputs}
-        self._regular, self._back = deque(spec.regular), deque(sorted(spec.feedback))
-        self._rounds = 0  #: consecutive messages taken from back-edges
+        self._regular, self._feedback = deque(spec.regular_channels), deque(sorted(spec.feedback_channels))
+        self._feedback_in_a_row = 0  #: consecutive messages taken from back-edges
 
     def push(self, channel: ChannelId, message: Message) -> None:
         self._queues[channel].push(message)
 
-    def take(self) -> tuple[ChannelId, Message] | None:
+    def poll(self) -> tuple[ChannelId, Message] | None:
         """The next message to handle, or None. Feedback has priority, but regular channels (for barriers) get turns."""
-        if self._rounds < ROUNDS_FIRST:
-            return self._take_round() or self._take_regular()
-        return self._take_regular() or self._take_round()
+        if self._feedback_in_a_row < MAX_FEEDBACK_IN_A_ROW:
+            return self._poll_feedback() or self._poll_regular()
+        return self._poll_regular() or self._poll_feedback()
 
     @property
-    def starved(self) -> bool:
+    def is_starved(self) -> bool:
         """Whether no readable channel has a message."""
-        return not any(queue and self._machine.readable(channel) for channel, queue in self._queues.items())
+        return not any(queue and self._machine.is_readable(channel) for channel, queue in self._queues.items())
 
     def close(self) -> None:
         for queue in self._queues.values():
             queue.close()
 
-    def _take_round(self) -> tuple[ChannelId, Message] | None:
-        taken = self._next(self._back)
-        self._rounds += taken is not None
+    def _poll_feedback(self) -> tuple[ChannelId, Message] | None:
+        taken = self._next_message(self._feedback)
+        self._feedback_in_a_row += taken is not None
         return taken
 
-    def _take_regular(self) -> tuple[ChannelId, Message] | None:
-        self._rounds = 0
-        return self._next(self._regular)
+    def _poll_regular(self) -> tuple[ChannelId, Message] | None:
+        self._feedback_in_a_row = 0
+        return self._next_message(self._regular)
 
-    def _next(self, turn: deque[ChannelId]) -> tuple[ChannelId, Message] | None:
+    def _next_message(self, turn: deque[ChannelId]) -> tuple[ChannelId, Message] | None:
         """The next message that may be handled, trying the channels in turn."""
         for _ in range(len(turn)):
             channel = turn[0]
             turn.rotate(-1)
             queue = self._queues[channel]
-            if queue and self._machine.readable(channel) and self._may_take(channel, queue.peek()):
+            if queue and self._machine.is_readable(channel) and self._may_handle(channel, queue.peek()):
                 return channel, queue.pop()
         return None

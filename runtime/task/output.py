@@ -19,11 +19,11 @@ from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, Message, Records, Watermark
 from runtime.core.subtask.credits import Credits
-from runtime.dataflow.plan import Folding
+from runtime.dataflow.plan import PreAggregation
 from runtime.errors import DataRejected, JobRejected, WeirError
-from runtime.operators.partition import Partitioner, by_function, by_key_group
-from runtime.operators.windows.pre_aggregation import Combiner, rows_of
-from runtime.state.encodings import takeable
+from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
+from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
+from runtime.state.encodings import without_views
 from runtime.state.index.key_types import check_keys
 
 Send = Callable[[ChannelId, Message], None]
@@ -34,21 +34,21 @@ Parts = list[pa.RecordBatch]
 class _Edge:
     spec: EdgeSpec
     channels: tuple[ChannelId, ...]
-    combiner: Combiner | None
+    pre_aggregator: PreAggregator | None
     pane_ms: int | None  #: forward watermarks at pane ends only; None: forward all
-    turn: int = 0
-    told: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
+    next_channel: int = 0
+    last_watermark: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
 
-    def worded(self, message: Control) -> Control | None:
+    def watermark_for_receiver(self, message: Control) -> Control | None:
         """Control message for the receiver; None for a watermark that closes no pane."""
         if isinstance(message, Idle):
-            self.told = None
+            self.last_watermark = None
         if self.pane_ms is None or not isinstance(message, Watermark):
             return message
-        time = _whole_panes(message.time, self.pane_ms)
-        if self.told is not None and time <= self.told:
+        time = _last_pane_end(message.time, self.pane_ms)
+        if self.last_watermark is not None and time <= self.last_watermark:
             return None
-        self.told = time
+        self.last_watermark = time
         return Watermark(time)
 
 
@@ -60,11 +60,11 @@ class Outputs:
     subtask: SubtaskId
     send: Send
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
-    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by edge number
+    pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
     credits: Credits = field(init=False)
     records: int = 0
     schema: pa.Schema | None = None  #: of the first batch
-    _aside: bool = False  #: idle: the watermark advances without this subtask
+    _is_idle: bool = False  #: idle: the watermark advances without this subtask
 
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
@@ -75,12 +75,14 @@ class Outputs:
         ]
 
     def _edge(self, number: int, channels: tuple[ChannelId, ...]) -> _Edge:
-        spec, folding = self.graph.edges[number], self.foldings.get(number)
+        spec, folding = self.graph.edges[number], self.pre_aggregations.get(number)
         if folding is None:
             return _Edge(spec, channels, None, None)
-        return _Edge(spec, channels, folding.make(), folding.pane_ms if self._ends_behind(spec.target) else None)
+        return _Edge(
+            spec, channels, folding.create(), folding.pane_ms if self._is_followed_by_sinks(spec.target) else None
+        )
 
-    def _ends_behind(self, uid: OperatorId) -> bool:
+    def _is_followed_by_sinks(self, uid: OperatorId) -> bool:
         """Whether only sinks read the operator's output."""
         behind = (self.graph.by_uid[edge.target] for edge in self.graph.edges if edge.source == uid)
         return all(operator.role is Role.SINK for operator in behind)
@@ -94,35 +96,35 @@ class Outputs:
         """
         if batch.num_rows == 0:
             return
-        batch = self._alike(batch)
+        batch = self._convert(batch)
         self.records += batch.num_rows
         for edge in self._edges:
-            if edge.combiner is None:
-                self._deal(edge, batch)
+            if edge.pre_aggregator is None:
+                self._partition(edge, batch)
             else:
-                self._deal_parts(edge, partial(edge.combiner.add, batch))
-                if self._aside:  # receivers do not wait for an idle subtask: a watermark would overtake buffered rows
-                    self._deal_parts(edge, edge.combiner.flush)
+                self._send_pre_aggregates(edge, partial(edge.pre_aggregator.add, batch))
+                if self._is_idle:  # receivers do not wait for an idle subtask: a watermark would overtake buffered rows
+                    self._send_pre_aggregates(edge, edge.pre_aggregator.flush)
 
     def broadcast(self, message: Control) -> None:
         """Sends a control message on every channel. Control messages cost no credit."""
         if isinstance(message, Watermark | Idle):
-            self._aside = isinstance(message, Idle)
+            self._is_idle = isinstance(message, Idle)
         for edge in self._edges:
-            if edge.combiner is not None:
+            if edge.pre_aggregator is not None:
                 time = message.time if isinstance(message, Watermark) else None
-                due = edge.combiner.flush if time is None else partial(edge.combiner.advance, time)
-                self._deal_parts(edge, due)
-            worded = edge.worded(message)
+                due = edge.pre_aggregator.flush if time is None else partial(edge.pre_aggregator.advance, time)
+                self._send_pre_aggregates(edge, due)
+            worded = edge.watermark_for_receiver(message)
             if worded is not None:
                 for channel in edge.channels:
                     self.send(channel, worded)
 
-    def _alike(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Converts the batch to types whose rows can be taken. Checks the schema here, where the operator is known."""
         if self.schema is not None and (batch.schema is self.schema or batch.schema.equals(self.schema)):
             return batch
-        batch = takeable(batch)
+        batch = without_views(batch)
         schema = batch.schema
         if self.schema is None:
             for edge in self._edges:
@@ -135,25 +137,25 @@ class Outputs:
             raise WeirError(f"operator {uid!r} changed the columns of its output: {_difference(before, now)}")
         return batch
 
-    def _deal(self, edge: _Edge, batch: pa.RecordBatch) -> None:
+    def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         match edge.spec.partitioning:
             case Partitioning.FORWARD:
-                self._put(edge.channels[0], batch)
+                self._send_batch(edge.channels[0], batch)
             case Partitioning.HASH:
                 groups = self.graph.max_parallelism
-                self._put_parts(edge, by_key_group(batch, edge.spec.keys, groups, len(edge.channels)))
+                self._send_parts(edge, partition_by_key_group(batch, edge.spec.keys, groups, len(edge.channels)))
             case Partitioning.CUSTOM:
                 function = self.partitioners[edge.channels[0].edge]
-                parts = by_function(batch, edge.spec.keys, function, edge.spec.target, len(edge.channels))
-                self._put_parts(edge, parts)
+                parts = partition_by_function(batch, edge.spec.keys, function, edge.spec.target, len(edge.channels))
+                self._send_parts(edge, parts)
             case Partitioning.BROADCAST:
                 for channel in edge.channels:
-                    self._put(channel, batch)
+                    self._send_batch(channel, batch)
             case Partitioning.REBALANCE:
-                self._put(edge.channels[edge.turn], batch)
-                edge.turn = (edge.turn + 1) % len(edge.channels)
+                self._send_batch(edge.channels[edge.next_channel], batch)
+                edge.next_channel = (edge.next_channel + 1) % len(edge.channels)
 
-    def _deal_parts(self, edge: _Edge, due: Callable[[], Parts]) -> None:
+    def _send_pre_aggregates(self, edge: _Edge, due: Callable[[], Parts]) -> None:
         """Sends rows of the combiner. A batch counts as the number of rows that it pre-aggregates."""
         try:
             found = due()
@@ -162,50 +164,50 @@ class Outputs:
         except JobRejected as error:
             raise JobRejected(error.code, error.field, f"{error.detail} (operator {edge.spec.target!r})") from error
         for parts in found:
-            dealt = by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
+            dealt = partition_by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
             for channel, part in zip(edge.channels, dealt, strict=True):
                 if part is not None:
-                    self._put(channel, part, rows_of(part))
+                    self._send_batch(channel, part, input_row_count(part))
 
-    def _put_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None]) -> None:
+    def _send_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None]) -> None:
         for channel, part in zip(edge.channels, parts, strict=True):
             if part is not None:
-                self._put(channel, part)
+                self._send_batch(channel, part)
 
-    def _put(self, channel: ChannelId, batch: pa.RecordBatch, rows: int | None = None) -> None:
+    def _send_batch(self, channel: ChannelId, batch: pa.RecordBatch, rows: int | None = None) -> None:
         nbytes = batch.nbytes
         if not self.graph.is_feedback(channel):
             self.credits.spend(channel, nbytes)
         self.send(channel, Records(batch, batch.num_rows if rows is None else rows, nbytes))
 
 
-class Gatekeeper:
+class GuardedCollector:
     """Collector of an operator: forwards batches, and raises where output would be lost."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
-        self._refusing: str | None = None
+        self._rejection_reason: str | None = None
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        if self._refusing is not None:
-            raise WeirError(f"output {self._refusing} is refused: it would be lost")
+        if self._rejection_reason is not None:
+            raise WeirError(f"output {self._rejection_reason} is refused: it would be lost")
         self._outputs.emit(batch)
 
-    def refuse(self, when: str | None) -> str | None:
+    def reject_output(self, when: str | None) -> str | None:
         """Rejects output from now on (`when` is the reason), or accepts it (None). Returns the previous setting."""
-        before, self._refusing = self._refusing, when
+        before, self._rejection_reason = self._rejection_reason, when
         return before
 
     @contextmanager
-    def refusing(self, when: str) -> Iterator[None]:
-        before = self.refuse(when)
+    def rejecting_output(self, when: str) -> Iterator[None]:
+        before = self.reject_output(when)
         try:
             yield
         finally:
-            self.refuse(before)
+            self.reject_output(before)
 
 
-def _whole_panes(time: int, pane_ms: int) -> int:
+def _last_pane_end(time: int, pane_ms: int) -> int:
     """Watermark up to which panes are complete at `time`. The minimum and maximum watermarks stay unchanged."""
     return (time + 1) // pane_ms * pane_ms - 1 if MIN_WATERMARK < time < MAX_WATERMARK else time
 

@@ -5,11 +5,11 @@ class Stopwatch:
     """Times are monotonic milliseconds."""
 
     def __init__(self) -> None:
-        self.ms = 0.0  #: total
+        self.total_ms = 0.0  #: total
         self._since: float | None = None
 
-    def note(self, is_so: bool, now: float) -> None:
+    def sample(self, is_so: bool, now: float) -> None:
         """The time since the previous call is attributed to the previous value."""
         if self._since is not None:
-            self.ms += now - self._since
+            self.total_ms += now - self._since
         self._since = now if is_so else None

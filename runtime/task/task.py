@@ -22,14 +22,14 @@ from runtime.core.effects import (
     DropLog,
     EndInput,
     Finish,
+    FlushLoop,
     ForgetCheckpoint,
     LogFeedback,
     PreparePreBarrier,
-    Process,
+    ProcessRecords,
     ReportBuildSide,
     ReportEnded,
     ReportFinished,
-    Settle,
     SubtaskEffect,
 )
 from runtime.core.events import (
@@ -46,35 +46,35 @@ from runtime.core.events import (
 )
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
-from runtime.core.job.messages import EndOfData, Message, Probe, Records, Watermark
+from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
-from runtime.core.subtask.credits import Grants
-from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.credits import ReceiverWindow
+from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
 from runtime.io.control.messages import (
     WAITS_FOR_BUILD_SIDE,
     WAITS_FOR_STAGE,
-    Ack,
+    AcknowledgeCheckpoint,
     BuildSideRead,
-    Declined,
-    Ended,
-    Finished,
+    DeclineCheckpoint,
+    SubtaskClosed,
+    SubtaskFinished,
     SubtaskMetrics,
     ToMaster,
 )
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
-from runtime.task.async_snapshot import Storing
-from runtime.task.feedback_log import NO_LOG, Copied, FeedbackLogs, Log
-from runtime.task.input_gate import Inbox
-from runtime.task.output import Gatekeeper, Outputs
+from runtime.task.async_snapshot import AsyncSnapshot
+from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs
+from runtime.task.input_gate import InputGate
+from runtime.task.output import GuardedCollector, Outputs
 from runtime.task.source_operator import SourceOperator
 from runtime.task.stopwatch import Stopwatch
-from runtime.task.watermark_hold import Restraint
+from runtime.task.watermark_hold import WatermarkHold
 
-WAITED: Final = "waited_for_slower_sources_ms"
+WAITED_COUNTER: Final = "waited_for_slower_sources_ms"
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
 
 
@@ -90,33 +90,37 @@ class Task:
     clock: Clock
     store: SnapshotStore
     report: Callable[[Any], None]  #: sends a message to the master
-    consumed: Callable[[ChannelId, int], None]  #: returns credit to the sender
+    return_credit: Callable[[ChannelId, int], None]  #: returns credit to the sender
     background: Background
-    tidying: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
+    submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
     replays: Iterable[Records] = ()  #: restored feedback records of an iteration
     key_types: KeyTypes = field(default_factory=KeyTypes)
     records_in: int = 0
     busy_ms: float = 0.0
-    reading: Reading = field(default_factory=Reading)  #: poll policy, used by sources only
-    held: bool = False  #: the master has paused this source: a sink's backlog is too large
+    poll_policy: PollPolicy = field(default_factory=PollPolicy)  #: poll policy, used by sources only
+    is_paused: bool = False  #: the master has paused this source: a sink's backlog is too large
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
-    _open: bool = False
-    _closed: bool = False
+    _is_open: bool = False
+    _is_closed: bool = False
 
     def __post_init__(self) -> None:
         spec = self.machine.spec
-        self._inbox = Inbox(self.machine, self._may_handle)
-        self._grants = Grants(spec.regular)
+        self._input_gate = InputGate(self.machine, self._may_handle)
+        self._receiver_window = ReceiverWindow(spec.regular_channels)
         self._logs = FeedbackLogs()
-        self._storing = Storing(
-            subtask=self.id, context=self.context, store=self.store, clock=self.clock, tidying=self.tidying
+        self._async_snapshot = AsyncSnapshot(
+            subtask=self.id,
+            context=self.context,
+            store=self.store,
+            clock=self.clock,
+            submit_compaction=self.submit_compaction,
         )
         self._replays = iter(self.replays)
-        self._gate = Gatekeeper(self.outputs)
-        self._blocked, self._ahead = Stopwatch(), Stopwatch()
-        self._restraint = Restraint(self.operator, spec.regular, self.outputs.broadcast)
+        self._collector = GuardedCollector(self.outputs)
+        self._blocked, self._throttled = Stopwatch(), Stopwatch()
+        self._watermark_hold = WatermarkHold(self.operator, spec.regular_channels, self.outputs.broadcast)
 
     @property
     def id(self) -> SubtaskId:
@@ -127,105 +131,105 @@ class Task:
     def open(self) -> None:
         if self.operator is not None:
             self._call("open", self.operator.open, self.context)
-            self._call("open", self.state.check_all_declared)
-        self._open = True
+            self._call("open", self.state.check_declarations)
+        self._is_open = True
 
     def start(self) -> None:
         if self.operator is not None:
-            self._hook("start", self._gate)
+            self._hook("start", self._collector)
         self.handle(SubtaskStarted())
 
     def close(self) -> None:
         """Releases resources, however the subtask ends. The operator's `close` is called once."""
         self._logs.close()
         self.state.close()
-        self._inbox.close()
-        if self._closed or self.operator is None:
+        self._input_gate.close()
+        if self._is_closed or self.operator is None:
             return
-        self._closed = True
-        with self._gate.refusing("from close"):
+        self._is_closed = True
+        with self._collector.rejecting_output("from close"):
             self._call("close", self.operator.close)
 
     def deliver(self, channel: ChannelId, message: Message) -> None:
         if not self.machine.ended:
-            self._inbox.push(channel, message)
+            self._input_gate.push(channel, message)
 
-    def told(self, event: SubtaskEvent) -> None:
+    def on_master_event(self, event: SubtaskEvent) -> None:
         """Handles an event of the master, in order of arrival. An active source may delay a trigger (`Placement`)."""
-        self._let_go()
-        keeps, now = self.reading.placement.keeps, self.clock.monotonic_ms()
+        self._release_held_barrier()
+        keeps, now = self.poll_policy.barrier_delay.hold, self.clock.monotonic_ms()
         if not (isinstance(event, Triggered) and self._is_active and keeps(event.barrier, now)):
             self.handle(event)
 
-    def _let_go(self) -> None:
-        if (barrier := self.reading.placement.release()) is not None:
+    def _release_held_barrier(self) -> None:
+        if (barrier := self.poll_policy.barrier_delay.release()) is not None:
             self.handle(Triggered(barrier))
 
     @property
     def barrier_in_ms(self) -> float | None:
         """Milliseconds until a delayed barrier must be injected; None if none is delayed."""
-        return self.reading.placement.due_in(self.clock.monotonic_ms())
+        return self.poll_policy.barrier_delay.due_in(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------ steps
 
     @property
     def wants_polling(self) -> bool:
-        runnable = self.outputs.credits.runnable and not self.held
-        return self.machine.may_poll and runnable and not self._waits_for_slower
+        runnable = self.outputs.credits.runnable and not self.is_paused
+        return self.machine.may_poll and runnable and not self._is_throttled
 
     @property
     def _is_active(self) -> bool:
         """Whether the source may be polled and is not idle. A delay would make an idle source's rows late."""
-        return self.machine.may_poll and not self.machine.idle
+        return self.machine.may_poll and not self.machine.is_idle
 
     @property
-    def _waits_for_slower(self) -> bool:
-        return self._is_active and self.reading.waits_for_slower(self.clock.monotonic_ms())
+    def _is_throttled(self) -> bool:
+        return self._is_active and self.poll_policy.is_throttled(self.clock.monotonic_ms())
 
     def step(self) -> bool:
         """Runs a step if the subtask is runnable. Returns whether any work was done."""
         started = self._step_since = self.clock.monotonic_ms()
-        if self.reading.placement.due_in(started) == 0:
-            self._let_go()
-        did = self._poll() if self.machine.is_source else self._take_turn()
-        did = self._fire() or did
+        if self.poll_policy.barrier_delay.due_in(started) == 0:
+            self._release_held_barrier()
+        did = self._poll() if self.machine.is_source else self._handle_inputs()
+        did = self._fire_timers() or did
         if did:
-            self._call("watermark_hold", self._restraint.release)
+            self._call("watermark_hold", self._watermark_hold.release)
             self.busy_ms += self.clock.monotonic_ms() - started
         self._step_since = None
-        self._note_waiting(started)
+        self._sample_waiting(started)
         return did
 
     def _poll(self) -> bool:
         if not isinstance(self.operator, SourceOperator):
             return False
-        reader, max_rows = self.operator.reader, self.reading.rows
+        reader, max_rows = self.operator.reader, self.poll_policy.max_rows
         if not self.wants_polling:
-            if self._waits_for_slower:
-                self.reading.not_asked()
+            if self._is_throttled:
+                self.poll_policy.on_throttled()
             return False
         batch = self._call("poll", reader.poll, max_rows)
         if batch is None:
-            self.reading.none_came()
+            self.poll_policy.on_empty()
         else:
-            self.reading.came(batch.num_rows, max_rows, self.clock.monotonic_ms())
-            if self.machine.idle:
+            self.poll_policy.on_batch(batch.num_rows, max_rows, self.clock.monotonic_ms())
+            if self.machine.is_idle:
                 self.handle(SourceResumed())
             self._call("poll", self.outputs.emit, batch)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             rows = 0 if batch is None else batch.num_rows
-            self.reading.placement.advanced(watermark, rows, self.clock.monotonic_ms())
+            self.poll_policy.barrier_delay.on_batch(watermark, rows, self.clock.monotonic_ms())
             self.handle(SourceAdvanced(watermark))
             if batch is not None and self.barrier_in_ms == 0:  # siblings receive it with the watermark
-                self._let_go()
-        return batch is not None or self._is_at_its_end(reader)
+                self._release_held_barrier()
+        return batch is not None or self._check_source_end(reader)
 
-    def _is_at_its_end(self, reader: SourceReader) -> bool:
+    def _check_source_end(self, reader: SourceReader) -> bool:
         if self._call("exhausted", lambda: reader.exhausted):
             self.handle(SourceExhausted())
             return True
-        if not self.machine.idle and self._call("idle", lambda: reader.idle):
+        if not self.machine.is_idle and self._call("idle", lambda: reader.idle):
             self.handle(SourceIdle())
         return False
 
@@ -236,92 +240,96 @@ class Task:
         self.handle(FeedbackReplayEnded() if records is None else FeedbackReplayed(records))
         return True
 
-    def _take_turn(self) -> bool:
+    def _handle_inputs(self) -> bool:
         """Takes at most as many batches as there are inputs, and all control messages in between: no queue grows."""
         if self.machine.loop.replaying:
             return self._replay()
         did, batches = False, len(self.machine.spec.inputs)
-        while batches and (taken := self._take()) is not None:
+        while batches and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
         return did
 
-    def _take(self) -> Message | None:
-        self._grants.reading(self.clock.monotonic_ms())
-        taken = self._inbox.take()
+    def _handle_next(self) -> Message | None:
+        self._receiver_window.on_busy(self.clock.monotonic_ms())
+        taken = self._input_gate.poll()
         if taken is None:
-            if self._inbox.starved:
-                self._grants.starved()
+            if self._input_gate.is_starved:
+                self._receiver_window.on_starved()
             return None
         self._handle_message(*taken)
         return taken[1]
 
     def _handle_message(self, channel: ChannelId, message: Message) -> None:
-        self._restraint.took(channel, message)
+        self._watermark_hold.on_message(channel, message)
         self.handle(MessageArrived(channel, message))
-        if isinstance(message, Records) and channel not in self.machine.spec.feedback:
-            for granted, nbytes in self._grants.consumed(channel, message.nbytes, self.clock.monotonic_ms()):
-                self.consumed(granted, nbytes)
+        if isinstance(message, Records) and channel not in self.machine.spec.feedback_channels:
+            for granted, nbytes in self._receiver_window.on_consumed(
+                channel, message.nbytes, self.clock.monotonic_ms()
+            ):
+                self.return_credit(granted, nbytes)
 
     def _may_handle(self, channel: ChannelId, message: Message) -> bool:
         """Whether to handle a message now. Messages that cause output wait for credit, unlike barriers and ends."""
-        if not self.outputs.credits.runnable and isinstance(message, Records | Watermark | EndOfData | Probe):
+        if not self.outputs.credits.runnable and isinstance(
+            message, Records | Watermark | EndOfData | TerminationMarker
+        ):
             return False
-        return bool(self._call("ready", self._restraint.may_take, channel, message))
+        return bool(self._call("ready", self._watermark_hold.may_handle, channel, message))
 
     @property
     def timer_in_ms(self) -> int | None:
         """Milliseconds until a processing timer may fire; None without a timer, or without credit for its output."""
         if self.operator is None or not self.machine.may_fire or not self.outputs.credits.runnable:
             return None
-        if self.machine.loop.still and self._call("ready", self.operator.ready, True):
+        if self.machine.loop.is_quiescing and self._call("ready", self.operator.ready, True):
             return None
         due = self._call("next_processing_timer", self.operator.next_processing_timer)
         return None if due is None else max(0, due - self.clock.now_ms())
 
-    def _fire(self) -> bool:
+    def _fire_timers(self) -> bool:
         if self.timer_in_ms != 0:
             return False
-        self._hook("on_processing_time", self.clock.now_ms(), self._gate)
+        self._hook("on_processing_time", self.clock.now_ms(), self._collector)
         return True
 
-    def _note_waiting(self, now: float) -> None:
-        self._blocked.note(not self.machine.ended and not self.outputs.credits.runnable, now)
-        self._ahead.note(self._waits_for_slower, now)
+    def _sample_waiting(self, now: float) -> None:
+        self._blocked.sample(not self.machine.ended and not self.outputs.credits.runnable, now)
+        self._throttled.sample(self._is_throttled, now)
 
     # ------------------------------------------------------------ effects
 
     def handle(self, event: SubtaskEvent) -> None:
         """Passes an event to the machine and applies its effects in order."""
         for effect in self.machine.handle(event):
-            self._perform(effect)
-        if self.machine.aligning is None:
+            self._apply(effect)
+        if self.machine.aligning_checkpoint is None:
             self._aligning_since = None
         elif self._aligning_since is None:
             self._aligning_since = self.clock.monotonic_ms()
 
-    def _perform(self, effect: SubtaskEffect) -> None:
+    def _apply(self, effect: SubtaskEffect) -> None:
         match effect:
-            case Process(channel, records):
+            case ProcessRecords(channel, records):
                 self.records_in += records.rows
                 self._check_keys(channel, records)
-                self._hook("process", self.machine.spec.inputs[channel], records.payload, self._gate)
+                self._hook("process", self.machine.spec.inputs[channel], records.payload, self._collector)
             case AdvanceWatermark(time):
-                self._hook("on_watermark", time, self._gate)
+                self._hook("on_watermark", time, self._collector)
             case Broadcast(message):
-                self._call("watermark_hold", self._restraint.broadcast, message)
+                self._call("watermark_hold", self._watermark_hold.broadcast, message)
             case PreparePreBarrier(checkpoint):
                 started = self.clock.monotonic_ms()
-                self._hook("prepare_snapshot_pre_barrier", checkpoint, self._gate)
+                self._hook("prepare_snapshot_pre_barrier", checkpoint, self._collector)
                 self._pre_barrier_ms = self.clock.monotonic_ms() - started
             case CaptureState():
                 self._capture(effect)
-            case LogFeedback() | CloseLog() | DropLog() | Settle():
-                self._perform_in_loop(effect)
+            case LogFeedback() | CloseLog() | DropLog() | FlushLoop():
+                self._apply_in_iteration(effect)
             case EndInput(number):
-                self._hook("end_input", number, self._gate)
+                self._hook("end_input", number, self._collector)
             case Finish():
-                self._hook("finish", self._gate)
-                self._gate.refuse("after finish")
+                self._hook("finish", self._collector)
+                self._collector.reject_output("after finish")
             case CommitOutput(permit):
                 self._hook("checkpoint_completed", permit)
             case ForgetCheckpoint(checkpoint):
@@ -331,22 +339,22 @@ class Task:
             case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
                 self.report(_report_of(self.id, effect))
 
-    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
+    def _apply_in_iteration(self, effect: LogFeedback | CloseLog | DropLog | FlushLoop) -> None:
         match effect:
             case LogFeedback(checkpoints, records):
                 self._logs.add(checkpoints, records)
             case CloseLog(checkpoint):
-                self._store_later(*self._logs.complete(checkpoint))
+                self._submit_snapshot(*self._logs.complete(checkpoint))
             case DropLog(checkpoint):
                 self._logs.drop(checkpoint)
-            case Settle():
-                self._hook("settle", self._gate)
+            case FlushLoop():
+                self._hook("settle", self._collector)
 
     def _capture(self, effect: CaptureState) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no state"
         barrier, started = effect.barrier, self.clock.monotonic_ms()
         aligned_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
-        with self._gate.refusing("while state is captured"):
+        with self._collector.rejecting_output("while state is captured"):
             self._hook("snapshot", barrier.checkpoint)
         capture = self._call("snapshot", partial(self.state.capture, full=barrier.kind.is_savepoint))
         committables = self._call("committables", self.operator.committables)
@@ -362,14 +370,14 @@ class Task:
             pre_barrier_ms=self._pre_barrier_ms,
             sync_ms=self.clock.monotonic_ms() - started,
         )
-        copied = Copied(barrier=barrier, capture=capture, rest=rest, timings=timings)
+        copied = CapturedSnapshot(barrier=barrier, capture=capture, rest=rest, timings=timings)
         if effect.logs:
             self._logs.begin(copied, effect.inherits)
         else:
-            self._store_later(copied, NO_LOG)
+            self._submit_snapshot(copied, NO_FEEDBACK_LOG)
 
-    def _store_later(self, copied: Copied, log: Log) -> None:
-        self.background(partial(self._storing.write, copied, log))
+    def _submit_snapshot(self, copied: CapturedSnapshot, log: FeedbackLog) -> None:
+        self.background(partial(self._async_snapshot.write, copied, log))
 
     def _check_keys(self, channel: ChannelId, records: Records) -> None:
         edge = self.outputs.graph.edges[channel.edge]
@@ -391,12 +399,12 @@ class Task:
     def metrics(self) -> SubtaskMetrics:
         return SubtaskMetrics(
             subtask=self.id,
-            state=self._shown_state,
+            state=self._state_name,
             records_in=self.records_in,
             records_out=self.outputs.records,
             watermark=self.machine.watermark,
             busy_ms=self._busy_until_now(),
-            blocked_ms=self._blocked.ms,
+            blocked_ms=self._blocked.total_ms,
             counters=self._counters(),
         )
 
@@ -409,18 +417,18 @@ class Task:
         return total if since is None else total + self.clock.monotonic_ms() - since
 
     @property
-    def _shown_state(self) -> str:
+    def _state_name(self) -> str:
         machine = self.machine
-        if not self._open:
+        if not self._is_open:
             return "deploying"
-        if machine.logic_done:
+        if machine.is_logic_done:
             return "ended" if machine.ended else "finished"
         if machine.waits_for_build_side:
             return WAITS_FOR_BUILD_SIDE
-        return WAITS_FOR_STAGE if self.held and machine.is_source else "running"
+        return WAITS_FOR_STAGE if self.is_paused and machine.is_source else "running"
 
     def _counters(self) -> dict[str, int]:
-        waited = {WAITED: int(self._ahead.ms)} if self._ahead.ms else {}
+        waited = {WAITED_COUNTER: int(self._throttled.total_ms)} if self._throttled.total_ms else {}
         return self.context.counters | waited
 
 
@@ -429,12 +437,12 @@ def _report_of(
 ) -> ToMaster:
     match effect:
         case Acknowledge(checkpoint, snapshot, timings):
-            return Ack(subtask, checkpoint, snapshot, timings)
+            return AcknowledgeCheckpoint(subtask, checkpoint, snapshot, timings)
         case Decline(checkpoint, reason, detail):
-            return Declined(subtask, checkpoint, reason, detail)
+            return DeclineCheckpoint(subtask, checkpoint, reason, detail)
         case ReportBuildSide():
             return BuildSideRead(subtask)
         case ReportFinished():
-            return Finished(subtask)
+            return SubtaskFinished(subtask)
         case ReportEnded():  # pragma: no branch  (the type checker proves that nothing is left)
-            return Ended(subtask)
+            return SubtaskClosed(subtask)

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Control, EndOfData, Idle, Message, Probe, Records, Watermark
+from runtime.core.job.messages import Control, EndOfData, Idle, Message, Records, TerminationMarker, Watermark
 from runtime.ports import Operator
 
 
-class Restraint:
+class WatermarkHold:
     """Sits between an operator and its channels.
 
     Args:
@@ -26,45 +26,45 @@ class Restraint:
         self, operator: Operator | None, inputs: Collection[ChannelId], send: Callable[[Control], None]
     ) -> None:
         self._operator = operator
-        self._reading = set(inputs)  #: without a draining `EndOfData` so far
+        self._open_inputs = set(inputs)  #: without a draining `EndOfData` so far
         self._send = send
-        self._held: deque[Watermark | Idle] = deque()
+        self._held_messages: deque[Watermark | Idle] = deque()
 
-    def may_take(self, channel: ChannelId, message: Message) -> bool:
+    def may_handle(self, channel: ChannelId, message: Message) -> bool:
         if self._operator is None:
             return True
         if isinstance(message, Records):
             return self._operator.ready(finishing=False)
-        last = isinstance(message, EndOfData) and message.drain and self._reading == {channel}
-        if last or isinstance(message, Probe):  # a `Probe` asks whether the iteration is empty
+        last = isinstance(message, EndOfData) and message.drain and self._open_inputs == {channel}
+        if last or isinstance(message, TerminationMarker):  # a `Probe` asks whether the iteration is empty
             return self._operator.ready(finishing=True)
         return True
 
-    def took(self, channel: ChannelId, message: Message) -> None:
+    def on_message(self, channel: ChannelId, message: Message) -> None:
         if isinstance(message, EndOfData) and message.drain:
-            self._reading.discard(channel)
+            self._open_inputs.discard(channel)
 
     def broadcast(self, message: Control) -> None:
         """Sends a watermark or `Idle` after earlier rows, any other message at once: barriers cover buffered rows."""
         if isinstance(message, Watermark | Idle):
-            self._held.append(message)
+            self._held_messages.append(message)
             self.release()
             return
         if isinstance(message, EndOfData):
-            self._end(message.drain)
+            self._on_end_of_data(message.drain)
         self._send(message)
 
     def release(self) -> None:
         """Sends held messages that no longer overtake a buffered row."""
-        while self._held and self._is_free(self._held[0]):
-            self._send(self._held.popleft())
+        while self._held_messages and self._may_send(self._held_messages[0]):
+            self._send(self._held_messages.popleft())
 
-    def _end(self, drain: bool) -> None:
+    def _on_end_of_data(self, drain: bool) -> None:
         """Sends held watermarks at a drain. At a stop their rows are in the savepoint; the next attempt emits them."""
-        while drain and self._held:
-            self._send(self._held.popleft())
-        self._held.clear()
+        while drain and self._held_messages:
+            self._send(self._held_messages.popleft())
+        self._held_messages.clear()
 
-    def _is_free(self, message: Watermark | Idle) -> bool:
+    def _may_send(self, message: Watermark | Idle) -> bool:
         hold = None if self._operator is None else self._operator.watermark_hold()
         return hold is None or (isinstance(message, Watermark) and message.time <= hold)

@@ -19,92 +19,94 @@ from runtime.core.job.graph import Role
 from runtime.core.job.ids import OperatorId, Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
-from runtime.operators.broadcast_join import BUILD, BroadcastJoin
+from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
 from runtime.state.index.hashing import hash_columns
-from spark_jobs.batch.subtask import Job, Subtask, context_of, wall_clock_ms
-from spark_jobs.sources.frames import OpenedFrame
+from spark_jobs.batch.subtask import JobFacts, Subtask, context_of, wall_clock_ms
+from spark_jobs.sources.frames import CheckedFrame
 
 SAMPLE_ROWS: Final = 1_000
-_POLLS: Final = 1_000  #: limit for the first rows of a source
+_MAX_SAMPLE_POLLS: Final = 1_000  #: limit for the first rows of a source
 
 
-class Columns:
+class StepColumns:
     """The columns of a job's steps; each schema is inferred on first use and cached.
 
     Args:
         frames: the sources that are DataFrames.
     """
 
-    def __init__(self, job: CompiledJob, frames: Mapping[OperatorId, OpenedFrame]) -> None:
+    def __init__(self, job: CompiledJob, frames: Mapping[OperatorId, CheckedFrame]) -> None:
         self._job, self._graph, self._frames = job, job.graph, frames
-        self._facts = Job(name=job.name, max_parallelism=job.graph.max_parallelism, token=Token(0))
+        self._facts = JobFacts(name=job.name, max_parallelism=job.graph.max_parallelism, token=Token(0))
         self._schemas: dict[OperatorId, pa.Schema] = {}
         self._samples: dict[OperatorId, list[pa.RecordBatch]] = {}
 
-    def of(self, uid: OperatorId) -> pa.Schema:
+    def schema_of(self, uid: OperatorId) -> pa.Schema:
         """The output schema of step `uid`.
 
         Raises:
             JobRejected: the columns cannot be inferred; the step is named.
         """
         if uid not in self._schemas:
-            self._schemas[uid] = self._found(uid)
+            self._schemas[uid] = self._infer(uid)
         return self._schemas[uid]
 
-    def parts(self, window: OperatorId) -> pa.Schema:
+    def pre_aggregated_schema(self, window: OperatorId) -> pa.Schema:
         """The schema of pre-aggregated rows, which a window receives instead of the rows."""
-        (parts, *_) = self._one_part(window)
+        (parts, *_) = self._pre_aggregate_nulls(window)
         return parts.schema
 
     # ------------------------------------------------------------ inference
 
-    def _found(self, uid: OperatorId) -> pa.Schema:
+    def _infer(self, uid: OperatorId) -> pa.Schema:
         if self._graph.by_uid[uid].role is Role.SOURCE:
-            return self._of_source(uid)
+            return self._infer_source(uid)
         operator = self._job.operators[uid]()
         declared = operator.output_columns()
         if declared is not None:
             return declared
         if isinstance(operator, BroadcastJoin):
-            return operator.joined_columns(self.of(self._input(uid)), self.of(self._input(uid, BUILD)))
+            return operator.joined_columns(
+                self.schema_of(self._input(uid)), self.schema_of(self._input(uid, BUILD_INPUT))
+            )
         if isinstance(operator, TumblingWindow | SlidingWindow | RunningAggregate):
-            return self._of_one_row(uid, operator)
-        return self._of_sample(uid)
+            return self._infer_from_nulls(uid, operator)
+        return self._infer_from_sample(uid)
 
-    def _of_source(self, uid: OperatorId) -> pa.Schema:
+    def _infer_source(self, uid: OperatorId) -> pa.Schema:
         if uid in self._frames:
             return self._frames[uid].shape.schema
         source = self._job.sources[uid]
         declared = source.output_columns() if isinstance(source, DescribesColumns) else None
-        return self._of_sample(uid) if declared is None else declared
+        return self._infer_from_sample(uid) if declared is None else declared
 
-    def _of_one_row(self, uid: OperatorId, operator: Operator) -> pa.Schema:
+    def _infer_from_nulls(self, uid: OperatorId, operator: Operator) -> pa.Schema:
         """The schema of a built-in operator: the output for a row of nulls."""
         window = isinstance(operator, TumblingWindow | SlidingWindow)
-        rows = self._one_part(uid) if window else [_row_of_nulls(self.of(self._input(uid)), None)]
-        kept = _Kept()
+        rows = self._pre_aggregate_nulls(uid) if window else [_row_of_nulls(self.schema_of(self._input(uid)), None)]
+        kept = _BatchList()
         subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), kept)
         for batch in rows:
-            subtask.process_sorted(batch)
+            subtask.process_sorted_rows(batch)
         subtask.finish()
         return kept.batches[0].schema
 
-    def _one_part(self, window: OperatorId) -> list[pa.RecordBatch]:
-        number = next(n for n in self._job.foldings if self._graph.edges[n].target == window)
-        folding = self._job.foldings[number]
-        combiner = folding.make()
-        row = _row_of_nulls(self.of(self._graph.edges[number].source), folding.time)
+    def _pre_aggregate_nulls(self, window: OperatorId) -> list[pa.RecordBatch]:
+        number = next(n for n in self._job.pre_aggregations if self._graph.edges[n].target == window)
+        folding = self._job.pre_aggregations[number]
+        combiner = folding.create()
+        row = _row_of_nulls(self.schema_of(self._graph.edges[number].source), folding.time)
         try:
             return [*combiner.add(row), *combiner.flush()]
         except JobRejected as error:
             raise JobRejected(error.code, window, str(error)) from error
 
-    def _of_sample(self, uid: OperatorId) -> pa.Schema:
+    def _infer_from_sample(self, uid: OperatorId) -> pa.Schema:
         rows = self._sample(uid)
         if not rows:
             detail = "its columns are known from its rows only, and the first rows of its sources produced no output"
@@ -119,41 +121,43 @@ class Columns:
             if uid in self._frames:
                 self._samples[uid] = [self._frames[uid].first_rows(SAMPLE_ROWS)]
             else:
-                self._samples[uid] = self._run(uid) if source is None else list(_first_rows(self._facts, uid, source))
+                self._samples[uid] = (
+                    self._run_operator(uid) if source is None else list(_first_rows(self._facts, uid, source))
+                )
         return self._samples[uid]
 
-    def _run(self, uid: OperatorId) -> list[pa.RecordBatch]:
+    def _run_operator(self, uid: OperatorId) -> list[pa.RecordBatch]:
         """The output of the operator for the sample; an empty batch if a map over batches emits no rows."""
-        operator, kept = self._job.operators[uid](), _Kept()
+        operator, kept = self._job.operators[uid](), _BatchList()
         edges = [(number, edge) for number, edge in enumerate(self._graph.edges) if edge.target == uid]
         builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]
         number, edge = next((number, edge) for number, edge in edges if edge.input == 0)
         rows = self._sample(edge.source)
-        folding = self._job.foldings.get(number)
+        folding = self._job.pre_aggregations.get(number)
         if folding is not None:
-            combiner = folding.make()
+            combiner = folding.create()
             rows = [part for batch in rows for part in combiner.add(batch)] + combiner.flush()
         subtask = Subtask(self._facts, uid, 0, 1, operator, None, builds, kept)
-        for batch in [_by_key(rows, edge.keys)] if edge.keys and rows else rows:
-            subtask.process_sorted(batch)
+        for batch in [_sort_by_key_hash(rows, edge.keys)] if edge.keys and rows else rows:
+            subtask.process_sorted_rows(batch)
         subtask.finish()
         subtask.close()
         if isinstance(operator, MapBatches) and rows and not kept.batches:
-            return [operator.of_no_rows(rows[0].schema)]
+            return [operator.empty_result(rows[0].schema)]
         return kept.batches
 
     def _input(self, uid: OperatorId, number: int = 0) -> OperatorId:
         return next(edge.source for edge in self._graph.edges if edge.target == uid and edge.input == number)
 
 
-def _first_rows(job: Job, uid: OperatorId, source: Source) -> Iterator[pa.RecordBatch]:
+def _first_rows(job: JobFacts, uid: OperatorId, source: Source) -> Iterator[pa.RecordBatch]:
     """The first rows of a source; an empty batch if it has no rows and declares its columns."""
     if isinstance(source, DirectorySource) and source.on_malformed == "dead_letter":
         source = replace(source, on_malformed="skip", dead_letter_path=None)  # only the run itself writes dead letters
     reader = source.reader()
     try:
         reader.open(context_of(job, uid, 0, 1, wall_clock_ms))
-        for _ in range(_POLLS):
+        for _ in range(_MAX_SAMPLE_POLLS):
             batch = reader.poll(SAMPLE_ROWS)
             if batch is not None and batch.num_rows:
                 yield batch.slice(0, SAMPLE_ROWS)
@@ -169,7 +173,7 @@ def _first_rows(job: Job, uid: OperatorId, source: Source) -> Iterator[pa.Record
 
 def _row_of_nulls(schema: pa.Schema, time: str | None) -> pa.RecordBatch:
     """A single row of nulls, except for its event time, which is 0."""
-    columns = [_null(field.type) if field.name != time else _epoch(field.type) for field in schema]
+    columns = [_null(field.type) if field.name != time else _epoch_time(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
@@ -177,18 +181,18 @@ def _null(kind: pa.DataType) -> pa.Array:
     return pa.array([None], kind)
 
 
-def _epoch(kind: pa.DataType) -> pa.Array:
+def _epoch_time(kind: pa.DataType) -> pa.Array:
     return pa.array([0], kind)
 
 
-def _by_key(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:
+def _sort_by_key_hash(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:
     """The rows in an order in which equal keys are adjacent."""
     rows = pa.concat_batches(batches)
     order = np.argsort(hash_columns([rows.column(key) for key in keys]), kind="stable")
     return rows.take(pa.array(order))
 
 
-class _Kept:
+class _BatchList:
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
 

@@ -32,20 +32,20 @@ class TaskReport:
 Reports = dict[tuple[int, int], TaskReport]  #: by stage and partition
 
 
-class Tally:
+class RowCounter:
     def __init__(self) -> None:
         self.rows_read = 0
         self.rows_written = 0
         self.rows_in: Counter[str] = Counter()
         self.rows_out: Counter[str] = Counter()
 
-    def read(self, rows: int, source: str = "") -> None:
+    def count_read(self, rows: int, source: str = "") -> None:
         """Count rows that enter the task, from `source` or from an earlier stage."""
         self.rows_read += rows
         if source:
             self.rows_out[source] += rows
 
-    def write(self, rows: int, sink: str = "") -> None:
+    def count_written_rows(self, rows: int, sink: str = "") -> None:
         """Count rows that leave the task, into `sink` or to a later stage."""
         self.rows_written += rows
         if sink:
@@ -71,7 +71,7 @@ class ReportsByTask:
         return {**value1, **value2}
 
 
-def collected_reports(context: SparkContext) -> Accumulator[Reports]:
+def report_accumulator(context: SparkContext) -> Accumulator[Reports]:
     return context.accumulator({}, cast("AccumulatorParam[Reports]", ReportsByTask()))
 
 

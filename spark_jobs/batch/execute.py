@@ -17,20 +17,20 @@ import structlog
 
 from runtime.core.job.ids import OperatorId
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
-from spark_jobs.batch.plan import Emit, Read, Rows, Stage, Write
-from spark_jobs.batch.progress import Progress
-from spark_jobs.batch.subtask import Job
-from spark_jobs.batch.tasks import CHUNK_ROWS, PREPARED, task_of
-from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME, quoted
-from spark_jobs.sources.frames import OpenedFrame
+from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, WriteSink
+from spark_jobs.batch.progress import BatchProgress
+from spark_jobs.batch.subtask import JobFacts
+from spark_jobs.batch.tasks import CHUNK_ROWS, SINK_RESULT_SCHEMA, task_of
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, quote_name
+from spark_jobs.sources.frames import CheckedFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_REFUSED: Final = re.compile(r"TaskRefused: (\[.*\])")
-_FAILED: Final = re.compile(r"TaskRaised: (\[.*\])")
-_RAISED: Final = re.compile(r"^(?:runtime\.errors\.(\w+)): (.*)$", re.MULTILINE)
-_ERRORS: Final[dict[str, Callable[[str], WeirError]]] = {
+_REFUSED_PATTERN: Final = re.compile(r"TaskRefused: (\[.*\])")
+_FAILED_PATTERN: Final = re.compile(r"TaskRaised: (\[.*\])")
+_RAISED_PATTERN: Final = re.compile(r"^(?:runtime\.errors\.(\w+)): (.*)$", re.MULTILINE)
+_ERROR_TYPES: Final[dict[str, Callable[[str], WeirError]]] = {
     "DataRejected": DataRejected,
     "EnvironmentFailure": EnvironmentFailure,
 }
@@ -47,7 +47,7 @@ class TaskFailure(WeirError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class SinkResult:
     """The output of one sink task: `committables` are for the sink's committer."""
 
     sink: OperatorId
@@ -58,13 +58,13 @@ class Prepared:
 
 def execute(
     spark: SparkSession,
-    stages: Sequence[Stage],
-    job: Job,
+    stages: Sequence[BatchStage],
+    job: JobFacts,
     group: str,
     chunk_rows: int = CHUNK_ROWS,
-    frames: Mapping[OperatorId, OpenedFrame] = MappingProxyType({}),
-    progress: Progress | None = None,
-) -> list[Prepared]:
+    frames: Mapping[OperatorId, CheckedFrame] = MappingProxyType({}),
+    progress: BatchProgress | None = None,
+) -> list[SinkResult]:
     """Run the stages. Their output is not visible yet; the returned committables may be committed.
 
     Args:
@@ -76,14 +76,14 @@ def execute(
     Raises:
         WeirError: a task failed in all attempts; the operator is named.
     """
-    progress = progress or Progress(spark.sparkContext, stages, group)
+    progress = progress or BatchProgress(spark.sparkContext, stages, group)
     execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
     try:
         return execution.run()
     except WeirError:
         raise
     except Exception as error:
-        raise failure_of(error) from error
+        raise task_error(error) from error
     finally:
         execution.close()
 
@@ -92,32 +92,32 @@ class _Execution:
     def __init__(
         self,
         spark: SparkSession,
-        stages: Sequence[Stage],
-        job: Job,
+        stages: Sequence[BatchStage],
+        job: JobFacts,
         group: str,
         chunk_rows: int,
-        sources: Mapping[OperatorId, OpenedFrame],
-        progress: Progress,
+        sources: Mapping[OperatorId, CheckedFrame],
+        progress: BatchProgress,
     ) -> None:
         self._spark, self._stages, self._job, self._group = spark, stages, job, group
         self._chunk_rows, self._sources, self._progress = chunk_rows, sources, progress
         self._frames: dict[int, DataFrame] = {}
         self._builds: dict[int, Any] = {}
 
-    def run(self) -> list[Prepared]:
-        found: list[Prepared] = []
+    def run(self) -> list[SinkResult]:
+        found: list[SinkResult] = []
         for stage in self._stages:
             self._spark.sparkContext.setJobGroup(self._group, f"{self._job.name}: {stage.name}", interruptOnCancel=True)
             frame = self._frame(stage)
-            if isinstance(stage.tail, Write):
+            if isinstance(stage.tail, WriteSink):
                 with self._progress.action(stage):
                     rows = frame.collect()
-                found += [_prepared(partition, row) for partition, row in enumerate(rows)]
+                found += [_sink_result(partition, row) for partition, row in enumerate(rows)]
                 continue
             self._frames[stage.number] = frame.persist() if stage.shared else frame
             if stage.broadcast:
                 with self._progress.action(stage):
-                    self._builds[stage.number] = self._collected(stage.tail, self._frames[stage.number])
+                    self._builds[stage.number] = self._broadcast_build(stage.tail, self._frames[stage.number])
         return found
 
     def close(self) -> None:
@@ -127,27 +127,33 @@ class _Execution:
         for build in self._builds.values():
             build.unpersist()
 
-    def _frame(self, stage: Stage) -> DataFrame:
+    def _frame(self, stage: BatchStage) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         task = task_of(stage, self._job, self._builds, self._chunk_rows, self._progress.reporter)
-        schema = stage.tail.wire.spark_schema() if isinstance(stage.tail, Emit) else from_arrow_schema(PREPARED)
+        schema = (
+            stage.tail.wire.spark_schema()
+            if isinstance(stage.tail, EmitRows)
+            else from_arrow_schema(SINK_RESULT_SCHEMA)
+        )
         return self._input(stage.head).mapInArrow(task, schema)
 
-    def _input(self, head: Read | Rows) -> DataFrame:
-        if isinstance(head, Read):
+    def _input(self, head: ReadSource | ReadRows) -> DataFrame:
+        if isinstance(head, ReadSource):
             if head.uid in self._sources:
-                return self._sources[head.uid].numbered()
+                return self._sources[head.uid].with_numbered_columns()
             return self._spark.range(0, head.parallelism, 1, head.parallelism)
         frame = self._frames[head.stage]
         if head.markers:
             frame = frame.unionByName(self._markers(head))
         if head.owners:
-            order = [HASH, *map(quoted, head.sort), TIME, ORDER] if head.by_key else [ORDER]
-            frame = frame.repartitionById(head.owners, OWNER).sortWithinPartitions(OWNER, *order)
+            order = (
+                [HASH_COLUMN, *map(quote_name, head.sort), TIME_COLUMN, ORDER_COLUMN] if head.by_key else [ORDER_COLUMN]
+            )
+            frame = frame.repartitionById(head.owners, OWNER_COLUMN).sortWithinPartitions(OWNER_COLUMN, *order)
         return frame
 
-    def _markers(self, head: Rows) -> DataFrame:
+    def _markers(self, head: ReadRows) -> DataFrame:
         wire, owners = head.wire, head.owners
 
         def markers(batches: Any) -> Any:
@@ -156,9 +162,9 @@ class _Execution:
 
         return self._spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
 
-    def _collected(self, tail: Emit | Write, frame: DataFrame) -> Any:
+    def _broadcast_build(self, tail: EmitRows | WriteSink, frame: DataFrame) -> Any:
         """Broadcast the rows of a build side to all executors: Arrow IPC streams in the types of the step."""
-        assert isinstance(tail, Emit), "a build side is no sink"
+        assert isinstance(tail, EmitRows), "a build side is no sink"
         streams = []
         for spark_batch in frame.toArrow().to_batches():
             for rows in tail.wire.decode(spark_batch):
@@ -169,23 +175,23 @@ class _Execution:
         return self._spark.sparkContext.broadcast(streams)
 
 
-def _prepared(partition: int, row: Any) -> Prepared:
+def _sink_result(partition: int, row: Any) -> SinkResult:
     committables = tuple(msgspec.json.decode(row["committables"]))
-    return Prepared(sink=OperatorId(row["sink"]), partition=partition, rows=row["rows"], committables=committables)
+    return SinkResult(sink=OperatorId(row["sink"]), partition=partition, rows=row["rows"], committables=committables)
 
 
-def failure_of(error: Exception) -> WeirError:
+def task_error(error: Exception) -> WeirError:
     """The typed error of a task, parsed from the text of Spark's exception."""
     text = str(error)
-    refused = _REFUSED.findall(text)
+    refused = _REFUSED_PATTERN.findall(text)
     if refused:
         return JobRejected(*msgspec.json.decode(refused[-1], type=tuple[str, str, str]))
-    failed = _FAILED.findall(text)
+    failed = _FAILED_PATTERN.findall(text)
     if failed:
         return TaskFailure(*msgspec.json.decode(failed[-1], type=tuple[str, str]))
-    raised = _RAISED.findall(text)
+    raised = _RAISED_PATTERN.findall(text)
     if raised:
         name, message = raised[-1]
-        return _ERRORS.get(name, WeirError)(message)
+        return _ERROR_TYPES.get(name, WeirError)(message)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return WeirError(first)

@@ -28,22 +28,22 @@ from runtime.io import logs
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import RunRow
 from runtime.launch.spark import LOOPBACK, UI_SETTINGS
-from runtime.master.job_master import Exit
-from runtime.master.master_process import job_of, records_of, serve, settings_of, show_life
-from runtime.master.metadata_thread import RETRY_S
+from runtime.master.job_master import MasterExitCode
+from runtime.master.master_process import compile_job, records_of, run_master, settings_of, touch_heartbeat
+from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.ports import SnapshotStore
-from runtime.run_store import RunRecords
+from runtime.run_store import RunStore
 from spark_jobs.batch.execute import TaskFailure
-from spark_jobs.batch.progress import Progress
-from spark_jobs.batch.run import BatchRun, Superseded, planned
+from spark_jobs.batch.progress import BatchProgress
+from spark_jobs.batch.run import BatchRun, Superseded, plan_with_session
 from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
-TURN_S: Final = 0.25
-LIVE_TURNS: Final = 4  #: turns between two reports
+POLL_S: Final = 0.25
+POLLS_PER_REPORT: Final = 4  #: turns between two reports
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class BatchMaster:
         job: CompiledJob,
         job_id: str,
         token: Token,
-        records: RunRecords,
+        records: RunStore,
         store: SnapshotStore,
         session: Callable[[], AbstractContextManager[SparkSession]],
         alive: Callable[[], None] = lambda: None,
@@ -74,63 +74,63 @@ class BatchMaster:
             token=token,
             records=records,
             store=store,
-            patiently=self._patiently,
-            may_end=self._ends,
+            retry=self._retry,
+            may_end=self._try_end,
         )
-        self._progress: Progress | None = None
-        self._reporting = threading.Lock()  #: both threads report; the last report is the newest
+        self._progress: BatchProgress | None = None
+        self._report_lock = threading.Lock()  #: both threads report; the last report is the newest
         self._spark: SparkSession | None = None
         self._error: Exception | None = None
-        self._leaving = threading.Lock()  #: orders "the end is recorded" and "the run is released"
+        self._end_lock = threading.Lock()  #: orders "the end is recorded" and "the run is released"
         self._has_ended = False
         self._cancelled_by: list[str] = []
         self._released = False
 
     def release(self) -> None:
         """Stop because the worker shuts down. The next master begins anew, or commits if the end was recorded."""
-        with self._leaving:
+        with self._end_lock:
             self._released = self._released or not self._has_ended
         self._stop_spark()
 
-    def run(self) -> Exit:
+    def run(self) -> MasterExitCode:
         """Block until the run has ended or was released, or until this master is superseded."""
-        self._patiently(self._records.requeue_operations)
-        work = threading.Thread(target=self._work, name="batch", daemon=True)
+        self._retry(self._records.requeue_operations)
+        work = threading.Thread(target=self._execute, name="batch", daemon=True)
         work.start()
         turn = 0
         while work.is_alive():
             self._alive()
             turn += 1
-            if turn % LIVE_TURNS == 0 and not self._obey():
+            if turn % POLLS_PER_REPORT == 0 and not self._handle_operations():
                 self._stop_spark()
-                return Exit.SUPERSEDED
+                return MasterExitCode.SUPERSEDED
             if self._cancelled_by or self._released:
                 self._stop_spark()  # repeated: cancelling a group does not affect jobs submitted later
-            work.join(TURN_S)
-        return self._end()
+            work.join(POLL_S)
+        return self._finish()
 
     # ------------------------------------------------------------ worker thread
 
-    def _work(self) -> None:
+    def _execute(self) -> None:
         try:
-            with planned(self._run.job, self._session) as (plan, spark):
-                progress = Progress(spark.sparkContext, plan.stages, self._run.group)
+            with plan_with_session(self._run.job, self._session) as (plan, spark):
+                progress = BatchProgress(spark.sparkContext, plan.stages, self._run.group)
                 self._progress, self._spark = progress, spark
-                self._patiently(lambda: self._records.change_state(RunEvent.DEPLOYED))
+                self._retry(lambda: self._records.change_state(RunEvent.DEPLOYED))
                 self._run.run(plan, spark, progress)
                 self._report()
         except Exception as error:  # noqa: BLE001 - thread boundary: `_end` reports the error
             self._error = error
 
-    def _ends(self) -> bool:
+    def _try_end(self) -> bool:
         """Whether the end may be recorded. From then on, cancel and release have no effect."""
-        with self._leaving:
+        with self._end_lock:
             self._has_ended = not self._cancelled_by and not self._released
             return self._has_ended
 
     # ------------------------------------------------------------ main thread
 
-    def _obey(self) -> bool:
+    def _handle_operations(self) -> bool:
         """Take pending operations and report progress. Returns False if this master is superseded."""
         with suppress(EnvironmentFailure):  # retried within a second
             asked = self._records.take_operations(only_cancel=False)
@@ -141,15 +141,15 @@ class BatchMaster:
                     self._cancel(request.id)
                 else:
                     detail = "a run in BATCH takes no checkpoints; it can be cancelled"
-                    self._records.settle_operation(request.id, None, {"code": "batch-run", "message": detail})
+                    self._records.complete_operation(request.id, None, {"code": "batch-run", "message": detail})
             self._report()
         return True
 
     def _cancel(self, operation: str) -> None:
-        with self._leaving:
+        with self._end_lock:
             if self._has_ended:
                 error = {"code": "has-ended", "message": "the end of the run was recorded already"}
-                self._records.settle_operation(operation, None, error)
+                self._records.complete_operation(operation, None, error)
                 return
             if operation in self._cancelled_by:
                 return
@@ -166,7 +166,7 @@ class BatchMaster:
         """Write the live report, once a stage has begun: a master that only commits keeps its predecessor's report."""
         if self._progress is None or not self._progress.has_begun:
             return
-        with self._reporting:
+        with self._report_lock:
             try:
                 live = self._progress.live()
             except Exception as error:  # noqa: BLE001 - py4j: the context may be stopping
@@ -181,35 +181,35 @@ class BatchMaster:
         """The address of Spark's UI, empty before Spark has started."""
         return "" if self._spark is None else str(self._spark.sparkContext.uiWebUrl or "")
 
-    def _end(self) -> Exit:
+    def _finish(self) -> MasterExitCode:
         error = self._error
         if isinstance(error, Superseded):
-            return Exit.SUPERSEDED
+            return MasterExitCode.SUPERSEDED
         if error is None:
-            return self._record("ended", RunEvent.ENDED)
-        log.error("the batch run failed", error=str(error), traceback=logs.trace(error))
+            return self._record_end("ended", RunEvent.ENDED)
+        log.error("the batch run failed", error=str(error), traceback=logs.traceback_text(error))
         if self._has_ended:
-            return Exit.BROKEN  # the end is recorded: the next master commits it
+            return MasterExitCode.BROKEN  # the end is recorded: the next master commits it
         if self._cancelled_by:
-            self._patiently(lambda: self._records.change_state(RunEvent.CANCEL_REQUESTED))
-            done = self._record("canceled", RunEvent.ENDED)
+            self._retry(lambda: self._records.change_state(RunEvent.CANCEL_REQUESTED))
+            done = self._record_end("canceled", RunEvent.ENDED)
             for operation in self._cancelled_by:
-                self._patiently(partial(self._records.settle_operation, operation, {}, None))
+                self._retry(partial(self._records.complete_operation, operation, {}, None))
             return done
         if self._released:
-            self._patiently(lambda: self._records.end_attempt("released"))
-            return Exit.RELEASED
+            self._retry(lambda: self._records.end_attempt("released"))
+            return MasterExitCode.RELEASED
         if self._is_spark_gone():
-            return Exit.BROKEN
+            return MasterExitCode.BROKEN
         code = error.code if isinstance(error, JobRejected) else "batch-failed"
         operator = error.operator if isinstance(error, TaskFailure) else ""
-        return self._record("failed", RunEvent.GAVE_UP, {"code": code, "message": str(error), "operator": operator})
+        return self._record_end("failed", RunEvent.GAVE_UP, {"code": code, "message": str(error), "operator": operator})
 
-    def _record(self, outcome: str, event: RunEvent, failure: dict[str, Any] | None = None) -> Exit:
+    def _record_end(self, outcome: str, event: RunEvent, failure: dict[str, Any] | None = None) -> MasterExitCode:
         reason = str(failure["message"]) if failure else ""
-        self._patiently(lambda: self._records.end_attempt(outcome, reason))
-        state = self._patiently(lambda: self._records.change_state(event, failure))
-        return Exit.SUPERSEDED if state is None else Exit.DONE
+        self._retry(lambda: self._records.end_attempt(outcome, reason))
+        state = self._retry(lambda: self._records.change_state(event, failure))
+        return MasterExitCode.SUPERSEDED if state is None else MasterExitCode.DONE
 
     def _is_spark_gone(self) -> bool:
         """Whether the JVM has died; the next master starts another."""
@@ -221,7 +221,7 @@ class BatchMaster:
         except Exception:  # noqa: BLE001 - py4j raises if the JVM does not answer
             return True
 
-    def _patiently(self, function: Callable[[], T]) -> T:
+    def _retry(self, function: Callable[[], T]) -> T:
         """Call `function`, and retry while the database is unavailable."""
         while True:
             try:
@@ -229,11 +229,11 @@ class BatchMaster:
             except EnvironmentFailure as error:
                 log.warning("waiting for the database", error=str(error))
                 self._alive()
-                threading.Event().wait(RETRY_S)
+                threading.Event().wait(RETRY_INTERVAL_S)
 
 
-def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
-    job, chosen = job_of(row), settings_of(row).spark
+def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
+    job, chosen = compile_job(row), settings_of(row).spark
     settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
     settings = replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
     if not settings.master.startswith("spark://"):
@@ -246,7 +246,7 @@ def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
         records=records,
         store=FileStore(str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))),
         session=lambda: spark_session(settings),
-        alive=show_life,
+        alive=touch_heartbeat,
     )
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
     try:
@@ -256,4 +256,4 @@ def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
 
 
 if __name__ == "__main__":
-    sys.exit(serve("spark_jobs.batch.master", _run))
+    sys.exit(run_master("spark_jobs.batch.master", _run))

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.plan import CompiledJob, Folding
+from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.operators.functions.keyed_process import KeyedProcess
 from runtime.operators.functions.process import Process
 from runtime.operators.partition import Partitioner
 from runtime.ports import Operator, Sink, Source
-from spark_jobs.batch.columns import Columns
-from spark_jobs.batch.wire import Wire
-from spark_jobs.sources.frames import Shape
+from spark_jobs.batch.columns import StepColumns
+from spark_jobs.batch.wire import WireSchema
+from spark_jobs.sources.frames import FrameShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +38,17 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReadSource:
     """The head of a stage that reads a source. `shape`: only for a DataFrame, whose partitions are the tasks."""
 
     uid: OperatorId
     source: Source
     parallelism: int
-    shape: Shape | None = None
+    shape: FrameShape | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class ReadRows:
     """The head of a stage that reads rows of an earlier stage.
 
     Args:
@@ -61,14 +61,14 @@ class Rows:
     """
 
     stage: int
-    wire: Wire
+    wire: WireSchema
     owners: int = 0
     by_key: bool = False
     sort: tuple[str, ...] = ()
     markers: bool = False
 
 
-class Deal(StrEnum):
+class ExchangeKind(StrEnum):
     """How the rows that leave a stage are assigned to an owner (a subtask of the next stage)."""
 
     KEPT = "kept"  #: the subtask that emitted the row
@@ -78,22 +78,22 @@ class Deal(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Emit:
+class EmitRows:
     """The tail of a stage whose rows are input of later stages."""
 
-    wire: Wire
-    deal: Deal = Deal.KEPT
+    wire: WireSchema
+    exchange: ExchangeKind = ExchangeKind.KEPT
     owners: int = 1
     keys: tuple[str, ...] = ()
     max_parallelism: int = 1
     time: str | None = None
-    folding: Folding | None = None
+    pre_aggregation: PreAggregation | None = None
     partitioner: Partitioner | None = None
     target: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Write:
+class WriteSink:
     """The tail of a stage that ends with a sink."""
 
     uid: OperatorId
@@ -101,13 +101,13 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class BatchStage:
     """A stage of the plan. `shared`: several later stages read its rows, so they are persisted."""
 
     number: int
-    head: Read | Rows
+    head: ReadSource | ReadRows
     steps: tuple[Step, ...]
-    tail: Emit | Write
+    tail: EmitRows | WriteSink
     shared: bool = False
     broadcast: bool = False
 
@@ -119,28 +119,30 @@ class Stage:
     @property
     def operators(self) -> tuple[OperatorId, ...]:
         """The uids of the operators, in the order in which rows pass through."""
-        first = [self.head.uid] if isinstance(self.head, Read) else []
-        last = [self.tail.uid] if isinstance(self.tail, Write) else []
+        first = [self.head.uid] if isinstance(self.head, ReadSource) else []
+        last = [self.tail.uid] if isinstance(self.tail, WriteSink) else []
         return (*first, *(step.uid for step in self.steps), *last)
 
     @property
     def inputs(self) -> tuple[int, ...]:
         """The numbers of the stages whose rows this stage reads."""
-        before = [self.head.stage] if isinstance(self.head, Rows) else []
+        before = [self.head.stage] if isinstance(self.head, ReadRows) else []
         return (*before, *(number for step in self.steps for _, number in step.builds))
 
 
 @dataclass
-class _Open:
+class _OpenStage:
     """A stage to which operators may still be added."""
 
-    head: Read | Rows
+    head: ReadSource | ReadRows
     uid: OperatorId
     parallelism: int
     steps: list[Step] = field(default_factory=list)
 
 
-def stages_of(job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Shape]) -> tuple[Stage, ...]:
+def stages_of(
+    job: CompiledJob, columns: StepColumns, shapes: Mapping[OperatorId, FrameShape]
+) -> tuple[BatchStage, ...]:
     """The stages, each after the stages that it reads. `shapes`: of the sources that are DataFrames.
 
     Raises:
@@ -150,36 +152,36 @@ def stages_of(job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Sh
 
 
 class _Planner:
-    def __init__(self, job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Shape]) -> None:
+    def __init__(self, job: CompiledJob, columns: StepColumns, shapes: Mapping[OperatorId, FrameShape]) -> None:
         self._job, self._graph, self._columns, self._shapes = job, job.graph, columns, shapes
-        self._done: list[Stage] = []
-        self._open: dict[OperatorId, _Open] = {}  #: by last operator, if it has a single consumer
-        self._kept: dict[OperatorId, int] = {}  #: number of the stage that persists rows for several consumers
+        self._closed_stages: list[BatchStage] = []
+        self._open_stages: dict[OperatorId, _OpenStage] = {}  #: by last operator, if it has a single consumer
+        self._shared_stages: dict[OperatorId, int] = {}  #: number of the stage that persists rows for several consumers
         self._build_stages: dict[OperatorId, int] = {}
 
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[BatchStage, ...]:
         for operator in self._graph.operators:
             if operator.role is Role.SOURCE:
                 source = self._job.sources[operator.uid]
                 shape = self._shapes.get(operator.uid)
-                head = Read(uid=operator.uid, source=source, parallelism=operator.parallelism, shape=shape)
-                self._add(_Open(head, operator.uid, operator.parallelism))
+                head = ReadSource(uid=operator.uid, source=source, parallelism=operator.parallelism, shape=shape)
+                self._add(_OpenStage(head, operator.uid, operator.parallelism))
             else:
-                self._add_behind(operator.uid)
-        return tuple(self._done)
+                self._add_operator(operator.uid)
+        return tuple(self._closed_stages)
 
-    def _add(self, stage: _Open) -> None:
+    def _add(self, stage: _OpenStage) -> None:
         readers = [edge for edge in self._graph.edges if edge.source == stage.uid]
         if len(readers) == 1:
-            self._open[stage.uid] = stage
+            self._open_stages[stage.uid] = stage
         else:
-            self._kept[stage.uid] = self._close(stage, self._emit(stage), shared=True)
+            self._shared_stages[stage.uid] = self._close(stage, self._emit(stage), shared=True)
 
-    def _add_behind(self, uid: OperatorId) -> None:
+    def _add_operator(self, uid: OperatorId) -> None:
         spec = self._graph.by_uid[uid]
         edge, number = _main_edge(self._graph, uid)
         if spec.role is Role.SINK:
-            self._close(self._before(edge), Write(uid=uid, sink=self._job.sinks[uid]))
+            self._close(self._preceding_stage(edge), WriteSink(uid=uid, sink=self._job.sinks[uid]))
             return
         builds = tuple(
             (one.input, self._build_stage(one.source)) for one in self._graph.edges if one.target == uid and one != edge
@@ -188,55 +190,59 @@ class _Planner:
             uid=uid,
             parallelism=spec.parallelism,
             make=self._job.operators[uid],
-            schema=self._columns.of(uid),
+            schema=self._columns.schema_of(uid),
             keys=edge.keys if edge.partitioning is Partitioning.HASH else (),
             builds=builds,
         )
-        before = self._dealt(edge, number, step)
+        before = self._stage_for(edge, number, step)
         before.steps.append(step)
         before.uid, before.parallelism = uid, spec.parallelism if step.keys else before.parallelism
         self._add(before)
 
-    def _dealt(self, edge: EdgeSpec, number: int, step: Step) -> _Open:
+    def _stage_for(self, edge: EdgeSpec, number: int, step: Step) -> _OpenStage:
         """The stage that the operator joins: the preceding stage, or a new stage after an exchange."""
         operator = step.make()
         if step.keys:
-            return self._behind_exchange(edge, number, step, Deal.HASH, operator)
+            return self._stage_after_exchange(edge, number, step, ExchangeKind.HASH, operator)
         if not isinstance(operator, Process):
-            return self._before(edge)
-        stage = self._open.get(edge.source)
-        runs_everywhere = stage is not None and isinstance(stage.head, Read) and stage.head.shape is None
+            return self._preceding_stage(edge)
+        stage = self._open_stages.get(edge.source)
+        runs_everywhere = stage is not None and isinstance(stage.head, ReadSource) and stage.head.shape is None
         if runs_everywhere and edge.partitioning is Partitioning.FORWARD:
-            return self._before(edge)
-        deals = {Partitioning.CUSTOM: Deal.CUSTOM, Partitioning.REBALANCE: Deal.REBALANCE}
-        return self._behind_exchange(edge, number, step, deals.get(edge.partitioning, Deal.KEPT), operator)
+            return self._preceding_stage(edge)
+        deals = {Partitioning.CUSTOM: ExchangeKind.CUSTOM, Partitioning.REBALANCE: ExchangeKind.REBALANCE}
+        return self._stage_after_exchange(edge, number, step, deals.get(edge.partitioning, ExchangeKind.KEPT), operator)
 
-    def _before(self, edge: EdgeSpec) -> _Open:
+    def _preceding_stage(self, edge: EdgeSpec) -> _OpenStage:
         """The open stage that emits the rows of `edge`, or a new stage that reads them."""
-        stage = self._open.pop(edge.source, None)
+        stage = self._open_stages.pop(edge.source, None)
         if stage is not None:
             return stage
-        kept = self._kept[edge.source]
-        head = Rows(stage=kept, wire=self._wire(edge.source))
-        return _Open(head, edge.source, self._graph.by_uid[edge.source].parallelism)
+        kept = self._shared_stages[edge.source]
+        head = ReadRows(stage=kept, wire=self._wire(edge.source))
+        return _OpenStage(head, edge.source, self._graph.by_uid[edge.source].parallelism)
 
-    def _behind_exchange(self, edge: EdgeSpec, number: int, step: Step, deal: Deal, operator: Operator) -> _Open:
-        before = self._before(edge)
-        folding = self._job.foldings.get(number)
-        schema = self._columns.of(edge.source) if folding is None else self._columns.parts(step.uid)
-        emit = Emit(
-            wire=Wire(edge.source, schema),
-            deal=deal,
+    def _stage_after_exchange(
+        self, edge: EdgeSpec, number: int, step: Step, deal: ExchangeKind, operator: Operator
+    ) -> _OpenStage:
+        before = self._preceding_stage(edge)
+        folding = self._job.pre_aggregations.get(number)
+        schema = (
+            self._columns.schema_of(edge.source) if folding is None else self._columns.pre_aggregated_schema(step.uid)
+        )
+        emit = EmitRows(
+            wire=WireSchema(edge.source, schema),
+            exchange=deal,
             owners=step.parallelism,
             keys=edge.keys,
             max_parallelism=self._graph.max_parallelism,
             time=operator.time if isinstance(operator, KeyedProcess) else None,
-            folding=folding,
+            pre_aggregation=folding,
             partitioner=self._job.partitioners.get(number),
             target=step.uid,
         )
-        by_key = deal is Deal.HASH
-        head = Rows(
+        by_key = deal is ExchangeKind.HASH
+        head = ReadRows(
             stage=self._close(before, emit),
             wire=emit.wire,
             owners=step.parallelism,
@@ -244,26 +250,30 @@ class _Planner:
             sort=tuple(emit.wire.column(schema.names.index(key)) for key in edge.keys) if by_key else (),
             markers=not by_key,
         )
-        return _Open(head, edge.source, step.parallelism)
+        return _OpenStage(head, edge.source, step.parallelism)
 
     def _build_stage(self, source: OperatorId) -> int:
         """The number of the stage whose rows are broadcast to every task."""
-        if source in self._kept:
-            self._done[self._kept[source]] = replace(self._done[self._kept[source]], broadcast=True)
-            return self._kept[source]
-        stage = self._open.pop(source)
+        if source in self._shared_stages:
+            self._closed_stages[self._shared_stages[source]] = replace(
+                self._closed_stages[self._shared_stages[source]], broadcast=True
+            )
+            return self._shared_stages[source]
+        stage = self._open_stages.pop(source)
         return self._close(stage, self._emit(stage), broadcast=True)
 
-    def _emit(self, stage: _Open) -> Emit:
-        return Emit(wire=self._wire(stage.uid), owners=stage.parallelism)
+    def _emit(self, stage: _OpenStage) -> EmitRows:
+        return EmitRows(wire=self._wire(stage.uid), owners=stage.parallelism)
 
-    def _wire(self, uid: OperatorId) -> Wire:
-        return Wire(uid, self._columns.of(uid))
+    def _wire(self, uid: OperatorId) -> WireSchema:
+        return WireSchema(uid, self._columns.schema_of(uid))
 
-    def _close(self, stage: _Open, tail: Emit | Write, *, shared: bool = False, broadcast: bool = False) -> int:
-        number = len(self._done)
-        self._done.append(
-            Stage(
+    def _close(
+        self, stage: _OpenStage, tail: EmitRows | WriteSink, *, shared: bool = False, broadcast: bool = False
+    ) -> int:
+        number = len(self._closed_stages)
+        self._closed_stages.append(
+            BatchStage(
                 number=number, head=stage.head, steps=tuple(stage.steps), tail=tail, shared=shared, broadcast=broadcast
             )
         )

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.batch.counts import Reporter, TaskReport, collected_reports
-from spark_jobs.batch.plan import Rows, Stage
+from spark_jobs.batch.counts import Reporter, TaskReport, report_accumulator
+from spark_jobs.batch.plan import BatchStage, ReadRows
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -30,14 +30,14 @@ class StageState(StrEnum):
 _OPERATOR_STATES = {StageState.ACTIVE: "running", StageState.COMPLETE: "finished"}
 
 
-class Progress:
+class BatchProgress:
     """Progress of the stages of a plan. The executing thread calls `action`; any thread may call `live`."""
 
-    def __init__(self, context: SparkContext, stages: Sequence[Stage], group: str) -> None:
+    def __init__(self, context: SparkContext, stages: Sequence[BatchStage], group: str) -> None:
         self._context, self._stages, self._group = context, stages, group
-        self._reports = collected_reports(context)
-        self._begun: frozenset[int] = frozenset()
-        self._ended: frozenset[int] = frozenset()
+        self._reports = report_accumulator(context)
+        self._begun_stages: frozenset[int] = frozenset()
+        self._ended_stages: frozenset[int] = frozenset()
 
     @property
     def reporter(self) -> Reporter:
@@ -46,15 +46,15 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        return bool(self._begun)
+        return bool(self._begun_stages)
 
     @contextmanager
-    def action(self, stage: Stage) -> Iterator[None]:
+    def action(self, stage: BatchStage) -> Iterator[None]:
         """Context of the Spark action that computes `stage` and the stages that it needs."""
-        needed = self._needed(stage)
-        self._begun |= needed
+        needed = self._required_stages(stage)
+        self._begun_stages |= needed
         yield
-        self._ended |= needed
+        self._ended_stages |= needed
 
     def live(self) -> dict[str, Any]:
         """The live report of the run, for `RunRecords.write_live`. Records count for ended tasks only."""
@@ -65,7 +65,7 @@ class Progress:
         for stage in self._stages:
             own = [report for (number, _), report in reports.items() if number == stage.number]
             state = self._state(stage, done)
-            rows.append(self._row(stage, state, own))
+            rows.append(self._stage_row(stage, state, own))
             if state in _OPERATOR_STATES:
                 operators |= {uid: _operator(uid, _OPERATOR_STATES[state], own) for uid in stage.operators}
         return {
@@ -80,27 +80,27 @@ class Progress:
 
     # ------------------------------------------------------------ parts
 
-    def _needed(self, stage: Stage) -> frozenset[int]:
+    def _required_stages(self, stage: BatchStage) -> frozenset[int]:
         found = frozenset({stage.number})
-        return found.union(*(self._needed(self._stages[number]) for number in stage.inputs))
+        return found.union(*(self._required_stages(self._stages[number]) for number in stage.inputs))
 
-    def _state(self, stage: Stage, done: Counter[int]) -> StageState:
+    def _state(self, stage: BatchStage, done: Counter[int]) -> StageState:
         if self._is_complete(stage, done):
             return StageState.COMPLETE
         ready = all(self._is_complete(self._stages[number], done) for number in stage.inputs)
-        return StageState.ACTIVE if ready and stage.number in self._begun else StageState.PENDING
+        return StageState.ACTIVE if ready and stage.number in self._begun_stages else StageState.PENDING
 
-    def _is_complete(self, stage: Stage, done: Counter[int]) -> bool:
+    def _is_complete(self, stage: BatchStage, done: Counter[int]) -> bool:
         tasks = self._planned_tasks(stage)
-        return stage.number in self._ended or (tasks is not None and done[stage.number] >= tasks)
+        return stage.number in self._ended_stages or (tasks is not None and done[stage.number] >= tasks)
 
-    def _planned_tasks(self, stage: Stage) -> int | None:
+    def _planned_tasks(self, stage: BatchStage) -> int | None:
         """The number of tasks; None for a DataFrame, whose partitions Spark chooses."""
-        if isinstance(stage.head, Rows):
+        if isinstance(stage.head, ReadRows):
             return stage.head.owners or self._planned_tasks(self._stages[stage.head.stage])
         return stage.head.parallelism if stage.head.shape is None else None
 
-    def _row(self, stage: Stage, state: StageState, reports: Sequence[TaskReport]) -> dict[str, Any]:
+    def _stage_row(self, stage: BatchStage, state: StageState, reports: Sequence[TaskReport]) -> dict[str, Any]:
         of_spark = reports[-1].spark_stage if reports else None
         facts = _spark_facts(self._context, of_spark) if of_spark is not None else {}
         return {
@@ -108,7 +108,7 @@ class Progress:
             "name": stage.name,
             "operators": list(stage.operators),
             "state": state,
-            "tasks": len(reports) if stage.number in self._ended else self._planned_tasks(stage),
+            "tasks": len(reports) if stage.number in self._ended_stages else self._planned_tasks(stage),
             "tasks_done": len(reports),
             "tasks_failed": facts.get("tasks_failed"),
             "records_read": sum(report.rows_read for report in reports),
@@ -128,7 +128,7 @@ def _operator(uid: str, state: str, reports: Iterable[TaskReport]) -> dict[str, 
 # ---------------------------------------------------------------- Spark's counters
 
 
-def tasks_of(context: SparkContext, group: str) -> tuple[int, int]:
+def task_counts(context: SparkContext, group: str) -> tuple[int, int]:
     """Tasks, and completed tasks, of the stages that a job group has begun."""
     rows = _tasks_by_stage(context, group)
     return sum(tasks for tasks, _, _ in rows), sum(done for _, done, _ in rows)

@@ -19,8 +19,8 @@ from runtime.operators.functions.micro_batches import Batches
 from runtime.ports import DeliversEpochs, Operator
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
-_METHODS: Final = ("register_processing_timer", "now_ms")
-_ARGUMENTS: Final = ("ttl_ms",)
+_CLOCK_METHODS: Final = ("register_processing_timer", "now_ms")
+_CLOCK_ARGUMENTS: Final = ("ttl_ms",)
 
 
 def check_batch(job: CompiledJob) -> None:
@@ -51,35 +51,35 @@ def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):
-        used = _processing_time_in(operator.function)
+        used = _clock_use(operator.function)
         if used is not None:
             raise JobRejected(PROCESSING_TIME, uid, f"{type(operator.function).__name__} uses {used}")
 
 
-def _processing_time_in(function: Function[Any]) -> str | None:
+def _clock_use(function: Function[Any]) -> str | None:
     """The first use of processing time in the code of a function's class. Other uses are detected when it runs."""
     for base in type(function).__mro__:
         if base.__module__.startswith("runtime.operators."):
             continue
         for hook in vars(base).values():
             if isinstance(hook, types.FunctionType):
-                for code in _codes(hook.__code__):
-                    found = _named_in(code)
+                for code in _nested_codes(hook.__code__):
+                    found = _clock_use_in_code(code)
                     if found is not None:
                         return found
     return None
 
 
-def _named_in(code: types.CodeType) -> str | None:
+def _clock_use_in_code(code: types.CodeType) -> str | None:
     """The first processing-time method or keyword argument in `code`; keyword names are constants of the code."""
-    method = next((name for name in _METHODS if name in code.co_names), None)
+    method = next((name for name in _CLOCK_METHODS if name in code.co_names), None)
     keywords = (name for constant in code.co_consts if isinstance(constant, tuple) for name in constant)
-    return method or next((name for name in keywords if name in _ARGUMENTS), None)
+    return method or next((name for name in keywords if name in _CLOCK_ARGUMENTS), None)
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     """The code of a function and of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from _nested_codes(constant)

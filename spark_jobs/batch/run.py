@@ -21,7 +21,7 @@ import structlog
 
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.commit import owed, permit_for_recorded, retained_committables
+from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_committables
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
@@ -29,19 +29,19 @@ from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirEr
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.io.savepoints import note_committed
-from runtime.launch.local import newest_in
-from runtime.master.finalize import complete
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.io.savepoints import drop_committed_output
+from runtime.launch.local import newest_ids
+from runtime.master.finalize import finalize_checkpoint
 from runtime.ports import SnapshotStore
-from runtime.run_store import RunRecords
-from spark_jobs.batch.columns import Columns
-from spark_jobs.batch.execute import Prepared, execute
-from spark_jobs.batch.plan import Stage, stages_of
-from spark_jobs.batch.progress import Progress
+from runtime.run_store import RunStore
+from spark_jobs.batch.columns import StepColumns
+from spark_jobs.batch.execute import SinkResult, execute
+from spark_jobs.batch.plan import BatchStage, stages_of
+from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.refusals import check_batch
-from spark_jobs.batch.subtask import Job
-from spark_jobs.sources.frames import OpenedFrame, opened
+from spark_jobs.batch.subtask import JobFacts
+from spark_jobs.sources.frames import CheckedFrame, open_frame
 from spark_jobs.sources.table import SparkTable
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class BatchResult:
 class BatchPlan:
     """The stages of a job. `frames`: the sources that are DataFrames, in the Spark session that runs the plan."""
 
-    stages: tuple[Stage, ...]
-    frames: Mapping[OperatorId, OpenedFrame] = field(default_factory=dict)
+    stages: tuple[BatchStage, ...]
+    frames: Mapping[OperatorId, CheckedFrame] = field(default_factory=dict)
 
 
 def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan:
@@ -77,17 +77,17 @@ def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan
         JobRejected: the job cannot run in BATCH; operator and reason are named.
     """
     check_batch(job)
-    frames: dict[OperatorId, OpenedFrame] = {}
+    frames: dict[OperatorId, CheckedFrame] = {}
     for uid, source in job.sources.items():
         if isinstance(source, SparkTable):
             assert spark is not None, "the DataFrame of a source is of this Spark"
-            frames[uid] = opened(uid, source, spark)
+            frames[uid] = open_frame(uid, source, spark)
     shapes = {uid: found.shape for uid, found in frames.items()}
-    return BatchPlan(stages_of(job, Columns(job, frames), shapes), frames)
+    return BatchPlan(stages_of(job, StepColumns(job, frames), shapes), frames)
 
 
 @contextmanager
-def planned(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, SparkSession]]:
+def plan_with_session(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, SparkSession]]:
     """Plan `job` and start Spark. Refusals come before the start, unless they depend on a DataFrame."""
     if any(isinstance(source, SparkTable) for source in job.sources.values()):
         check_batch(job)
@@ -100,7 +100,7 @@ def planned(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, Spa
 
 
 def run_batch(
-    flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str, records: MemoryRecords | None = None
+    flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str, records: MemoryRunStore | None = None
 ) -> BatchResult:
     """Run a bounded job to its end as a Spark plan.
 
@@ -114,21 +114,21 @@ def run_batch(
         WeirError: a task failed in all attempts; no output is visible.
     """
     job = flow.compile(parallelism)
-    return run_planned(job, plan_batch(job, spark), spark=spark, storage=storage, records=records)
+    return run_plan(job, plan_batch(job, spark), spark=spark, storage=storage, records=records)
 
 
-def run_planned(
+def run_plan(
     job: CompiledJob,
     plan: BatchPlan,
     *,
     spark: SparkSession,
     storage: str,
-    records: MemoryRecords | None = None,
+    records: MemoryRunStore | None = None,
 ) -> BatchResult:
     """As `run_batch`, for a job that is planned already."""
     store = FileStore(str(Path(storage).absolute()))
-    records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
-    records.reserve_above(*newest_in(store, None))
+    records = records or MemoryRunStore(token=Token(SystemClock().now_ms()))
+    records.reserve_ids_above(*newest_ids(store, None))
     return BatchRun(job=job, job_id=job.name, token=records.token, records=records, store=store).run(plan, spark)
 
 
@@ -139,12 +139,12 @@ class BatchRun:
     job: CompiledJob
     job_id: str
     token: Token
-    records: RunRecords
+    records: RunStore
     store: SnapshotStore
-    patiently: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: retries if records are away
+    retry: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: retries if records are away
     may_end: Callable[[], bool] = lambda: True  #: called immediately before the end is recorded
 
-    def run(self, plan: BatchPlan, spark: SparkSession, progress: Progress | None = None) -> BatchResult:
+    def run(self, plan: BatchPlan, spark: SparkSession, progress: BatchProgress | None = None) -> BatchResult:
         """Execute and commit. Only commits if an earlier attempt has recorded the end.
 
         Args:
@@ -153,23 +153,23 @@ class BatchRun:
         Raises:
             WeirError: a task failed in all attempts, or the attempt was superseded; no output is visible.
         """
-        recorded = self.patiently(self.records.final_savepoint)
+        recorded = self.retry(self.records.final_savepoint)
         try:
             if recorded is not None:
                 self._commit(read_manifest(self.store, recorded))
                 return BatchResult(rows={})
-            prepared = execute(spark, plan.stages, self.facts, self.group, frames=plan.frames, progress=progress)
-            self._check_there(prepared)
-            self._commit(self._recorded(prepared))
+            prepared = execute(spark, plan.stages, self.job_facts, self.group, frames=plan.frames, progress=progress)
+            self._check_visible(prepared)
+            self._commit(self._record_end(prepared))
         finally:
-            self._clean()
+            self._delete_uncommitted_files()
         rows = {uid: sum(each.rows for each in prepared if each.sink == uid) for uid in self.job.sinks}
         log.info("committed a batch run", rows=rows)
         return BatchResult(rows=rows)
 
     @property
-    def facts(self) -> Job:
-        return Job(name=self.job_id, max_parallelism=self.job.graph.max_parallelism, token=self.token)
+    def job_facts(self) -> JobFacts:
+        return JobFacts(name=self.job_id, max_parallelism=self.job.graph.max_parallelism, token=self.token)
 
     @property
     def group(self) -> str:
@@ -178,24 +178,24 @@ class BatchRun:
 
     def _commit(self, manifest: Manifest) -> None:
         """Commit the output of a recorded manifest. Idempotent."""
-        permit = permit_for_recorded(manifest, self.token)
-        for uid, committables in owed(manifest).items():
+        permit = permit_for_manifest(manifest, self.token)
+        for uid, committables in pending_committables(manifest).items():
             committer = self.job.sinks[uid].committer()
             committer.commit(permit, committables)
             committer.commit_epoch(permit, committables)
-        note_committed(self.store, manifest, None)
+        drop_committed_output(self.store, manifest, None)
 
-    def _check_there(self, prepared: Sequence[Prepared]) -> None:
+    def _check_visible(self, prepared: Sequence[SinkResult]) -> None:
         """Check that this process sees all written files: a recorded manifest promises that they can be committed."""
         for each in prepared:
             missing = self.job.sinks[each.sink].committer().missing(each.committables)
             if missing:
                 raise EnvironmentFailure(f"sink {each.sink!r}: a task wrote {missing[0]}, which is not visible here")
 
-    def _recorded(self, prepared: Sequence[Prepared]) -> Manifest:
+    def _record_end(self, prepared: Sequence[SinkResult]) -> Manifest:
         if not self.may_end():
             raise WeirError("the run was cancelled or released before its end was recorded")
-        checkpoint = self.patiently(self.records.next_checkpoint_id)
+        checkpoint = self.retry(self.records.next_checkpoint_id)
         now = SystemClock().now_ms()
         if checkpoint is None:
             raise Superseded
@@ -208,13 +208,13 @@ class BatchRun:
             max_parallelism=self.job.graph.max_parallelism,
             operators={o.uid: self._snapshot(o.uid, o.parallelism, prepared) for o in self.job.graph.operators},
         )
-        done = self.patiently(partial(complete, self.store, self.records, manifest, (), now))
+        done = self.retry(partial(finalize_checkpoint, self.store, self.records, manifest, (), now))
         if done is not True:
             raise EnvironmentFailure(done) if isinstance(done, str) else Superseded
         return manifest
 
     @staticmethod
-    def _snapshot(uid: OperatorId, parallelism: int, prepared: Sequence[Prepared]) -> OperatorSnapshot:
+    def _snapshot(uid: OperatorId, parallelism: int, prepared: Sequence[SinkResult]) -> OperatorSnapshot:
         written = [each.committables for each in prepared if each.sink == uid]
         subtasks = {
             number: SubtaskSnapshot(finished=True, committables=committables)
@@ -222,10 +222,10 @@ class BatchRun:
         }
         return OperatorSnapshot(parallelism=parallelism, finished=FinishedState.FINISHED, subtasks=subtasks)
 
-    def _clean(self) -> None:
+    def _delete_uncommitted_files(self) -> None:
         """Delete output files of uncommitted task attempts and of older attempts of the run."""
         try:
-            retained = [read_manifest(self.store, folder) for folder in self.records.retained()]
+            retained = [read_manifest(self.store, folder) for folder in self.records.retained_folders()]
         except (CorruptState, JobRejected) as error:
             log.error("a retained checkpoint is unreadable: uncommitted output files are not deleted", error=str(error))
             return

@@ -13,19 +13,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from runtime.core.job.ids import Token
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
-from spark_jobs.batch.counts import Tally
+from spark_jobs.batch.counts import RowCounter
 from spark_jobs.batch.refusals import PROCESSING_TIME
 
 _MS_PER_S: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobFacts:
     """Facts about the run that operators may use."""
 
     name: str
@@ -33,9 +33,9 @@ class Job:
     token: Token
 
 
-def context_of(job: Job, uid: str, index: int, parallelism: int, now_ms: Callable[[], int]) -> OperatorContext:
+def context_of(job: JobFacts, uid: str, index: int, parallelism: int, now_ms: Callable[[], int]) -> OperatorContext:
     """An operator context with empty state."""
-    groups = range_of(index % parallelism, job.max_parallelism, parallelism)
+    groups = key_group_range(index % parallelism, job.max_parallelism, parallelism)
     return OperatorContext(
         job=job.name,
         uid=uid,
@@ -65,7 +65,7 @@ class Subtask:
 
     def __init__(
         self,
-        job: Job,
+        job: JobFacts,
         uid: str,
         index: int,
         parallelism: int,
@@ -73,37 +73,37 @@ class Subtask:
         schema: pa.Schema | None,
         builds: Sequence[tuple[int, Sequence[pa.RecordBatch]]],
         out: Collector,
-        tally: Tally | None = None,
+        tally: RowCounter | None = None,
     ) -> None:
         self._uid, self._index, self._operator = uid, index, operator
-        self._tally = tally or Tally()
-        self._out = out if schema is None else _Checked(uid, schema, out, self._tally)
+        self._tally = tally or RowCounter()
+        self._out = out if schema is None else _CheckedCollector(uid, schema, out, self._tally)
         self._inputs = [0, *(number for number, _ in builds)]
-        self._call("open", operator.open, context_of(job, uid, index, parallelism, self._refuse_clock))
-        self._call("start", operator.start, self._out)
+        self._call_hook("open", operator.open, context_of(job, uid, index, parallelism, self._refuse_clock))
+        self._call_hook("start", operator.start, self._out)
         for number, batches in builds:
             for batch in batches:
-                self._call("process", operator.process, number, batch, self._out)
-            self._call("end_input", operator.end_input, number, self._out)
+                self._call_hook("process", operator.process, number, batch, self._out)
+            self._call_hook("end_input", operator.end_input, number, self._out)
 
     def process(self, batch: pa.RecordBatch) -> None:
         self._tally.rows_in[self._uid] += batch.num_rows
-        self._call("process", self._operator.process, 0, batch, self._out)
+        self._call_hook("process", self._operator.process, 0, batch, self._out)
 
-    def process_sorted(self, batch: pa.RecordBatch) -> None:
+    def process_sorted_rows(self, batch: pa.RecordBatch) -> None:
         self._tally.rows_in[self._uid] += batch.num_rows
-        self._call("process", self._operator.process_sorted, batch, self._out)
+        self._call_hook("process", self._operator.process_sorted, batch, self._out)
 
     def finish(self) -> None:
         """End the input: advance the watermark to its maximum, then finish the operator."""
-        if self._call("next_processing_timer", self._operator.next_processing_timer) is not None:
+        if self._call_hook("next_processing_timer", self._operator.next_processing_timer) is not None:
             raise self._processing_time("it has registered a processing-time timer")
-        self._call("on_watermark", self._operator.on_watermark, MAX_WATERMARK, self._out)
-        self._call("end_input", self._operator.end_input, 0, self._out)
-        self._call("finish", self._operator.finish, self._out)
+        self._call_hook("on_watermark", self._operator.on_watermark, MAX_WATERMARK, self._out)
+        self._call_hook("end_input", self._operator.end_input, 0, self._out)
+        self._call_hook("finish", self._operator.finish, self._out)
 
     def close(self) -> None:
-        self._call("close", self._operator.close)
+        self._call_hook("close", self._operator.close)
 
     def _refuse_clock(self) -> int:
         raise self._processing_time("it reads the clock")
@@ -111,7 +111,7 @@ class Subtask:
     def _processing_time(self, reason: str) -> JobRejected:
         return JobRejected(PROCESSING_TIME, self._uid, f"{reason}: its answer would differ from run to run in BATCH")
 
-    def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+    def _call_hook(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         except WeirError:
@@ -120,10 +120,10 @@ class Subtask:
             raise OperatorFailure(self._uid, self._index, hook, error) from error
 
 
-class _Checked:
+class _CheckedCollector:
     """A collector that checks the columns of each batch against the plan."""
 
-    def __init__(self, uid: str, schema: pa.Schema, out: Collector, tally: Tally) -> None:
+    def __init__(self, uid: str, schema: pa.Schema, out: Collector, tally: RowCounter) -> None:
         self._uid, self._schema, self._out, self._tally = uid, schema, out, tally
         self._seen: pa.Schema | None = None
 
@@ -146,7 +146,7 @@ def check_columns(uid: str, expected: pa.Schema, found: pa.Schema) -> None:
             raise WeirError(f"operator {uid!r}: column {now.name!r} was {before.type} and is {now.type}")
 
 
-class Chain:
+class OperatorChain:
     """A collector that runs operators in sequence; the last operator emits to `out`.
 
     Args:
@@ -155,15 +155,15 @@ class Chain:
 
     def __init__(self, make: Iterable[Callable[[Collector], Subtask]], out: Collector) -> None:
         self._subtasks: list[Subtask] = []
-        self._entrance = out
+        self._head = out
         for one in reversed(list(make)):
-            subtask = one(self._entrance)
+            subtask = one(self._head)
             self._subtasks.insert(0, subtask)
-            self._entrance = _Entrance(subtask)
+            self._head = _ChainInput(subtask)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
-            self._entrance.emit(batch)
+            self._head.emit(batch)
 
     def finish(self) -> None:
         """Finish in order: the output of an operator at its end is input of the next."""
@@ -175,7 +175,7 @@ class Chain:
             subtask.close()
 
 
-class _Entrance:
+class _ChainInput:
     def __init__(self, subtask: Subtask) -> None:
         self._subtask = subtask
 

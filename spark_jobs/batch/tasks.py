@@ -18,24 +18,24 @@ import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected, OperatorFailure
 from runtime.operators.event_time import event_times_ms
-from runtime.operators.partition import by_function
+from runtime.operators.partition import partition_by_function
 from runtime.ports import Collector
-from runtime.slot.programming_errors import described
-from runtime.state.index.hashing import groups_of, hash_columns
-from spark_jobs.batch.counts import Tally, TaskReport
-from spark_jobs.batch.plan import Deal, Emit, Read, Rows, Stage, Step, Write
-from spark_jobs.batch.subtask import Chain, Job, Subtask, check_columns, context_of, wall_clock_ms
-from spark_jobs.sources.event_clock import EventClock
-from spark_jobs.sources.frames import Shape
+from runtime.slot.programming_errors import describe_error
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
+from spark_jobs.batch.counts import RowCounter, TaskReport
+from spark_jobs.batch.plan import BatchStage, EmitRows, ExchangeKind, ReadRows, ReadSource, Step, WriteSink
+from spark_jobs.batch.subtask import JobFacts, OperatorChain, Subtask, check_columns, context_of, wall_clock_ms
+from spark_jobs.sources.event_clock import BoundedOutOfOrderness
+from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import SparkTable
 
 CHUNK_ROWS: Final = 200_000  #: rows of whole keys per instance of a keyed operator; a larger key is not split
 POLL_ROWS: Final = 16_384
-_PAUSE_S: Final = 0.002  #: after an empty poll
-_NEVER: Final = -(2**63)
+_EMPTY_POLL_PAUSE_S: Final = 0.002  #: after an empty poll
+_NO_WATERMARK: Final = -(2**63)
 
 #: The result of a sink task: sink, attempt, number of rows, and the committables as JSON.
-PREPARED: Final = pa.schema(
+SINK_RESULT_SCHEMA: Final = pa.schema(
     [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
 )
 Batches = Iterator[pa.RecordBatch]
@@ -53,12 +53,12 @@ class TaskRaised(Exception):
     """An `OperatorFailure` in a task, as JSON: the operator, and the error with its place in the code."""
 
     def __init__(self, error: OperatorFailure) -> None:
-        super().__init__(msgspec.json.encode([error.operator, described(error)]).decode())
+        super().__init__(msgspec.json.encode([error.operator, describe_error(error)]).decode())
 
 
 def task_of(
-    stage: Stage,
-    job: Job,
+    stage: BatchStage,
+    job: JobFacts,
     builds: Builds,
     chunk_rows: int = CHUNK_ROWS,
     report: Callable[[TaskReport], None] = lambda _: None,
@@ -86,35 +86,35 @@ class _Tail(Protocol):
     def emit(self, batch: pa.RecordBatch) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
-    def taken(self) -> list[pa.RecordBatch]:
+    def take_ready(self) -> list[pa.RecordBatch]:
         """The batches to pass to Spark now."""
 
 
 class _Task:
-    def __init__(self, stage: Stage, job: Job, builds: Builds, chunk_rows: int) -> None:
+    def __init__(self, stage: BatchStage, job: JobFacts, builds: Builds, chunk_rows: int) -> None:
         self._stage, self._job, self._chunk_rows = stage, job, chunk_rows
-        self.tally = Tally()
+        self.tally = RowCounter()
         wanted = {number for step in stage.steps for _, number in step.builds}
-        self._builds = {number: _decoded(builds[number].value) for number in wanted}
+        self._builds = {number: _decode_streams(builds[number].value) for number in wanted}
 
     def run(self, batches: Batches) -> Batches:
         head = self._stage.head
-        runs = self._read(head, batches) if isinstance(head, Read) else self._take(head, batches)
+        runs = self._read_source(head, batches) if isinstance(head, ReadSource) else self._process_rows(head, batches)
         yield from runs
 
     # ------------------------------------------------------------ heads
 
-    def _read(self, head: Read, batches: Batches) -> Batches:
+    def _read_source(self, head: ReadSource, batches: Batches) -> Batches:
         if head.shape is not None:
-            yield from self._pass(head, head.shape, batches)
+            yield from self._read_frame(head, head.shape, batches)
             return
         for ids in batches:
             for index in ids.column(0).to_pylist():
-                with _Run(self, index, self._stage.steps) as run:
+                with _SubtaskRun(self, index, self._stage.steps) as run:
                     yield from self._poll(head, index, run)
                     yield from run.finish()
 
-    def _poll(self, head: Read, index: int, run: _Run) -> Batches:
+    def _poll(self, head: ReadSource, index: int, run: _SubtaskRun) -> Batches:
         reader = head.source.reader()
         try:
             reader.open(context_of(self._job, head.uid, index, head.parallelism, wall_clock_ms))
@@ -122,47 +122,47 @@ class _Task:
                 watermark = reader.watermark()
                 batch = reader.poll(POLL_ROWS)
                 if batch is not None:
-                    self.tally.read(batch.num_rows, head.uid)
-                    run.tail.watermark = _NEVER if watermark is None else watermark
+                    self.tally.count_read(batch.num_rows, head.uid)
+                    run.tail.watermark = _NO_WATERMARK if watermark is None else watermark
                     yield from run.push(batch)
                 elif reader.exhausted:
                     reader.snapshot(1)  # makes dead letters durable
                     return
                 else:
-                    time.sleep(_PAUSE_S)
+                    time.sleep(_EMPTY_POLL_PAUSE_S)
         finally:
             reader.close()
 
-    def _pass(self, head: Read, shape: Shape, batches: Batches) -> Batches:
+    def _read_frame(self, head: ReadSource, shape: FrameShape, batches: Batches) -> Batches:
         """Process a partition of a DataFrame. Several partitions share a subtask index; only shuffles depend on it."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
         assert task is not None, "it runs in a Spark task"
         assert isinstance(head.source, SparkTable), "only a SparkTable has a shape"
-        clock = EventClock(head.source.event_time, head.source.max_disorder_ms)
-        with _Run(self, task.partitionId() % head.parallelism, self._stage.steps) as run:
+        clock = BoundedOutOfOrderness(head.source.event_time, head.source.max_disorder_ms)
+        with _SubtaskRun(self, task.partitionId() % head.parallelism, self._stage.steps) as run:
             for batch in batches:
-                rows = shape.fitted(batch)
-                self.tally.read(rows.num_rows, head.uid)
-                run.tail.watermark = _NEVER if clock.watermark is None else clock.watermark
-                clock.note(rows)
+                rows = shape.to_source_schema(batch)
+                self.tally.count_read(rows.num_rows, head.uid)
+                run.tail.watermark = _NO_WATERMARK if clock.watermark is None else clock.watermark
+                clock.on_batch(rows)
                 yield from run.push(rows)
             yield from run.finish()
 
-    def _take(self, head: Rows, batches: Batches) -> Batches:
+    def _process_rows(self, head: ReadRows, batches: Batches) -> Batches:
         """Process the rows of each owner, owner by owner."""
-        run: _Run | None = None
+        run: _SubtaskRun | None = None
         owner = -1
         try:
             for spark_batch in batches:
                 for rows in head.wire.decode(spark_batch):
-                    self.tally.read(rows.batch.num_rows)
+                    self.tally.count_read(rows.batch.num_rows)
                     if run is None or rows.owner != owner:
                         if run is not None:
                             yield from run.finish()
                             run.close()
-                        owner, run = rows.owner, self._run_of(head, rows.owner)
+                        owner, run = rows.owner, self._subtask_run(head, rows.owner)
                     yield from run.take(rows.batch, rows.hashes)
             if run is not None:
                 yield from run.finish()
@@ -170,9 +170,9 @@ class _Task:
             if run is not None:
                 run.close()
 
-    def _run_of(self, head: Rows, owner: int) -> _Run:
+    def _subtask_run(self, head: ReadRows, owner: int) -> _SubtaskRun:
         steps = self._stage.steps
-        return _Keyed(self, owner, steps[0], steps[1:]) if head.by_key else _Run(self, owner, steps)
+        return _KeyedRun(self, owner, steps[0], steps[1:]) if head.by_key else _SubtaskRun(self, owner, steps)
 
     # ------------------------------------------------------------ parts
 
@@ -187,28 +187,37 @@ class _Task:
 
     def tail(self, index: int) -> _Tail:
         tail = self._stage.tail
-        return _Emitter(tail, index, self.tally) if isinstance(tail, Emit) else _Writer(tail, self._job, self.tally)
+        return (
+            _Emitter(tail, index, self.tally)
+            if isinstance(tail, EmitRows)
+            else _SinkWriter(tail, self._job, self.tally)
+        )
 
     def check_read(self, batch: pa.RecordBatch) -> None:
         """Check source columns against the plan where the rows leave the task unchanged."""
         head, tail = self._stage.head, self._stage.tail
-        if isinstance(head, Read) and not self._stage.steps and isinstance(tail, Emit) and tail.folding is None:
+        if (
+            isinstance(head, ReadSource)
+            and not self._stage.steps
+            and isinstance(tail, EmitRows)
+            and tail.pre_aggregation is None
+        ):
             check_columns(head.uid, tail.wire.schema, batch.schema)
 
 
-class _Run:
+class _SubtaskRun:
     """The operators of a stage for one subtask."""
 
     def __init__(self, task: _Task, index: int, steps: Sequence[Step]) -> None:
         self._task, self._index = task, index
         self.tail = task.tail(index)
         try:
-            self._chain = Chain([partial(task.subtask, step, index) for step in steps], self.tail)
+            self._chain = OperatorChain([partial(task.subtask, step, index) for step in steps], self.tail)
         except BaseException:
             self.tail.close()
             raise
 
-    def __enter__(self) -> _Run:
+    def __enter__(self) -> _SubtaskRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -217,7 +226,7 @@ class _Run:
     def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         self._task.check_read(batch)
         self._chain.emit(batch)
-        return self.tail.taken()
+        return self.tail.take_ready()
 
     def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
         """Process rows that were shuffled to this subtask."""
@@ -226,7 +235,7 @@ class _Run:
     def finish(self) -> Batches:
         self._chain.finish()
         self.tail.finish()
-        yield from self.tail.taken()
+        yield from self.tail.take_ready()
 
     def close(self) -> None:
         try:
@@ -235,7 +244,7 @@ class _Run:
             self.tail.close()
 
 
-class _Keyed(_Run):
+class _KeyedRun(_SubtaskRun):
     """A stage whose first operator is keyed: each chunk of whole keys gets a fresh instance, which bounds its state."""
 
     def __init__(self, task: _Task, index: int, first: Step, others: Sequence[Step]) -> None:
@@ -254,11 +263,11 @@ class _Keyed(_Run):
                 continue
             if self._operator is None:
                 self._operator = self._task.subtask(self._first, self._index, self._chain)
-            self._operator.process_sorted(batch.slice(start, stop - start))
+            self._operator.process_sorted_rows(batch.slice(start, stop - start))
             self._rows += stop - start
             self._last = int(hashes[stop - 1])
             start = stop
-            yield from self.tail.taken()
+            yield from self.tail.take_ready()
 
     def _end_of_chunk(self, hashes: Any, start: int) -> int:
         """The index of the first row of the next chunk: the first row of a key, at or after the chunk size."""
@@ -277,7 +286,7 @@ class _Keyed(_Run):
             finally:
                 operator.close()
         self._rows = 0
-        yield from self.tail.taken()
+        yield from self.tail.take_ready()
 
     def finish(self) -> Batches:
         yield from self._end_chunk()
@@ -295,82 +304,82 @@ class _Keyed(_Run):
 class _Emitter:
     """Emits rows for a later stage, with their owner, hash and event time."""
 
-    def __init__(self, emit: Emit, index: int, tally: Tally) -> None:
+    def __init__(self, emit: EmitRows, index: int, tally: RowCounter) -> None:
         self._emit, self._index, self._tally = emit, index, tally
-        self._combiner = None if emit.folding is None else emit.folding.make()
+        self._pre_aggregator = None if emit.pre_aggregation is None else emit.pre_aggregation.create()
         self._ready: list[pa.RecordBatch] = []
-        self._count = 0
-        self.watermark = _NEVER
+        self._emitted_rows = 0
+        self.watermark = _NO_WATERMARK
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        if self._combiner is None:
+        if self._pre_aggregator is None:
             self._add(batch)
             return
-        self._check_late(batch)
-        for part in self._combined(partial(self._combiner.add, batch)):
+        self._refuse_late_rows(batch)
+        for part in self._pre_aggregate(partial(self._pre_aggregator.add, batch)):
             self._add(part)
-        for part in self._combined(partial(self._combiner.advance, self.watermark)):
+        for part in self._pre_aggregate(partial(self._pre_aggregator.advance, self.watermark)):
             self._add(part)
 
     def finish(self) -> None:
-        if self._combiner is not None:
-            for part in self._combined(self._combiner.flush):
+        if self._pre_aggregator is not None:
+            for part in self._pre_aggregate(self._pre_aggregator.flush):
                 self._add(part)
 
     def close(self) -> None:
         """No resources to release: all rows are in memory."""
 
-    def taken(self) -> list[pa.RecordBatch]:
+    def take_ready(self) -> list[pa.RecordBatch]:
         ready, self._ready = self._ready, []
         return ready
 
-    def _combined(self, due: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    def _pre_aggregate(self, due: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
         try:
             return due()
         except DataRejected as error:
             raise DataRejected(f"operator {self._emit.target!r}: {error}") from error
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        owners, hashes = self._dealt(batch)
+        owners, hashes = self._owners_and_hashes(batch)
         time = self._emit.time
         times = 0 if time is None else event_times_ms(batch, time)
-        self._ready.append(self._emit.wire.encode(batch, owners, hashes, times, self._index, self._count))
-        self._count += batch.num_rows
-        self._tally.write(batch.num_rows)
+        self._ready.append(self._emit.wire.encode(batch, owners, hashes, times, self._index, self._emitted_rows))
+        self._emitted_rows += batch.num_rows
+        self._tally.count_written_rows(batch.num_rows)
 
-    def _dealt(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
+    def _owners_and_hashes(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         emit = self._emit
-        match emit.deal:
-            case Deal.KEPT:
+        match emit.exchange:
+            case ExchangeKind.KEPT:
                 return self._index, 0
-            case Deal.HASH:
+            case ExchangeKind.HASH:
                 hashes = hash_columns([batch.column(key) for key in emit.keys])
-                groups = groups_of(hashes, emit.max_parallelism)
+                groups = key_groups_of_hashes(hashes, emit.max_parallelism)
                 return groups * emit.owners // emit.max_parallelism, hashes.view(np.int64)
-            case Deal.REBALANCE:
-                return (self._index + self._count + np.arange(batch.num_rows)) % emit.owners, 0
-            case Deal.CUSTOM:
-                return self._custom(batch), 0
+            case ExchangeKind.REBALANCE:
+                return (self._index + self._emitted_rows + np.arange(batch.num_rows)) % emit.owners, 0
+            case ExchangeKind.CUSTOM:
+                return self._custom_owners(batch), 0
 
-    def _custom(self, batch: pa.RecordBatch) -> Any:
+    def _custom_owners(self, batch: pa.RecordBatch) -> Any:
         assert self._emit.partitioner is not None, "a custom edge has a partitioner"
-        numbered = batch.select(list(self._emit.keys)).append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+        numbered = batch.select(list(self._emit.keys)).append_column(_ROW_COLUMN, pa.array(np.arange(batch.num_rows)))
 
         def function(rows: pa.RecordBatch, owners: int) -> Any:
             return self._emit.partitioner(rows.select(list(self._emit.keys)), owners)  # type: ignore[misc]
 
-        parts = by_function(numbered, numbered.schema.names, function, self._emit.target, self._emit.owners)
+        parts = partition_by_function(numbered, numbered.schema.names, function, self._emit.target, self._emit.owners)
         found = np.zeros(batch.num_rows, dtype=np.int32)
         for owner, part in enumerate(parts):
             if part is not None:
                 found[part.column(part.num_columns - 1).to_numpy()] = owner
         return found
 
-    def _check_late(self, batch: pa.RecordBatch) -> None:
+    def _refuse_late_rows(self, batch: pa.RecordBatch) -> None:
         """Refuse late rows: the source's watermark has passed the row's last window, and STREAMING would drop it."""
-        folding = self._emit.folding
+        folding = self._emit.pre_aggregation
         assert folding is not None, "only windows drop late rows"
-        if self.watermark == _NEVER:
+        if self.watermark == _NO_WATERMARK:
             return
         times = event_times_ms(batch, folding.time)
         ends = times // folding.slide_ms * folding.slide_ms + folding.size_ms
@@ -384,10 +393,10 @@ class _Emitter:
             raise JobRejected("late-rows-in-batch", self._emit.target, detail)
 
 
-class _Writer:
+class _SinkWriter:
     """Writes the rows of this attempt under a name of its own: prepared, not visible."""
 
-    def __init__(self, write: Write, job: Job, tally: Tally) -> None:
+    def __init__(self, write: WriteSink, job: JobFacts, tally: RowCounter) -> None:
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -395,7 +404,7 @@ class _Writer:
         self._uid, self._attempt = write.uid, int(task.taskAttemptId())
         self._rows, self._tally = 0, tally
         self._ready: list[pa.RecordBatch] = []
-        self.watermark = _NEVER
+        self.watermark = _NO_WATERMARK
         context = context_of(job, write.uid, 0, 1, wall_clock_ms)
         context.index = self._attempt  # part of file names: no two attempts share a file
         self._writer = write.sink.writer()
@@ -403,24 +412,24 @@ class _Writer:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
-        self._tally.write(batch.num_rows, self._uid)
+        self._tally.count_written_rows(batch.num_rows, self._uid)
         self._writer.write(batch)
 
     def finish(self) -> None:
         committables = msgspec.json.encode(self._writer.prepare(1)).decode()
         columns = [[self._uid], [self._attempt], [self._rows], [committables]]
-        self._ready.append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=PREPARED))
+        self._ready.append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=SINK_RESULT_SCHEMA))
 
     def close(self) -> None:
         self._writer.close()
 
-    def taken(self) -> list[pa.RecordBatch]:
+    def take_ready(self) -> list[pa.RecordBatch]:
         ready, self._ready = self._ready, []
         return ready
 
 
-_ROW: Final = ":row"
+_ROW_COLUMN: Final = ":row"
 
 
-def _decoded(streams: Sequence[bytes]) -> list[pa.RecordBatch]:
+def _decode_streams(streams: Sequence[bytes]) -> list[pa.RecordBatch]:
     return [batch for data in streams for batch in pa.ipc.open_stream(data).read_all().to_batches()]

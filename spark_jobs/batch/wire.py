@@ -22,21 +22,23 @@ from runtime.errors import DataRejected, JobRejected
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-OWNER: Final = "owner"  #: index of the target subtask
-HASH: Final = "hash"  #: hash of the key
-TIME: Final = "time"  #: event time, ms
-ORDER: Final = "order"  #: emitting subtask and row number; negative: a marker that only names an owner
-_ADDED: Final = pa.schema([(OWNER, pa.int32()), (HASH, pa.int64()), (TIME, pa.int64()), (ORDER, pa.int64())])
+OWNER_COLUMN: Final = "owner"  #: index of the target subtask
+HASH_COLUMN: Final = "hash"  #: hash of the key
+TIME_COLUMN: Final = "time"  #: event time, ms
+ORDER_COLUMN: Final = "order"  #: emitting subtask and row number; negative: a marker that only names an owner
+_SHUFFLE_SCHEMA: Final = pa.schema(
+    [(OWNER_COLUMN, pa.int32()), (HASH_COLUMN, pa.int64()), (TIME_COLUMN, pa.int64()), (ORDER_COLUMN, pa.int64())]
+)
 _ORDER_BITS: Final = 40  #: low bits of `order`: row number within its subtask; above: index of the subtask
 
-_ODD: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may not read as part of a name
+_SPECIAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may not read as part of a name
 
 types = pa.types
-_AS_THEY_ARE: Final = (
+_UNCHANGED_TYPES: Final = (
     types.is_boolean, types.is_int8, types.is_int16, types.is_int32, types.is_int64, types.is_float32,
     types.is_float64, types.is_string, types.is_binary, types.is_date32,
 )  # fmt: skip
-_CARRIERS: Final = (
+_CARRIER_TYPES: Final = (
     (types.is_uint8, pa.int16()),
     (types.is_uint16, pa.int32()),
     (types.is_uint32, pa.int64()),
@@ -53,22 +55,22 @@ _CARRIERS: Final = (
     (types.is_duration, pa.int64()),
     (types.is_null, pa.int8()),
 )
-_MAX_PRECISION: Final = 38  #: of Spark's decimal type
+_MAX_DECIMAL_PRECISION: Final = 38  #: of Spark's decimal type
 
 
 def carrier_of(kind: pa.DataType) -> pa.DataType | None:
     """The type in which Spark holds values of `kind` exactly; None: there is no such type."""
     if isinstance(kind, pa.BaseExtensionType):
         return None
-    if any(test(kind) for test in _AS_THEY_ARE):
+    if any(test(kind) for test in _UNCHANGED_TYPES):
         return kind
-    for test, carrier in _CARRIERS:
+    for test, carrier in _CARRIER_TYPES:
         if test(kind):
             return carrier
     if types.is_timestamp(kind):
         return pa.int64() if kind.unit == "ns" else pa.timestamp("us")
     if types.is_decimal(kind):
-        whole = kind.precision <= _MAX_PRECISION and 0 <= kind.scale <= kind.precision
+        whole = kind.precision <= _MAX_DECIMAL_PRECISION and 0 <= kind.scale <= kind.precision
         return pa.decimal128(kind.precision, kind.scale) if whole else None
     if types.is_dictionary(kind):
         return carrier_of(kind.value_type)
@@ -100,7 +102,7 @@ def _casts_back(kind: pa.DataType, carrier: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True)
-class Rows:
+class OwnerRows:
     """Rows of a single owner, as they arrive in a task."""
 
     batch: pa.RecordBatch
@@ -109,7 +111,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Wire:
+class WireSchema:
     """The columns of the rows that a step emits.
 
     Args:
@@ -138,7 +140,7 @@ class Wire:
     def arrow_schema(self) -> pa.Schema:
         """The schema within Spark: shuffle columns, then carriers under generated names, which cannot collide."""
         carriers = [pa.field(self.column(number), carrier_of(field.type)) for number, field in enumerate(self.schema)]
-        return pa.schema([*_ADDED, *carriers])
+        return pa.schema([*_SHUFFLE_SCHEMA, *carriers])
 
     def spark_schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -151,7 +153,7 @@ class Wire:
         Spark ignores the case of names, and `mapInArrow` looks columns up by unquoted names, in which dots and
         backticks have a meaning.
         """
-        return f"{number}_{_ODD.sub('_', self.schema.names[number])}"
+        return f"{number}_{_SPECIAL_CHARACTERS.sub('_', self.schema.names[number])}"
 
     def encode(
         self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int
@@ -166,17 +168,17 @@ class Wire:
         rows = batch.num_rows
         order = (np.int64(index) << _ORDER_BITS) + first + np.arange(rows, dtype=np.int64)
         added = [_column(owners, np.int32, rows), _column(hashes, np.int64, rows), _column(times, np.int64, rows)]
-        carriers = [self._encoded(column, number) for number, column in enumerate(batch.columns)]
+        carriers = [self._encode_column(column, number) for number, column in enumerate(batch.columns)]
         return pa.RecordBatch.from_arrays([*added, pa.array(order), *carriers], schema=self.arrow_schema)
 
     def markers(self, owners: range) -> pa.RecordBatch:
         """A marker for each owner, so that its task runs even if it gets no row."""
         count = len(owners)
         added = [pa.array(owners, pa.int32()), *(pa.array([value] * count, pa.int64()) for value in (0, 0, -1))]
-        nulls = [pa.nulls(count, field.type) for field in list(self.arrow_schema)[len(_ADDED) :]]
+        nulls = [pa.nulls(count, field.type) for field in list(self.arrow_schema)[len(_SHUFFLE_SCHEMA) :]]
         return pa.RecordBatch.from_arrays([*added, *nulls], schema=self.arrow_schema)
 
-    def decode(self, spark_batch: pa.RecordBatch) -> Iterator[Rows]:
+    def decode(self, spark_batch: pa.RecordBatch) -> Iterator[OwnerRows]:
         """The rows of each owner, in order."""
         owners = spark_batch.column(0).to_numpy()
         borders = np.flatnonzero(np.diff(owners)) + 1
@@ -184,18 +186,19 @@ class Wire:
             if begin < end:
                 yield self._rows(spark_batch.slice(begin, end - begin), int(owners[begin]))
 
-    def _rows(self, some: pa.RecordBatch, owner: int) -> Rows:
+    def _rows(self, some: pa.RecordBatch, owner: int) -> OwnerRows:
         order = some.column(3).to_numpy()
         if (order < 0).any():
             some = some.filter(pa.array(order >= 0))
         columns = [
-            _decoded(column, field.type) for column, field in zip(some.columns[len(_ADDED) :], self.schema, strict=True)
+            _decode_column(column, field.type)
+            for column, field in zip(some.columns[len(_SHUFFLE_SCHEMA) :], self.schema, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return Rows(batch, owner, some.column(1).to_numpy())
+        return OwnerRows(batch, owner, some.column(1).to_numpy())
 
-    def _encoded(self, column: pa.Array, number: int) -> pa.Array:
-        carrier = self.arrow_schema.field(len(_ADDED) + number).type
+    def _encode_column(self, column: pa.Array, number: int) -> pa.Array:
+        carrier = self.arrow_schema.field(len(_SHUFFLE_SCHEMA) + number).type
         if column.type == carrier:
             return column
         try:
@@ -205,13 +208,13 @@ class Wire:
             raise DataRejected(f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}") from error
 
 
-def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _decode_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if types.is_null(kind):
         return pa.nulls(len(column))
     if types.is_dictionary(kind):
-        found = _decoded(column, kind.value_type).dictionary_encode()
+        found = _decode_column(column, kind.value_type).dictionary_encode()
         indices = found.indices.cast(kind.index_type)
         return pa.DictionaryArray.from_arrays(indices, found.dictionary, ordered=kind.ordered)
     return column.cast(kind)
@@ -221,6 +224,6 @@ def _column(values: Any, dtype: Any, rows: int) -> pa.Array:
     return pa.array(np.full(rows, values, dtype) if np.isscalar(values) else np.asarray(values, dtype))
 
 
-def quoted(column: str) -> str:
+def quote_name(column: str) -> str:
     """The name of a column, quoted for Spark SQL."""
     return f"`{column.replace('`', '``')}`"

@@ -14,17 +14,19 @@ import pyarrow.compute as pc
 
 import weir
 
-EDGES = pa.schema(
+EDGE_SCHEMA = pa.schema(
     [pa.field("source", pa.int64(), nullable=False), pa.field("target", pa.int64(), nullable=False)]
 )  #: of the input files
-MESSAGES = pa.schema(
+MESSAGE_SCHEMA = pa.schema(
     [
         ("vertex", pa.int64()),  #: the receiver
         ("value", pa.int64()),
         ("links", pa.bool_()),  #: whether the value is a new neighbour or a label
     ]
 )
-SAID = MESSAGES.append(pa.field("final", pa.bool_()))  #: `final`: a new label of the vertex, for the output
+LABEL_UPDATES = MESSAGE_SCHEMA.append(
+    pa.field("final", pa.bool_())
+)  #: `final`: a new label of the vertex, for the output
 
 
 class ComponentsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,22 +47,22 @@ class Labels(weir.KeyedProcessFunction):
     def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         vertex, value = row["vertex"], row["value"]
         if self._label.get() is None:
-            self._fall(vertex, vertex, out)
+            self._lower_label(vertex, vertex, out)
         if not row["links"]:
             if value < self._label.get():
-                self._fall(vertex, value, out)
+                self._lower_label(vertex, value, out)
         elif value not in self._neighbours:
             self._neighbours[value] = True
-            _tell(value, self._label.get(), out)
+            _send_label(value, self._label.get(), out)
 
-    def _fall(self, vertex: int, label: int, out: weir.RowCollector) -> None:
+    def _lower_label(self, vertex: int, label: int, out: weir.RowCollector) -> None:
         self._label.update(label)
         out.emit({"vertex": vertex, "value": label, "links": False, "final": True})
         for neighbour in self._neighbours:
-            _tell(neighbour, label, out)
+            _send_label(neighbour, label, out)
 
 
-def _tell(vertex: int, label: int, out: weir.RowCollector) -> None:
+def _send_label(vertex: int, label: int, out: weir.RowCollector) -> None:
     out.emit({"vertex": vertex, "value": label, "links": False, "final": False})
 
 
@@ -69,12 +71,12 @@ def to_both_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
     source, target = batch["source"], batch["target"]
     links = pa.repeat(True, 2 * batch.num_rows)
     columns = [pa.concat_arrays([source, target]), pa.concat_arrays([target, source]), links]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
 def messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The messages that stay in the loop."""
-    return batch.filter(pc.invert(batch["final"])).select(MESSAGES.names)
+    return batch.filter(pc.invert(batch["final"])).select(MESSAGE_SCHEMA.names)
 
 
 def labels(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -84,9 +86,11 @@ def labels(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def build(params: ComponentsParams, context: weir.PipelineContext) -> weir.Dataflow:
     flow = weir.Dataflow("components")
-    edges = flow.source("edges", weir.DirectorySource(params.edges_dir, weir.CsvFormat(EDGES), bounded=params.bounded))
+    edges = flow.source(
+        "edges", weir.DirectorySource(params.edges_dir, weir.CsvFormat(EDGE_SCHEMA), bounded=params.bounded)
+    )
     loop = edges.map_batches("ends", to_both_ends).iterate("loop")
-    said = loop.key_by("vertex").process("labels", Labels, SAID)
+    said = loop.key_by("vertex").process("labels", Labels, LABEL_UPDATES)
     loop.close_with(said.map_batches("messages", messages))
     said.map_batches("updates", labels).sink("parquet", weir.ParquetSink(params.output_dir))
     return flow

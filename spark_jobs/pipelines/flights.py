@@ -25,7 +25,7 @@ from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, HISTORY, WEATHER
 Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
 OptionalPath = Annotated[str, Meta(pattern="^(/|$)", max_length=1024)]
 HOUR_MS = 3_600_000
-_KEPT = ["scheduled", "carrier", "origin", "year", "month", "day", "hour", "time_hour", "flight", "dep_delay"]
+_FLIGHT_COLUMNS = ["scheduled", "carrier", "origin", "year", "month", "day", "hour", "time_hour", "flight", "dep_delay"]
 
 
 class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,8 +57,8 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Select the job's columns and add `cancelled`: a flight without a departure time was cancelled."""
-    kept = batch.select([*_KEPT, "dep_time"])
-    return kept.set_column(len(_KEPT), "cancelled", pc.is_null(batch["dep_time"]))
+    kept = batch.select([*_FLIGHT_COLUMNS, "dep_time"])
+    return kept.set_column(len(_FLIGHT_COLUMNS), "cancelled", pc.is_null(batch["dep_time"]))
 
 
 def build(params: FlightsParams, context: weir.PipelineContext) -> weir.Dataflow:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from runtime.core.job.graph import EdgeSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId, Token
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.dataflow.plan import CompiledJob, Folding
+from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction
 from runtime.operators.running_aggregate import RunningAggregate
@@ -29,8 +29,8 @@ from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
 
 _FIRST_CHECKPOINT: Final = 1
-_SUPPORTED: Final = (RunningAggregate, KeyedProcess, TumblingWindow, SlidingWindow)
-_NO_OUTPUT: Final = pa.schema([])
+_SUPPORTED_OPERATORS: Final = (RunningAggregate, KeyedProcess, TumblingWindow, SlidingWindow)
+_EMPTY_SCHEMA: Final = pa.schema([])
 
 Function = Callable[[], KeyedProcessFunction]
 
@@ -58,8 +58,8 @@ class Bootstrap:
         return self.edge.keys
 
     @property
-    def folding(self) -> Folding | None:
-        return self.job.foldings.get(_keyed_edge(self.job, self.uid)[0])
+    def pre_aggregation(self) -> PreAggregation | None:
+        return self.job.pre_aggregations.get(_keyed_edge(self.job, self.uid)[0])
 
     @property
     def max_parallelism(self) -> int:
@@ -68,9 +68,9 @@ class Bootstrap:
     @property
     def time(self) -> str | None:
         """The column of event times, if the operator has one."""
-        if self.folding is not None:
-            return self.folding.time
-        operator = self._operator()
+        if self.pre_aggregation is not None:
+            return self.pre_aggregation.time
+        operator = self._filling_operator()
         return operator.time if isinstance(operator, KeyedProcess) else None
 
     def check(self) -> None:
@@ -79,15 +79,15 @@ class Bootstrap:
         Raises:
             JobRejected: the operator is unknown, its state does not come from rows, or `function` has other states.
         """
-        operator = self._own()
-        if not isinstance(operator, _SUPPORTED):
+        operator = self._job_operator()
+        if not isinstance(operator, _SUPPORTED_OPERATORS):
             detail = "only process functions behind key_by, aggregates and windows are bootstrapped from rows"
             raise JobRejected("cannot-bootstrap", self.uid, detail)
         if self.function is None:
             return
         if not isinstance(operator, KeyedProcess):
             raise JobRejected("cannot-bootstrap", self.uid, "a function fills only process-function state")
-        declared, given = (self._opened(one).kinds for one in (operator, self._operator()))
+        declared, given = (self._declared_state(one).kinds for one in (operator, self._filling_operator()))
         unknown = sorted(set(given) - set(declared))
         if unknown:
             known = ", ".join(sorted(name for name in declared if not name.startswith("_")))
@@ -111,17 +111,17 @@ class Bootstrap:
         Raises:
             WeirError: the operator cannot process a row.
         """
-        operator, state = self._operator(), self._state(index)
+        operator, state = self._filling_operator(), self._state(index)
         types = KeyTypes(self.uid)
         context = self._context(index, state, now_ms)
         try:
-            self._call(index, "open", operator.open, context)
-            self._call(index, "start", operator.start, _DROPPED)
+            self._call_hook(index, "open", operator.open, context)
+            self._call_hook(index, "start", operator.start, _NULL_COLLECTOR)
             for batch in batches:
                 types.check(batch.schema, self.edge.keys)
-                for part in self._folded(batch):
-                    self._call(index, "process", operator.process, 0, part, _DROPPED)
-            self._call(index, "snapshot", operator.snapshot, _FIRST_CHECKPOINT)
+                for part in self._pre_aggregate(batch):
+                    self._call_hook(index, "process", operator.process, 0, part, _NULL_COLLECTOR)
+            self._call_hook(index, "snapshot", operator.snapshot, _FIRST_CHECKPOINT)
             found, _ = state.capture(full=True).write(store, prefix)
         finally:
             operator.close()
@@ -130,7 +130,7 @@ class Bootstrap:
 
     # ------------------------------------------------------------ inside
 
-    def _own(self) -> Operator:
+    def _job_operator(self) -> Operator:
         """The operator as the job declares it."""
         known = [operator.uid for operator in self.job.graph.operators]
         if self.uid not in known:
@@ -141,21 +141,21 @@ class Bootstrap:
             raise JobRejected("cannot-bootstrap", self.uid, detail)
         return self.job.operators[OperatorId(self.uid)]()
 
-    def _operator(self) -> Operator:
+    def _filling_operator(self) -> Operator:
         """The operator that processes the rows: with `function` in place of the job's function, if given."""
-        operator = self._own()
+        operator = self._job_operator()
         if self.function is None or not isinstance(operator, KeyedProcess):
             return operator
-        return KeyedProcess(self.function(), self.edge.keys, _NO_OUTPUT, operator.time)
+        return KeyedProcess(self.function(), self.edge.keys, _EMPTY_SCHEMA, operator.time)
 
-    def _opened(self, operator: Operator) -> SubtaskState:
+    def _declared_state(self, operator: Operator) -> SubtaskState:
         state = self._state(0)
-        self._call(0, "open", operator.open, self._context(0, state, lambda: 0))
+        self._call_hook(0, "open", operator.open, self._context(0, state, lambda: 0))
         operator.close()
         return state
 
     def _state(self, index: int) -> SubtaskState:
-        groups = range_of(index, self.max_parallelism, self.parallelism)
+        groups = key_group_range(index, self.max_parallelism, self.parallelism)
         return SubtaskState(groups, self.max_parallelism, None)
 
     def _context(self, index: int, state: SubtaskState, now_ms: Callable[[], int]) -> OperatorContext:
@@ -170,17 +170,17 @@ class Bootstrap:
             now_ms=now_ms,
         )
 
-    def _folded(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _pre_aggregate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The input of the operator for a batch: pre-aggregated rows for a window, otherwise the batch."""
-        folding = self.folding
+        folding = self.pre_aggregation
         if folding is None:
             yield batch
             return
-        combiner = folding.make()
+        combiner = folding.create()
         yield from combiner.add(batch)
         yield from combiner.flush()
 
-    def _call(self, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+    def _call_hook(self, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         except WeirError:
@@ -189,14 +189,14 @@ class Bootstrap:
             raise OperatorFailure(self.uid, index, hook, error) from error
 
 
-class _Dropped:
+class _NullCollector:
     """A collector without a receiver."""
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Drop the batch: it belongs to the output before the savepoint."""
 
 
-_DROPPED: Final = _Dropped()
+_NULL_COLLECTOR: Final = _NullCollector()
 
 
 def _keyed_edge(job: CompiledJob, uid: str) -> tuple[int, EdgeSpec]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.core.job.graph import Role
 from runtime.core.job.ids import OperatorId, Token
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.ports import OperatorContext
@@ -25,7 +25,7 @@ def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
     role = job.graph.by_uid[name].role
     if role is Role.SINK:
         raise JobRejected("cannot-bootstrap", uid, "a sink has no state that can be written")
-    state = SubtaskState(range_of(0, groups, 1), groups, None)
+    state = SubtaskState(key_group_range(0, groups, 1), groups, None)
     context = OperatorContext(
         job=job.name, uid=uid, index=0, parallelism=1, max_parallelism=groups, token=Token(0), state=state,
         now_ms=lambda: 0,

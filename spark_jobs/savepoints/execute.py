@@ -15,31 +15,31 @@ import pyarrow as pa
 from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.errors import JobRejected, WeirError
 from runtime.io.filesystem import FileStore
-from spark_jobs.batch.execute import failure_of
-from spark_jobs.batch.wire import quoted
+from spark_jobs.batch.execute import task_error
+from spark_jobs.batch.wire import quote_name
 from spark_jobs.savepoints.bootstrap import Bootstrap
-from spark_jobs.savepoints.redeal import Redeal
+from spark_jobs.savepoints.redeal import Redistribution
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tasks import (
-    COPIED,
-    PARTS,
-    PLACE,
-    STORED,
-    Maker,
-    Rows,
+    COPIED_SCHEMA,
+    PARTS_SCHEMA,
+    PLACE_COLUMN,
+    SNAPSHOT_SCHEMA,
+    RowColumns,
+    StateMaker,
     bootstrap_state,
     copy_files,
-    deal_rows,
+    partition_rows,
     read_parts,
     store_parts,
     units_of,
 )
-from spark_jobs.state_rows import Opened
+from spark_jobs.state_rows import OpenedCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_COPIERS: Final = 8
+MAX_COPY_TASKS: Final = 8
 T = TypeVar("T")
 
 
@@ -47,8 +47,8 @@ T = TypeVar("T")
 class BootstrapRows:
     """The input rows of bootstrapped state. Columns of `frame` are named by their numbers."""
 
-    maker: Maker
-    rows: Rows
+    maker: StateMaker
+    rows: RowColumns
     frame: DataFrame
     order_by: tuple[str, ...]
 
@@ -66,7 +66,7 @@ def rows_for_operator(
     known = dict(zip(edge.keys, map(_named_type, edge.key_types), strict=True)) if edge.key_types else {}
     wanted = list(frame.columns) if columns is None else columns.names
     order = list(order_by) or ([] if time is None else [time])
-    return _prepared(bootstrap, frame, wanted, columns, {name: kind for name, kind in known.items() if kind}, order)
+    return _prepare_rows(bootstrap, frame, wanted, columns, {name: kind for name, kind in known.items() if kind}, order)
 
 
 def rows_for_table(table: TableRows, frame: DataFrame, columns: pa.Schema | None) -> BootstrapRows:
@@ -77,11 +77,11 @@ def rows_for_table(table: TableRows, frame: DataFrame, columns: pa.Schema | None
     """
     fields = [*table.schema.keys, *table.schema.values]
     known = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
-    return _prepared(table, frame, table.columns, columns, known, [])
+    return _prepare_rows(table, frame, table.columns, columns, known, [])
 
 
-def _prepared(
-    maker: Maker,
+def _prepare_rows(
+    maker: StateMaker,
     frame: DataFrame,
     wanted: Sequence[str],
     columns: pa.Schema | None,
@@ -98,10 +98,10 @@ def _prepared(
             there = ", ".join(frame.columns if name in wanted else wanted)
             raise JobRejected("unknown-column", uid, f"its rows have no column {name!r}; there are {there}")
     given = {} if columns is None else {field.name: field.type for field in columns}
-    types = _arrow_types(uid, frame.select(*map(quoted, wanted))) | dict(known) | given
+    types = _arrow_types(uid, frame.select(*map(quote_name, wanted))) | dict(known) | given
     numbered = frame.select(*(_column(frame, name).alias(f"c{number}") for number, name in enumerate(wanted)))
     schema = pa.schema([pa.field(name, types[name]) for name in wanted])
-    rows = Rows(operator=uid, columns=schema, keys=maker.keys)
+    rows = RowColumns(operator=uid, columns=schema, keys=maker.keys)
     order = tuple(f"c{list(wanted).index(name)}" for name in order_by)
     return BootstrapRows(maker=maker, rows=rows, frame=numbered, order_by=order)
 
@@ -128,23 +128,23 @@ def _named_type(name: str | None) -> Any:
 
 
 def _column(frame: DataFrame, name: str) -> Any:
-    return frame[quoted(name)]
+    return frame[quote_name(name)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class StoredSnapshots:
     """Results of the tasks: snapshots of bootstrapped subtasks, and redistributed keyed state."""
 
     snapshots: dict[str, dict[int, SubtaskSnapshot]]
-    dealt: dict[str, Redeal]
+    redistributions: dict[str, Redistribution]
 
-    def with_dealt(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
+    def with_redistributed_state(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
         """The operator with its redistributed keyed state.
 
         The watermark of each new subtask is the minimum over the running old subtasks, since it may hold rows of any of
         them. It is None if any running subtask has no watermark.
         """
-        redeal, made = self.dealt[uid], self.snapshots[uid]
+        redeal, made = self.redistributions[uid], self.snapshots[uid]
         running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]
         times = [snapshot.watermark for snapshot in running]
         known = [time for time in times if time is not None]
@@ -172,19 +172,19 @@ class Execution:
     spark: SparkSession
     folder: str
     _bootstraps: list[BootstrapRows] = field(default_factory=list)
-    _redeals: dict[str, Redeal] = field(default_factory=dict)
+    _redistributions: dict[str, Redistribution] = field(default_factory=dict)
     _copies: list[tuple[Segment, str]] = field(default_factory=list)
-    _opened: Opened | None = None  #: the checkpoint that files are copied from
+    _checkpoint: OpenedCheckpoint | None = None  #: the checkpoint that files are copied from
 
     def bootstrap(self, rows: BootstrapRows) -> None:
         self._bootstraps.append(rows)
 
-    def redeal(self, uid: str, redeal: Redeal) -> None:
-        self._redeals[uid] = redeal
+    def redistribute(self, uid: str, redeal: Redistribution) -> None:
+        self._redistributions[uid] = redeal
 
-    def copy(self, opened: Opened, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
+    def copy(self, opened: OpenedCheckpoint, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
         """Schedule copies of the files of `snapshot`. Returns the snapshot with the target paths."""
-        self._opened = opened
+        self._checkpoint = opened
 
         def with_new_path(segment: Segment) -> Segment:
             path = f"{uid}/copied/{len(self._copies):06d}-{segment.path.rpartition('/')[2]}"
@@ -193,7 +193,7 @@ class Execution:
 
         return snapshot.with_segments(with_new_path)
 
-    def run(self) -> Made:
+    def run(self) -> StoredSnapshots:
         """Run the Spark jobs.
 
         Raises:
@@ -201,64 +201,68 @@ class Execution:
         """
         found: dict[str, dict[int, SubtaskSnapshot]] = {}
         for rows in self._bootstraps:
-            made = _failing_clearly(lambda rows=rows: self._bootstrapped(rows))  # type: ignore[misc]
+            made = _with_typed_errors(lambda rows=rows: self._run_bootstrap(rows))  # type: ignore[misc]
             before = found.setdefault(rows.maker.uid, {})
             for index, snapshot in made.items():
-                before[index] = _united(before.get(index, SubtaskSnapshot()), snapshot)
-        found |= _failing_clearly(self._dealt)
-        _failing_clearly(self._copied)
-        return Made(snapshots=found, dealt=self._redeals)
+                before[index] = _merge_snapshots(before.get(index, SubtaskSnapshot()), snapshot)
+        found |= _with_typed_errors(self._run_redistributions)
+        _with_typed_errors(self._run_copies)
+        return StoredSnapshots(snapshots=found, redistributions=self._redistributions)
 
-    def tidy(self, manifest: Manifest) -> None:
+    def delete_unnamed_files(self, manifest: Manifest) -> None:
         """Delete files that the manifest does not name: they are from discarded task attempts."""
         store = FileStore(self.folder)
         named = {segment.path for segment in manifest.segments()}
-        store.delete([path for path in (*store.list(""), *store.unfinished()) if path not in named])
+        store.delete([path for path in (*store.list(""), *store.leftover_files()) if path not in named])
 
     # ------------------------------------------------------------ inside
 
-    def _bootstrapped(self, wanted: BootstrapRows) -> dict[int, SubtaskSnapshot]:
+    def _run_bootstrap(self, wanted: BootstrapRows) -> dict[int, SubtaskSnapshot]:
         from pyspark.sql.types import IntegerType, StructField, StructType
 
-        dealt = StructType([StructField(PLACE, IntegerType()), *wanted.frame.schema.fields])
-        frame = wanted.frame.mapInArrow(deal_rows(wanted.rows, wanted.maker), dealt)
-        frame = frame.repartitionById(wanted.maker.parallelism, PLACE)
-        frame = frame.sortWithinPartitions(PLACE, *wanted.order_by)
-        return self._stored(frame, bootstrap_state(wanted.rows, wanted.maker, self.folder))
+        dealt = StructType([StructField(PLACE_COLUMN, IntegerType()), *wanted.frame.schema.fields])
+        frame = wanted.frame.mapInArrow(partition_rows(wanted.rows, wanted.maker), dealt)
+        frame = frame.repartitionById(wanted.maker.parallelism, PLACE_COLUMN)
+        frame = frame.sortWithinPartitions(PLACE_COLUMN, *wanted.order_by)
+        return self._collect_snapshots(frame, bootstrap_state(wanted.rows, wanted.maker, self.folder))
 
-    def _dealt(self) -> dict[str, dict[int, SubtaskSnapshot]]:
-        if not self._redeals:
+    def _run_redistributions(self) -> dict[str, dict[int, SubtaskSnapshot]]:
+        if not self._redistributions:
             return {}
-        units: list[tuple[Redeal, int, range]] = []
-        places: list[tuple[Redeal, int]] = []
+        units: list[tuple[Redistribution, int, range]] = []
+        places: list[tuple[Redistribution, int]] = []
         names: list[tuple[str, int]] = []
-        for uid, redeal in self._redeals.items():
+        for uid, redeal in self._redistributions.items():
             units += [(redeal, len(places), groups) for groups in units_of(redeal)]
             names += [(uid, index) for index in range(redeal.parallelism)]
             places += [(redeal, index) for index in range(redeal.parallelism)]
         numbers = self.spark.range(0, len(units), 1, len(units))
-        frame = numbers.mapInArrow(read_parts(units), _spark_schema(PARTS))
-        frame = frame.repartitionById(len(places), PLACE).sortWithinPartitions(PLACE, "state", "unit", "number")
-        stored = self._stored(frame, store_parts(places, self.folder))
-        found: dict[str, dict[int, SubtaskSnapshot]] = {uid: {} for uid in self._redeals}
+        frame = numbers.mapInArrow(read_parts(units), _spark_schema(PARTS_SCHEMA))
+        frame = frame.repartitionById(len(places), PLACE_COLUMN).sortWithinPartitions(
+            PLACE_COLUMN, "state", "unit", "number"
+        )
+        stored = self._collect_snapshots(frame, store_parts(places, self.folder))
+        found: dict[str, dict[int, SubtaskSnapshot]] = {uid: {} for uid in self._redistributions}
         for place, snapshot in stored.items():
             uid, index = names[place]
             found[uid][index] = snapshot
         return found
 
-    def _copied(self) -> None:
-        if self._opened is None or not self._copies:
+    def _run_copies(self) -> None:
+        if self._checkpoint is None or not self._copies:
             return
-        tasks = min(len(self._copies), MAX_COPIERS)
+        tasks = min(len(self._copies), MAX_COPY_TASKS)
         numbers = self.spark.range(0, len(self._copies), 1, tasks)
-        numbers.mapInArrow(copy_files(self._opened, self._copies, self.folder), _spark_schema(COPIED)).collect()
+        numbers.mapInArrow(
+            copy_files(self._checkpoint, self._copies, self.folder), _spark_schema(COPIED_SCHEMA)
+        ).collect()
 
-    def _stored(self, frame: DataFrame, task: Any) -> dict[int, SubtaskSnapshot]:
-        rows = frame.mapInArrow(task, _spark_schema(STORED)).collect()
+    def _collect_snapshots(self, frame: DataFrame, task: Any) -> dict[int, SubtaskSnapshot]:
+        rows = frame.mapInArrow(task, _spark_schema(SNAPSHOT_SCHEMA)).collect()
         return {row["place"]: msgspec.json.decode(bytes(row["snapshot"]), type=SubtaskSnapshot) for row in rows}
 
 
-def _united(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
+def _merge_snapshots(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
     """The union of two partial snapshots of a subtask."""
     return msgspec.structs.replace(
         one,
@@ -275,10 +279,10 @@ def _spark_schema(schema: pa.Schema) -> Any:
     return from_arrow_schema(schema)
 
 
-def _failing_clearly(run: Callable[[], T]) -> T:
+def _with_typed_errors(run: Callable[[], T]) -> T:
     try:
         return run()
     except WeirError:
         raise
     except Exception as error:
-        raise failure_of(error) from error
+        raise task_error(error) from error

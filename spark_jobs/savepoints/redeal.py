@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.key_codec import check_key_type
-from runtime.state.index.key_index import Slots
+from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
@@ -39,18 +39,18 @@ from spark_jobs.savepoints.tables import (
     value_types,
     write_table,
 )
-from spark_jobs.state_rows import Opened, State, find_state, holds_objects, read_objects, read_table
+from spark_jobs.state_rows import OpenedCheckpoint, StateFiles, find_state, holds_objects, read_objects, read_table
 
 ROWS_PER_PART: Final = 65_536
-FIRED: Final = "fired"  #: the state of `operators.windows.fired`
+FIRED_STATE: Final = "fired"  #: the state of `operators.windows.fired`
 
-_OBJECTS: Final = pa.schema(
+_OBJECTS_SCHEMA: Final = pa.schema(
     [("key", pa.large_binary()), ("was", pa.large_binary()), ("place", pa.large_binary()), ("value", pa.large_binary())]
 )
-_TIMES: Final = pa.schema([("group", pa.int32()), ("key", pa.large_binary()), ("time", pa.int64())])
+_TIMES_SCHEMA: Final = pa.schema([("group", pa.int32()), ("key", pa.large_binary()), ("time", pa.int64())])
 
 
-class Kind(StrEnum):
+class PartKind(StrEnum):
     """Content of a part."""
 
     COLUMNS = "columns"
@@ -63,7 +63,7 @@ class Part:
     """Rows of one state for the new subtask `owner`."""
 
     state: str
-    kind: Kind
+    kind: PartKind
     owner: int
     batch: pa.RecordBatch
 
@@ -82,10 +82,10 @@ class Rekey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Redeal:
+class Redistribution:
     """The redistribution of an operator's keyed state. Can be pickled with cloudpickle."""
 
-    opened: Opened
+    checkpoint: OpenedCheckpoint
     uid: str  #: uid in the savepoint that is read
     parallelism: int
     max_parallelism: int
@@ -99,23 +99,23 @@ class Redeal:
             JobRejected: a state cannot be redistributed, or a new key is invalid; operator and state are named.
         """
         for name in self.states:
-            state = find_state(self.opened, self.uid, name)
+            state = find_state(self.checkpoint, self.uid, name)
             for files in state.files:
                 if holds_objects(state):
-                    yield from self._object_parts(state, read_objects(self.opened, state, files, groups))
+                    yield from self._object_parts(state, read_objects(self.checkpoint, state, files, groups))
                 else:
-                    yield from self._column_parts(read_table(self.opened, state, files, groups))
+                    yield from self._column_parts(read_table(self.checkpoint, state, files, groups))
 
     @property
     def states(self) -> list[str]:
         """The names of the keyed states that have rows."""
-        subtasks = self.opened.manifest.operators[self.uid].subtasks.values()
+        subtasks = self.checkpoint.manifest.operators[self.uid].subtasks.values()
         return sorted({name for snapshot in subtasks for name, segments in snapshot.keyed.items() if segments})
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keyed-state files of the operator."""
-        subtasks = self.opened.manifest.operators[self.uid].subtasks.values()
+        subtasks = self.checkpoint.manifest.operators[self.uid].subtasks.values()
         return sum(s.nbytes for one in subtasks for segments in one.keyed.values() for s in segments)
 
     # ------------------------------------------------------------ typed columns
@@ -123,7 +123,7 @@ class Redeal:
     def _column_parts(self, table: KeyedTable) -> Iterator[Part]:
         rows, keys = table.copy_all(), len(table.schema.keys)
         for start in range(0, len(rows), ROWS_PER_PART):
-            some: Slots = np.arange(start, min(start + ROWS_PER_PART, len(rows)))
+            some: RowIds = np.arange(start, min(start + ROWS_PER_PART, len(rows)))
             batch = rows.to_batch(some)
             columns, fields = batch.columns[2:], list(batch.schema)[2:]
             named = list(zip(columns[:keys], fields[:keys], strict=True))
@@ -131,16 +131,16 @@ class Redeal:
             partition = [named[place] for place in sorted(decides)]
             spaces = [named[place] for place in range(keys) if place not in decides]
             if self.rekey is not None:
-                partition = self._rekeyed(partition)
-            groups = groups_of(hash_columns([column for column, _ in partition]), self.max_parallelism)
+                partition = self._rekey_columns(partition)
+            groups = key_groups_of_hashes(hash_columns([column for column, _ in partition]), self.max_parallelism)
             rest = list(zip(columns[keys:], fields[keys:], strict=True))
             made = [*partition, *spaces, *rest]
             schema = pa.schema([one for _, one in made])
             moved = pa.RecordBatch.from_arrays([column for column, _ in made], schema=schema)
             marked = moved.replace_schema_metadata({b"keys": str(len(partition) + len(spaces)).encode()})
-            yield from self._dealt(table.schema.name, Kind.COLUMNS, marked, groups)
+            yield from self._parts_by_owner(table.schema.name, PartKind.COLUMNS, marked, groups)
 
-    def _rekeyed(self, columns: list[tuple[pa.Array, pa.Field]]) -> list[tuple[pa.Array, pa.Field]]:
+    def _rekey_columns(self, columns: list[tuple[pa.Array, pa.Field]]) -> list[tuple[pa.Array, pa.Field]]:
         assert self.rekey is not None, "only called with new keys"
         known: dict[Any, tuple[Any, ...]] = {}
         for old in zip(*(column.to_pylist() for column, _ in columns), strict=True):
@@ -180,14 +180,14 @@ class Redeal:
 
     # ------------------------------------------------------------ Python objects
 
-    def _object_parts(self, state: State, table: ObjectTable) -> Iterator[Part]:
+    def _object_parts(self, state: StateFiles, table: ObjectTable) -> Iterator[Part]:
         entries: list[tuple[bytes, bytes, bytes, bytes]] = []
         times: list[tuple[int, bytes, int]] = []
         for (group, key, place), stored in table.items():
             assert isinstance(stored, bytes), "in a file, every value is bytes"
             if isinstance(decode_key(key), list):
                 entries.append((key, key, msgspec.msgpack.encode(place), stored))
-            elif state.name == FIRED:
+            elif state.name == FIRED_STATE:
                 times.append((group, key, msgspec.msgpack.decode(stored)))
             else:
                 detail = (
@@ -198,10 +198,13 @@ class Redeal:
         for start in range(0, len(entries), ROWS_PER_PART):
             yield from self._entry_parts(state.name, entries[start : start + ROWS_PER_PART])
         if times:
-            batch = pa.RecordBatch.from_arrays([pa.array(c) for c in zip(*times, strict=True)], names=_TIMES.names)
-            batch = batch.cast(_TIMES)
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(c) for c in zip(*times, strict=True)], names=_TIMES_SCHEMA.names
+            )
+            batch = batch.cast(_TIMES_SCHEMA)
             yield from (
-                Part(state=state.name, kind=Kind.TIMES, owner=owner, batch=batch) for owner in range(self.parallelism)
+                Part(state=state.name, kind=PartKind.TIMES, owner=owner, batch=batch)
+                for owner in range(self.parallelism)
             )
 
     def _entry_parts(self, name: str, entries: list[tuple[bytes, bytes, bytes, bytes]]) -> Iterator[Part]:
@@ -212,10 +215,10 @@ class Redeal:
             columns = self._key_columns([known[key] for key in old])
             keys = tuple(map(encode_key, zip(*(column.to_pylist() for column in columns), strict=True)))
         batch = pa.RecordBatch.from_arrays([pa.array(c, pa.large_binary()) for c in (keys, was, places, values)],
-                                           schema=_OBJECTS)  # fmt: skip
-        yield from self._dealt(name, Kind.OBJECTS, batch, key_groups_of(keys, self.max_parallelism))
+                                           schema=_OBJECTS_SCHEMA)  # fmt: skip
+        yield from self._parts_by_owner(name, PartKind.OBJECTS, batch, key_groups_of(keys, self.max_parallelism))
 
-    def _dealt(self, state: str, kind: Kind, batch: pa.RecordBatch, groups: Any) -> Iterator[Part]:
+    def _parts_by_owner(self, state: str, kind: PartKind, batch: pa.RecordBatch, groups: Any) -> Iterator[Part]:
         owners = groups * self.parallelism // self.max_parallelism
         for owner in np.unique(owners):
             rows = batch.filter(pa.array(owners == owner))
@@ -234,10 +237,10 @@ def check_rekey(uid: str, keys: pa.Schema) -> None:
 class Assembly:
     """Collects the parts of a new subtask into its keyed state."""
 
-    redeal: Redeal
+    redistribution: Redistribution
     index: int
     _tables: dict[str, KeyedTable | ObjectTable] = field(default_factory=dict)
-    _was: dict[bytes, bytes] = field(default_factory=dict)  #: new key -> old key, of Python functions
+    _old_keys: dict[bytes, bytes] = field(default_factory=dict)  #: new key -> old key, of Python functions
     _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: (state, key) -> times by old key group
 
     def add(self, part: Part) -> None:
@@ -247,11 +250,11 @@ class Assembly:
             JobRejected: two old keys have the same new key; operator, state and keys are named.
         """
         match part.kind:
-            case Kind.COLUMNS:
+            case PartKind.COLUMNS:
                 self._add_columns(part.state, part.batch)
-            case Kind.OBJECTS:
+            case PartKind.OBJECTS:
                 self._add_objects(part.state, part.batch)
-            case Kind.TIMES:
+            case PartKind.TIMES:
                 self._add_times(part.state, part.batch)
 
     def snapshot(self, store: SnapshotStore, prefix: str) -> SubtaskSnapshot:
@@ -260,8 +263,8 @@ class Assembly:
         Raises:
             JobRejected: fired watermarks differ between key groups that meet; the operator is named.
         """
-        self._deal_times()
-        groups = range_of(self.index, self.redeal.max_parallelism, self.redeal.parallelism)
+        self._redistribute_times()
+        groups = key_group_range(self.index, self.redistribution.max_parallelism, self.redistribution.parallelism)
         keyed = {name: write_table(store, prefix, table, groups) for name, table in self._tables.items()}
         typed = [table for table in self._tables.values() if isinstance(table, KeyedTable)]
         types = {column: kind for table in typed for column, kind in value_types(table).items()}
@@ -275,32 +278,32 @@ class Assembly:
         table = self._tables.get(name)
         if table is None:
             schema = TableSchema(name, pa.schema(fields[:keys]), pa.schema(fields[keys:]))
-            table = self._tables[name] = KeyedTable(schema, self.redeal.max_parallelism)
+            table = self._tables[name] = KeyedTable(schema, self.redistribution.max_parallelism)
         assert isinstance(table, KeyedTable), "a state has a single kind"
-        add_rows(table, batch.columns[:keys], batch.columns[keys:], self.redeal.uid)
+        add_rows(table, batch.columns[:keys], batch.columns[keys:], self.redistribution.uid)
 
     def _add_objects(self, name: str, batch: pa.RecordBatch) -> None:
         table = self._objects(name)
         columns = [column.to_pylist() for column in batch.columns]
-        groups = key_groups_of(columns[0], self.redeal.max_parallelism).tolist()
+        groups = key_groups_of(columns[0], self.redistribution.max_parallelism).tolist()
         for group, key, was, place, value in zip(groups, *columns, strict=True):
-            if self._was.setdefault(key, was) != was:
-                raise duplicate_keys(self.redeal.uid, name, [decode_key(key)])
+            if self._old_keys.setdefault(key, was) != was:
+                raise duplicate_keys(self.redistribution.uid, name, [decode_key(key)])
             table.put((group, key, msgspec.msgpack.decode(place)), value)
 
     def _add_times(self, name: str, batch: pa.RecordBatch) -> None:
-        before = self.redeal.opened.manifest.max_parallelism
+        before = self.redistribution.checkpoint.manifest.max_parallelism
         for group, key, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             times = self._times.setdefault((name, key), np.full(before, MIN_WATERMARK))
             times[group] = time
 
-    def _deal_times(self) -> None:
-        redeal = self.redeal
-        before, after = redeal.opened.manifest.max_parallelism, redeal.max_parallelism
+    def _redistribute_times(self) -> None:
+        redeal = self.redistribution
+        before, after = redeal.checkpoint.manifest.max_parallelism, redeal.max_parallelism
         common = gcd(before, after) if redeal.rekey is None else 1
         for (name, key), times in self._times.items():
             table = self._objects(name)
-            for group in range_of(self.index, after, redeal.parallelism):
+            for group in key_group_range(self.index, after, redeal.parallelism):
                 met = times[group % common :: common]
                 if met.min() != met.max():
                     detail = (

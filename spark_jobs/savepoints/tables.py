@@ -17,15 +17,15 @@ import pyarrow as pa
 from runtime.core.snapshot.manifest import Segment
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.files.segment_log import Chain
+from runtime.state.files.segment_log import SegmentLog
 from runtime.state.index.factorise import factorise
-from runtime.state.index.hashing import groups_of, hash_columns
-from runtime.state.index.key_index import NOWHERE
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
+from runtime.state.index.key_index import NOT_FOUND
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
 from runtime.state.rows import segment_batches
 
-MAX_SHOWN: Final = 3  #: keys named in an error
+MAX_SHOWN_KEYS: Final = 3  #: keys named in an error
 encode_key: Final = msgspec.msgpack.Encoder().encode
 decode_key: Final = msgspec.msgpack.Decoder().decode
 
@@ -38,13 +38,13 @@ def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Ar
     """
     if not len(keys[0]):
         return
-    table.settle([column.type for column in keys], [column.type for column in values])
+    table.bind_types([column.type for column in keys], [column.type for column in values])
     distinct = factorise(keys)
     repeated = np.ones(len(keys[0]), dtype=bool)
-    repeated[distinct.first] = False
-    repeated |= table.find(keys) != NOWHERE
+    repeated[distinct.first_rows] = False
+    repeated |= table.find(keys) != NOT_FOUND
     if repeated.any():
-        rows = pa.array(np.flatnonzero(repeated)[:MAX_SHOWN])
+        rows = pa.array(np.flatnonzero(repeated)[:MAX_SHOWN_KEYS])
         shown = [tuple(row) for row in zip(*(column.take(rows).to_pylist() for column in keys), strict=True)]
         raise duplicate_keys(operator, table.schema.name, shown)
     table.restore(keys, values)
@@ -52,12 +52,12 @@ def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Ar
 
 def duplicate_keys(operator: str, state: str, keys: Iterable[Any]) -> JobRejected:
     """The error for duplicate keys. `keys`: a sample of them, to be named."""
-    shown = ", ".join(sorted(_shown(key) for key in keys))
+    shown = ", ".join(sorted(_format_key(key) for key in keys))
     detail = f"state {state!r} would have two rows with the same key: {shown}"
     return JobRejected("duplicate-keys", operator, detail)
 
 
-def _shown(key: Any) -> str:
+def _format_key(key: Any) -> str:
     if isinstance(key, list | tuple):
         return repr(key[0]) if len(key) == 1 else repr(tuple(key))
     return repr(key)
@@ -70,8 +70,8 @@ def write_table(
     rows = table.copy_all()
     if not len(rows):
         return ()
-    chain = Chain(table.schema.name, groups)
-    link = chain.link(lambda _: segment_batches([rows]), len(rows), len(rows) * table.row_bytes)
+    chain = SegmentLog(table.schema.name, groups)
+    link = chain.new_segment(lambda _: segment_batches([rows]), len(rows), len(rows) * table.row_bytes)
     return link.write(store, prefix)[0]
 
 
@@ -91,7 +91,7 @@ def key_groups_of(keys: Sequence[bytes], max_parallelism: int) -> npt.NDArray[np
     if not keys:
         return np.empty(0, dtype=np.int64)
     columns = zip(*map(decode_key, keys), strict=True)
-    return groups_of(hash_columns([_column(values) for values in columns]), max_parallelism)
+    return key_groups_of_hashes(hash_columns([_column(values) for values in columns]), max_parallelism)
 
 
 def _column(values: Sequence[Any]) -> pa.Array:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from runtime.io.filesystem import FileStore
@@ -24,17 +24,17 @@ from runtime.state.files.segment_log import COPY_CHUNK_BYTES
 from runtime.state.index.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
-from spark_jobs.savepoints.redeal import Assembly, Kind, Part, Redeal
-from spark_jobs.state_rows import Opened
+from spark_jobs.savepoints.redeal import Assembly, Part, PartKind, Redistribution
+from spark_jobs.state_rows import OpenedCheckpoint
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
 
-PLACE: Final = "place"  #: number of the row's subtask, among all subtasks of the savepoint
+PLACE_COLUMN: Final = "place"  #: number of the row's subtask, among all subtasks of the savepoint
 UNIT_BYTES: Final = 1 << 24  #: bytes of old state files, compressed, that a task reads
 MAX_UNITS: Final = 256
-STORED: Final = pa.schema([("place", pa.int32()), ("snapshot", pa.binary())])
-PARTS: Final = pa.schema(
+SNAPSHOT_SCHEMA: Final = pa.schema([("place", pa.int32()), ("snapshot", pa.binary())])
+PARTS_SCHEMA: Final = pa.schema(
     [
         ("place", pa.int32()),
         ("state", pa.string()),
@@ -44,10 +44,10 @@ PARTS: Final = pa.schema(
         ("rows", pa.binary()),
     ]
 )
-COPIED: Final = pa.schema([("number", pa.int32())])
+COPIED_SCHEMA: Final = pa.schema([("number", pa.int32())])
 
 
-def _refusing(run: Task) -> Task:
+def _with_refusals(run: Task) -> Task:
     """Translate a `JobRejected` into the form that the driver can read."""
 
     def task(batches: Batches) -> Batches:
@@ -62,7 +62,7 @@ def _refusing(run: Task) -> Task:
 # ---------------------------------------------------------------- state from rows
 
 
-class Maker(Protocol):
+class StateMaker(Protocol):
     """Makes the state of a subtask from rows."""
 
     @property
@@ -87,14 +87,14 @@ class Maker(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class RowColumns:
     """The rows of a DataFrame. `columns`: names and types in the job; in Spark, columns are named by their numbers."""
 
     operator: str
     columns: pa.Schema
     keys: tuple[str, ...]
 
-    def of(self, spark_batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    def cast(self, spark_batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
         """Cast a batch from Spark to the types of the job. Its columns begin at position `first`.
 
         Raises:
@@ -116,38 +116,38 @@ class Rows:
         return batch
 
 
-def deal_rows(rows: Rows, maker: Maker) -> Task:
+def partition_rows(rows: RowColumns, maker: StateMaker) -> Task:
     """Prepend to each row the number of the subtask that owns its key."""
 
     def run(batches: Batches) -> Batches:
         for spark_batch in batches:
-            groups = key_groups(rows.of(spark_batch, 0), rows.keys, maker.max_parallelism)
+            groups = key_groups(rows.cast(spark_batch, 0), rows.keys, maker.max_parallelism)
             owners = (groups * maker.parallelism // maker.max_parallelism).astype(np.int32)
             yield pa.RecordBatch.from_arrays(
-                [pa.array(owners), *spark_batch.columns], names=[PLACE, *spark_batch.schema.names]
+                [pa.array(owners), *spark_batch.columns], names=[PLACE_COLUMN, *spark_batch.schema.names]
             )
 
-    return _refusing(run)
+    return _with_refusals(run)
 
 
-def bootstrap_state(rows: Rows, maker: Maker, folder: str) -> Task:
+def bootstrap_state(rows: RowColumns, maker: StateMaker, folder: str) -> Task:
     """Have the operator process the rows of each subtask, in their order, and store the state."""
 
     def run(batches: Batches) -> Batches:
-        for owner, mine in _by_place(batches):
-            typed = (rows.of(batch, 1) for batch in mine)
-            prefix = f"{maker.uid}/{_try_of(owner)}"
-            yield _stored(owner, maker.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
+        for owner, mine in _group_by_place(batches):
+            typed = (rows.cast(batch, 1) for batch in mine)
+            prefix = f"{maker.uid}/{_attempt_prefix(owner)}"
+            yield _snapshot_row(owner, maker.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
 
-    return _refusing(run)
+    return _with_refusals(run)
 
 
-def _by_place(batches: Batches) -> Iterator[tuple[int, Batches]]:
+def _group_by_place(batches: Batches) -> Iterator[tuple[int, Batches]]:
     """The rows of each subtask, which are adjacent. Consume the rows of a group before the next group."""
-    return groupby(_of_one_place(batches), key=lambda batch: batch.column(0)[0].as_py())
+    return groupby(_split_by_place(batches), key=lambda batch: batch.column(0)[0].as_py())
 
 
-def _of_one_place(batches: Batches) -> Batches:
+def _split_by_place(batches: Batches) -> Batches:
     for batch in batches:
         places = batch.column(0).to_numpy()
         borders = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
@@ -157,7 +157,7 @@ def _of_one_place(batches: Batches) -> Batches:
 # ---------------------------------------------------------------- redistributed state
 
 
-def read_parts(units: Sequence[tuple[Redeal, int, range]]) -> Task:
+def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
     """Read units of old state. A unit: (redistribution of its operator, number of its first subtask, key groups)."""
 
     def run(batches: Batches) -> Batches:
@@ -165,47 +165,47 @@ def read_parts(units: Sequence[tuple[Redeal, int, range]]) -> Task:
             for unit in ids.column(0).to_pylist():
                 redeal, first, groups = units[unit]
                 for number, part in enumerate(redeal.read_parts(groups)):
-                    row = [first + part.owner, part.state, unit, number, str(part.kind), _encoded(part.batch)]
-                    columns = [pa.array([value], kind) for value, kind in zip(row, PARTS.types, strict=True)]
-                    yield pa.RecordBatch.from_arrays(columns, schema=PARTS)
+                    row = [first + part.owner, part.state, unit, number, str(part.kind), _encode_batch(part.batch)]
+                    columns = [pa.array([value], kind) for value, kind in zip(row, PARTS_SCHEMA.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(columns, schema=PARTS_SCHEMA)
 
-    return _refusing(run)
+    return _with_refusals(run)
 
 
-def store_parts(places: Sequence[tuple[Redeal, int]], folder: str) -> Task:
+def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Task:
     """Store the state of each new subtask. `places`: by number, the redistribution and the subtask index."""
 
     def run(batches: Batches) -> Batches:
-        for place, mine in _by_place(batches):
+        for place, mine in _group_by_place(batches):
             redeal, index = places[place]
             assembly = Assembly(redeal, index)
             for batch in mine:
                 for row in batch.to_pylist():
                     rows = pa.ipc.open_stream(row["rows"]).read_all().combine_chunks().to_batches()
                     for one in rows:
-                        part = Part(state=row["state"], kind=Kind(row["kind"]), owner=index, batch=one)
+                        part = Part(state=row["state"], kind=PartKind(row["kind"]), owner=index, batch=one)
                         assembly.add(part)
-            prefix = f"{redeal.uid}/{_try_of(index)}"
-            yield _stored(place, assembly.snapshot(FileStore(folder), prefix))
+            prefix = f"{redeal.uid}/{_attempt_prefix(index)}"
+            yield _snapshot_row(place, assembly.snapshot(FileStore(folder), prefix))
 
-    return _refusing(run)
+    return _with_refusals(run)
 
 
-def copy_files(opened: Opened, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
+def copy_files(opened: OpenedCheckpoint, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
     """Copy state files unchanged, and verify their length."""
 
     def run(batches: Batches) -> Batches:
         for ids in batches:
             for number in ids.column(0).to_pylist():
                 segment, path = files[number]
-                opened.keep()
-                FileStore(folder).put(path, _pieces(opened.store, segment))
-                yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], schema=COPIED)
+                opened.renew_pin()
+                FileStore(folder).put(path, _file_chunks(opened.store, segment))
+                yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], schema=COPIED_SCHEMA)
 
-    return _refusing(run)
+    return _with_refusals(run)
 
 
-def _pieces(store: FileStore, segment: Segment) -> Iterator[bytes]:
+def _file_chunks(store: FileStore, segment: Segment) -> Iterator[bytes]:
     for offset in range(0, segment.nbytes, COPY_CHUNK_BYTES):
         wanted = min(COPY_CHUNK_BYTES, segment.nbytes - offset)
         data = store.get_range(segment.path, offset, wanted)
@@ -214,17 +214,17 @@ def _pieces(store: FileStore, segment: Segment) -> Iterator[bytes]:
         yield data
 
 
-def units_of(redeal: Redeal) -> list[range]:
+def units_of(redeal: Redistribution) -> list[range]:
     """Ranges of old key groups of about `UNIT_BYTES` of files each, at most `MAX_UNITS`."""
-    groups = redeal.opened.manifest.max_parallelism
+    groups = redeal.checkpoint.manifest.max_parallelism
     count = min(groups, MAX_UNITS, 1 + redeal.nbytes // UNIT_BYTES)
-    return [range_of(index, groups, count) for index in range(count)]
+    return [key_group_range(index, groups, count) for index in range(count)]
 
 
 # ---------------------------------------------------------------- inside
 
 
-def _try_of(index: int) -> str:
+def _attempt_prefix(index: int) -> str:
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -232,12 +232,12 @@ def _try_of(index: int) -> str:
     return f"{index}-{task.taskAttemptId()}"
 
 
-def _stored(place: int, snapshot: SubtaskSnapshot) -> pa.RecordBatch:
+def _snapshot_row(place: int, snapshot: SubtaskSnapshot) -> pa.RecordBatch:
     columns: list[Any] = [pa.array([place], pa.int32()), pa.array([msgspec.json.encode(snapshot)], pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=STORED)
+    return pa.RecordBatch.from_arrays(columns, schema=SNAPSHOT_SCHEMA)
 
 
-def _encoded(batch: pa.RecordBatch) -> bytes:
+def _encode_batch(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

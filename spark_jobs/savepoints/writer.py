@@ -30,30 +30,36 @@ import pyarrow as pa
 from runtime.core.job.graph import check_uid
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.restore.mapping import MappingReport, Target, report
+from runtime.core.restore.mapping import MappingReport, RestoreTarget, mapping_report
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.snapshot.manifest_codec import FILE_NAME, Keys, home_of, keys_of, sealed
+from runtime.core.snapshot.manifest_codec import (
+    MANIFEST_FILE,
+    SigningKeys,
+    encode_manifest,
+    manifest_folder,
+    parse_keys,
+)
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.state.backend import LIST, UNION_LIST
+from runtime.state.backend import LIST_STATE, UNION_LIST_STATE
 from runtime.state.list_state import OperatorList
 from spark_jobs.savepoints.bootstrap import Bootstrap, Function
 from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.execute import BootstrapRows, Execution, rows_for_operator, rows_for_table
-from spark_jobs.savepoints.redeal import Redeal, Rekey, check_rekey
+from spark_jobs.savepoints.redeal import Redistribution, Rekey, check_rekey
 from spark_jobs.savepoints.table_rows import TableRows
-from spark_jobs.state_rows import Opened, open_checkpoint
+from spark_jobs.state_rows import OpenedCheckpoint, open_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from runtime.dataflow.plan import CompiledJob
 
-MANIFEST_KEY: Final = "WEIR_MANIFEST_KEY"
-SUBTASKS: Final = 16  #: default split of bootstrapped state; a Spark task holds a subtask's state in memory
-_FIRST_NUMBER: Final = 1
+MANIFEST_KEY_VARIABLE: Final = "WEIR_MANIFEST_KEY"
+DEFAULT_SUBTASKS: Final = 16  #: default split of bootstrapped state; a Spark task holds a subtask's state in memory
+_FIRST_CHECKPOINT_ID: Final = 1
 _VARIANT_BYTES: Final = 4
 
 
@@ -67,7 +73,7 @@ class WrittenSavepoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
+class _KeptOperator:
     """An operator kept from the savepoint that is read. `source`: its uid there."""
 
     source: str
@@ -76,7 +82,7 @@ class _Kept:
 
 
 @dataclass(kw_only=True)
-class _Made:
+class _NewOperator:
     """An operator with bootstrapped state. `rows`: by state name; key "" for rows that the operator processes."""
 
     subtasks: int
@@ -84,7 +90,7 @@ class _Made:
     lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
-    def operator(self, made: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
+    def snapshot(self, made: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
         """The snapshot: each list divided among all subtasks, union lists in the first."""
         for index in range(self.subtasks) if self.lists or self.unions else ():
             shares = {name: _share(values, index, self.subtasks) for name, values in self.lists.items()}
@@ -104,10 +110,10 @@ class SavepointWriter:
     _job: str
     _max_parallelism: int
     _compiled: CompiledJob | None
-    _opened: Opened | None
-    _keys: Keys
-    _kept: dict[str, _Kept] = field(default_factory=dict)
-    _made: dict[str, _Made] = field(default_factory=dict)
+    _checkpoint: OpenedCheckpoint | None
+    _keys: SigningKeys
+    _kept_operators: dict[str, _KeptOperator] = field(default_factory=dict)
+    _new_operators: dict[str, _NewOperator] = field(default_factory=dict)
 
     @classmethod
     def new_savepoint(cls, spark: SparkSession, flow: Dataflow, *, job: str | int | None = None) -> Self:
@@ -122,7 +128,7 @@ class SavepointWriter:
         """
         return cls(
             _spark=spark, _job=flow.name if job is None else str(job), _max_parallelism=flow.max_parallelism,
-            _compiled=flow.compile(1), _opened=None, _keys=_keys(),
+            _compiled=flow.compile(1), _checkpoint=None, _keys=_keys(),
         )  # fmt: skip
 
     @classmethod
@@ -145,8 +151,8 @@ class SavepointWriter:
         manifest = opened.manifest
         return cls(
             _spark=spark, _job=manifest.job if job is None else str(job), _max_parallelism=manifest.max_parallelism,
-            _compiled=None if flow is None else flow.compile(1), _opened=opened, _keys=keys,
-            _kept={uid: _Kept(source=uid) for uid in manifest.operators},
+            _compiled=None if flow is None else flow.compile(1), _checkpoint=opened, _keys=keys,
+            _kept_operators={uid: _KeptOperator(source=uid) for uid in manifest.operators},
         )  # fmt: skip
 
     # ------------------------------------------------------------ changes
@@ -159,7 +165,7 @@ class SavepointWriter:
         function: Function | None = None,
         columns: pa.Schema | None = None,
         order_by: Sequence[str] = (),
-        subtasks: int = SUBTASKS,
+        subtasks: int = DEFAULT_SUBTASKS,
     ) -> Self:
         """Bootstrap the state of an operator: it processes `rows`; its output is dropped.
 
@@ -176,14 +182,20 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown or has state already, or a column is missing; all are named.
         """
-        job, made = self._made_for(uid, "", subtasks)
+        job, made = self._new_operator(uid, "", subtasks)
         bootstrap = Bootstrap(job=job, uid=uid, function=function, parallelism=made.subtasks)
         made.rows[""] = rows_for_operator(bootstrap, rows, columns, order_by)
-        self._made[uid] = made
+        self._new_operators[uid] = made
         return self
 
     def write_state(
-        self, uid: str, state: str, rows: DataFrame, *, columns: pa.Schema | None = None, subtasks: int = SUBTASKS
+        self,
+        uid: str,
+        state: str,
+        rows: DataFrame,
+        *,
+        columns: pa.Schema | None = None,
+        subtasks: int = DEFAULT_SUBTASKS,
     ) -> Self:
         """Write the rows of a state with typed columns, a row per key: aggregates, windows, positions of a source.
 
@@ -196,37 +208,37 @@ class SavepointWriter:
         Raises:
             JobRejected: operator or state is unknown, the state has no columns, or `rows` lacks one; all are named.
         """
-        job, made = self._made_for(uid, state, subtasks)
+        job, made = self._new_operator(uid, state, subtasks)
         made.rows[state] = rows_for_table(TableRows.of(job, uid, state, made.subtasks), rows, columns)
-        self._made[uid] = made
+        self._new_operators[uid] = made
         return self
 
-    def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = SUBTASKS) -> Self:
+    def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = DEFAULT_SUBTASKS) -> Self:
         """Write the values of a list or union list, which are JSON. A restore divides a list among the subtasks.
 
         Raises:
             JobRejected: operator or list is unknown, or a value is not JSON; all are named.
         """
-        job, made = self._made_for(uid, name, subtasks)
+        job, made = self._new_operator(uid, name, subtasks)
         declared = declared_state(job, uid)
         check_state(declared, uid, name)
         kind = declared.kinds[name]
-        if kind not in (LIST, UNION_LIST):
+        if kind not in (LIST_STATE, UNION_LIST_STATE):
             raise JobRejected("cannot-bootstrap", uid, f"state {name!r} is {kind}, not a list")
-        (made.lists if kind == LIST else made.unions)[name] = OperatorList(name, values).capture()
-        self._made[uid] = made
+        (made.lists if kind == LIST_STATE else made.unions)[name] = OperatorList(name, values).capture()
+        self._new_operators[uid] = made
         return self
 
-    def _made_for(self, uid: str, state: str, subtasks: int) -> tuple[CompiledJob, _Made]:
+    def _new_operator(self, uid: str, state: str, subtasks: int) -> tuple[CompiledJob, _NewOperator]:
         """The job with the savepoint's max parallelism, and the state written for the operator so far."""
         if self._compiled is None:
             detail = "bootstrapping an operator needs the job: SavepointWriter.from_savepoint(…, flow=…)"
             raise JobRejected("no-job", uid, detail)
         if not 0 < subtasks <= MAX_KEY_GROUPS:
             raise JobRejected("bad-parallelism", "subtasks", f"must lie between 1 and {MAX_KEY_GROUPS}, not {subtasks}")
-        made = self._made.get(uid, _Made(subtasks=min(subtasks, self._max_parallelism)))
+        made = self._new_operators.get(uid, _NewOperator(subtasks=min(subtasks, self._max_parallelism)))
         given = {*made.rows, *made.lists, *made.unions}
-        if uid in self._kept or "" in given or (state == "" and made.rows):
+        if uid in self._kept_operators or "" in given or (state == "" and made.rows):
             raise JobRejected("operator-exists", uid, "the savepoint has this operator already: remove it first")
         if state in given:
             raise JobRejected("duplicate-state", uid, f"state {state!r} is written twice")
@@ -242,12 +254,12 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown, or holds output that is not committed yet.
         """
-        if self._made.pop(uid, None) is None:
-            kept = self._find(uid)
+        if self._new_operators.pop(uid, None) is None:
+            kept = self._find_kept(uid)
             if any(snapshot.committables for snapshot in self._snapshot(kept).subtasks.values()):
                 detail = "it holds output that is not committed yet, which would be lost"
                 raise JobRejected("unmapped-output", uid, detail)
-            del self._kept[uid]
+            del self._kept_operators[uid]
         return self
 
     def rename_operator(self, uid: str, new_uid: str) -> Self:
@@ -256,14 +268,14 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown, or another operator has the uid.
         """
-        kept = self._find(uid)
+        kept = self._find_kept(uid)
         check_uid(new_uid)
-        if new_uid in self._kept or new_uid in self._made:
+        if new_uid in self._kept_operators or new_uid in self._new_operators:
             raise JobRejected("operator-exists", new_uid, "the savepoint has an operator of this uid already")
         origins = (*kept.origins, f"renamed from {uid!r}")
-        self._kept = {
+        self._kept_operators = {
             new_uid if name == uid else name: replace(each, origins=origins) if name == uid else each
-            for name, each in self._kept.items()
+            for name, each in self._kept_operators.items()
         }
         return self
 
@@ -277,12 +289,12 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown, or a column cannot be a key.
         """
-        kept = self._find(uid)
+        kept = self._find_kept(uid)
         check_rekey(uid, keys)
         if kept.rekey is not None:
             raise JobRejected("re-keyed-twice", uid, "it is re-keyed already: combine both into a single function")
         origins = (*kept.origins, f"re-keyed by {', '.join(keys.names)}")
-        self._kept[uid] = replace(kept, rekey=Rekey(function, keys), origins=origins)
+        self._kept_operators[uid] = replace(kept, rekey=Rekey(function, keys), origins=origins)
         return self
 
     def change_max_parallelism(self, max_parallelism: int) -> Self:
@@ -291,11 +303,11 @@ class SavepointWriter:
         Raises:
             JobRejected: out of range, or below the parallelism of an operator in the savepoint.
         """
-        most = max((self._snapshot(kept).parallelism for kept in self._kept.values()), default=1)
+        most = max((self._snapshot(kept).parallelism for kept in self._kept_operators.values()), default=1)
         if not most <= max_parallelism <= MAX_KEY_GROUPS:
             detail = f"must lie between the parallelism of the savepoint, {most}, and {MAX_KEY_GROUPS}"
             raise JobRejected("bad-max-parallelism", "max_parallelism", f"{detail}, not {max_parallelism}")
-        if self._made:
+        if self._new_operators:
             detail = "change it before operators are bootstrapped"
             raise JobRejected("bad-max-parallelism", "max_parallelism", detail)
         self._max_parallelism = max_parallelism
@@ -313,62 +325,62 @@ class SavepointWriter:
         target = _free_folder(folder)
         staging = target.with_name(f".{target.name}.{secrets.token_hex(_VARIANT_BYTES)}")
         try:
-            manifest = self._stored(str(staging))
-            found = self._checked(manifest)
-            FileStore(staging).put(FILE_NAME, [sealed(manifest, self._keys)])
-            _move(staging, target)
+            manifest = self._store(str(staging))
+            found = self._check_restore(manifest)
+            FileStore(staging).put(MANIFEST_FILE, [encode_manifest(manifest, self._keys)])
+            _rename_durably(staging, target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return WrittenSavepoint(folder=str(target), manifest=manifest, report=found)
 
-    def _stored(self, staging: str) -> Manifest:
+    def _store(self, staging: str) -> Manifest:
         """Store all state. The manifest names files by their path in the job's storage."""
         Path(staging).mkdir(mode=0o700, parents=True)
         execution = Execution(self._spark, staging)
-        operators = {uid: self._keep(uid, kept, execution) for uid, kept in self._kept.items()}
-        for rows in (rows for given in self._made.values() for rows in given.rows.values()):
+        operators = {uid: self._store_kept(uid, kept, execution) for uid, kept in self._kept_operators.items()}
+        for rows in (rows for given in self._new_operators.values() for rows in given.rows.values()):
             execution.bootstrap(rows)
         made = execution.run()
-        operators |= {uid: given.operator(made.snapshots.get(uid, {})) for uid, given in self._made.items()}
-        for uid in made.dealt:
-            operators[uid] = made.with_dealt(uid, operators[uid])
+        operators |= {uid: given.snapshot(made.snapshots.get(uid, {})) for uid, given in self._new_operators.items()}
+        for uid in made.redistributions:
+            operators[uid] = made.with_redistributed_state(uid, operators[uid])
         manifest = self._manifest(operators)
-        execution.tidy(manifest)
-        home = f"{home_of(manifest)}/"
+        execution.delete_unnamed_files(manifest)
+        home = f"{manifest_folder(manifest)}/"
         return manifest.with_segments(lambda segment: msgspec.structs.replace(segment, path=home + segment.path))
 
-    def _keep(self, uid: str, kept: _Kept, execution: Execution) -> OperatorSnapshot:
+    def _store_kept(self, uid: str, kept: _KeptOperator, execution: Execution) -> OperatorSnapshot:
         """Redistribute keyed state if keys or key groups change, and copy all other files."""
-        assert self._opened is not None, "kept operators come from a checkpoint"
-        held, before = self._snapshot(kept), self._opened.manifest.max_parallelism
+        assert self._checkpoint is not None, "kept operators come from a checkpoint"
+        held, before = self._snapshot(kept), self._checkpoint.manifest.max_parallelism
         origins = kept.origins
         is_finished = held.finished is FinishedState.FINISHED
         if (kept.rekey is not None or before != self._max_parallelism) and not is_finished:
-            redeal = Redeal(
-                opened=self._opened,
+            redeal = Redistribution(
+                checkpoint=self._checkpoint,
                 uid=kept.source,
                 parallelism=held.parallelism,
                 max_parallelism=self._max_parallelism,
                 rekey=kept.rekey,
             )
             if redeal.states:
-                execution.redeal(uid, redeal)
+                execution.redistribute(uid, redeal)
                 subtasks = {i: msgspec.structs.replace(one, keyed={}) for i, one in held.subtasks.items()}
                 held = msgspec.structs.replace(held, subtasks=subtasks)
                 if before != self._max_parallelism:
                     origins = (*origins, f"redistributed to {self._max_parallelism} key groups, from {before}")
-        subtasks = {index: execution.copy(self._opened, uid, one) for index, one in held.subtasks.items()}
+        subtasks = {index: execution.copy(self._checkpoint, uid, one) for index, one in held.subtasks.items()}
         origin = "; ".join(filter(None, [held.origin, *origins]))
         return msgspec.structs.replace(held, subtasks=subtasks, origin=origin)
 
     def _manifest(self, operators: dict[str, OperatorSnapshot]) -> Manifest:
-        before = None if self._opened is None else self._opened.manifest
+        before = None if self._checkpoint is None else self._checkpoint.manifest
         kind = CheckpointKind.SAVEPOINT
         if before is not None and before.kind.is_savepoint:
             kind = before.kind
         return Manifest(
             job=self._job,
-            checkpoint=_FIRST_NUMBER if before is None else before.checkpoint,
+            checkpoint=_FIRST_CHECKPOINT_ID if before is None else before.checkpoint,
             kind=kind,
             token=0,
             variant=secrets.token_hex(_VARIANT_BYTES),
@@ -377,25 +389,25 @@ class SavepointWriter:
             operators=operators,
         )
 
-    def _checked(self, manifest: Manifest) -> MappingReport | None:
+    def _check_restore(self, manifest: Manifest) -> MappingReport | None:
         """The mapping report of a restore into the job. A savepoint that cannot be restored is refused."""
         if self._compiled is None:
             return None
-        found = report(manifest, Target.of(self._compiled.graph), self._job)
+        found = mapping_report(manifest, RestoreTarget.of(self._compiled.graph), self._job)
         problem = found.refusal(allow_unmapped=False)
         if problem is not None:
             raise JobRejected(problem.code, problem.field, problem.detail)
         return found
 
-    def _find(self, uid: str) -> _Kept:
-        if uid not in self._kept:
-            known = ", ".join(sorted(self._kept)) or "none"
+    def _find_kept(self, uid: str) -> _KeptOperator:
+        if uid not in self._kept_operators:
+            known = ", ".join(sorted(self._kept_operators)) or "none"
             raise JobRejected("unknown-operator", uid, f"the savepoint has no operator {uid!r}; there are: {known}")
-        return self._kept[uid]
+        return self._kept_operators[uid]
 
-    def _snapshot(self, kept: _Kept) -> OperatorSnapshot:
-        assert self._opened is not None, "kept operators come from a checkpoint"
-        return self._opened.manifest.operators[kept.source]
+    def _snapshot(self, kept: _KeptOperator) -> OperatorSnapshot:
+        assert self._checkpoint is not None, "kept operators come from a checkpoint"
+        return self._checkpoint.manifest.operators[kept.source]
 
 
 def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:
@@ -403,11 +415,11 @@ def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:
     return values[index * len(values) // count : (index + 1) * len(values) // count]
 
 
-def _keys() -> Keys:
+def _keys() -> SigningKeys:
     try:
-        return keys_of(os.environ.get(MANIFEST_KEY, ""))
+        return parse_keys(os.environ.get(MANIFEST_KEY_VARIABLE, ""))
     except ValueError as error:
-        raise JobRejected("bad-manifest-key", MANIFEST_KEY, str(error)) from error
+        raise JobRejected("bad-manifest-key", MANIFEST_KEY_VARIABLE, str(error)) from error
 
 
 def _free_folder(folder: str) -> Path:
@@ -419,7 +431,7 @@ def _free_folder(folder: str) -> Path:
     return target
 
 
-def _move(staging: Path, target: Path) -> None:
+def _rename_durably(staging: Path, target: Path) -> None:
     """Rename atomically and durably, so that a partial savepoint is never visible."""
     try:
         staging.rename(target)

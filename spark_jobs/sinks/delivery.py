@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from runtime.connectors.commit_log import Epoch
+from runtime.connectors.commit_log import CommittedEpoch
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.errors import JobRejected, WeirError
 from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_S: Final = 0.2  #: between two polls for a new epoch
-PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0)  #: between attempts while the target is unreachable
-_GLOB: Final = re.compile(r"[\\{}\[\]*?]")
+RETRY_PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0)  #: between attempts while the target is unreachable
+_GLOB_CHARACTERS: Final = re.compile(r"[\\{}\[\]*?]")
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ class FunctionFailed(WeirError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DeliveryProgress:
     """Progress of a delivery stage. `ms`, `rows`: of the last epoch; `away`: why the target is unreachable.
 
     `under_way`: the epoch in delivery; None between two epochs.
@@ -55,10 +55,10 @@ class Progress:
 class Delivery:
     """Delivery for a sink. Only a single process may run it: two would deliver epochs twice."""
 
-    def __init__(self, stage: EpochStage, spark: SparkSession, report: Callable[[Progress], None]) -> None:
+    def __init__(self, stage: EpochStage, spark: SparkSession, report: Callable[[DeliveryProgress], None]) -> None:
         assert stage.function is not None, "only slots have a sink without its function"
-        self._function, self._log, self._spark, self._report = stage.function, stage.log(), spark, report
-        self._progress = Progress()
+        self._function, self._log, self._spark, self._report = stage.function, stage.commit_log(), spark, report
+        self._progress = DeliveryProgress()
 
     def run(self, stopping: threading.Event) -> None:
         """Deliver until `stopping` is set; an epoch in delivery is finished first.
@@ -67,10 +67,10 @@ class Delivery:
             JobRejected: the target can never take these rows.
             FunctionFailed: the function raised.
         """
-        self.release_delivered()
-        self._show()
+        self.delete_delivered_epochs()
+        self._update_progress()
         if (prepare := getattr(self._function, "prepare", None)) is not None:
-            self._reach(prepare, stopping)
+            self._retry_until_reachable(prepare, stopping)
         while not stopping.is_set():
             if not self.deliver_next(stopping):
                 stopping.wait(POLL_S)
@@ -79,25 +79,27 @@ class Delivery:
         """Deliver the oldest undelivered epoch. Returns False if there is none or the stage was asked to stop."""
         for job, sink in self._log.sinks():
             waiting = self._log.backlog(job, sink)
-            self._show(backlog=len(waiting))
+            self._update_progress(backlog=len(waiting))
             if waiting:
                 (epoch,) = self._log.epochs(job, sink, waiting[:1])
                 return self._deliver(epoch, len(waiting), stopping)
         return False
 
-    def _deliver(self, epoch: Epoch, backlog: int, stopping: threading.Event) -> bool:
+    def _deliver(self, epoch: CommittedEpoch, backlog: int, stopping: threading.Event) -> bool:
         started = time.monotonic()
-        self._show(under_way=epoch.number)
+        self._update_progress(under_way=epoch.number)
         if not self._call(epoch, stopping):
             return False
         self._log.release(epoch.job, epoch.sink, epoch.number)
         ms = (time.monotonic() - started) * 1000
         delivered = self._progress.delivered + 1
-        self._show(delivered=delivered, last=epoch.number, backlog=backlog - 1, ms=ms, rows=epoch.rows, under_way=None)
+        self._update_progress(
+            delivered=delivered, last=epoch.number, backlog=backlog - 1, ms=ms, rows=epoch.rows, under_way=None
+        )
         log.info("delivered an epoch", epoch=epoch.number, rows=epoch.rows, ms=round(ms))
         return True
 
-    def _call(self, epoch: Epoch, stopping: threading.Event) -> bool:
+    def _call(self, epoch: CommittedEpoch, stopping: threading.Event) -> bool:
         """Call the function. Returns False if asked to stop while the target was unreachable."""
 
         def call() -> None:
@@ -105,43 +107,43 @@ class Delivery:
                 self._function(self._spark, self._frame(epoch), _identity(epoch))
 
         try:
-            return self._reach(call, stopping)
+            return self._retry_until_reachable(call, stopping)
         except JobRejected:
             raise
         except Exception as error:
             first = (str(error).strip().splitlines() or ["no message"])[0]
             raise FunctionFailed(f"epoch {epoch.number}: {type(error).__name__}: {first}") from error
 
-    def _reach(self, act: Callable[[], None], stopping: threading.Event) -> bool:
+    def _retry_until_reachable(self, act: Callable[[], None], stopping: threading.Event) -> bool:
         """Call `act` until the target is reachable. Returns False if asked to stop before."""
-        for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
+        for pause_s in chain(RETRY_PAUSES_S, repeat(RETRY_PAUSES_S[-1])):
             try:
                 act()
             except TargetAway as error:
                 log.warning("the target is away", epoch=self._progress.under_way, error=str(error))
-                self._show(away=str(error))
+                self._update_progress(away=str(error))
                 if stopping.wait(pause_s):
                     break
             else:
-                self._show(away="")
+                self._update_progress(away="")
                 return True
         return False
 
-    def _frame(self, epoch: Epoch) -> DataFrame:
-        paths = [_literal(self._log.output / file.name) for file in epoch.files]
+    def _frame(self, epoch: CommittedEpoch) -> DataFrame:
+        paths = [_literal_url(self._log.output / file.name) for file in epoch.files]
         return self._spark.read.option("mergeSchema", "true").parquet(*paths)
 
-    def release_delivered(self) -> None:
+    def delete_delivered_epochs(self) -> None:
         """Delete the epochs that a killed process had recorded as delivered but not deleted."""
         for job, sink in self._log.sinks():
-            self._log.release(job, sink, self._log.last_delivered(job, sink))
+            self._log.release(job, sink, self._log.delivered_epoch(job, sink))
 
-    def _show(self, **changes: Any) -> None:
+    def _update_progress(self, **changes: Any) -> None:
         self._progress = replace(self._progress, **changes)
         self._report(self._progress)
 
 
-def _identity(epoch: Epoch) -> DeliveredEpoch:
+def _identity(epoch: CommittedEpoch) -> DeliveredEpoch:
     return DeliveredEpoch(
         source=epoch.log,
         number=epoch.number,
@@ -152,6 +154,6 @@ def _identity(epoch: Epoch) -> DeliveredEpoch:
     )
 
 
-def _literal(path: Path) -> str:
+def _literal_url(path: Path) -> str:
     """`path` as a URL with escaped wildcards: Spark reads a path as a glob pattern."""
-    return "file://" + _GLOB.sub(lambda found: f"\\{found[0]}", str(path))
+    return "file://" + _GLOB_CHARACTERS.sub(lambda found: f"\\{found[0]}", str(path))

@@ -22,9 +22,9 @@ from uuid import uuid4
 import msgspec
 import pyarrow.parquet as pq
 
-from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
+from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
 from runtime.data_roots import CheckedFolder
-from runtime.durable import make_folder, sync_folder, writing
+from runtime.durable import make_folder, name_write_errors, sync_folder
 from runtime.errors import JobRejected
 from spark_jobs.sinks.targets import DeliveredEpoch
 
@@ -70,7 +70,7 @@ class ParquetTable:
     def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
         folder = Path(self.path).absolute()
         CheckedFolder.of("path", folder).check()
-        log, entry = CommitLog(folder), self._entry(epoch)
+        log, entry = CommitLog(folder), self._log_entry(epoch)
         ready = folder / f".weir-{epoch.source}-{epoch.number}.ready"
         if log.epochs(entry.job, entry.sink, [epoch.number]):
             shutil.rmtree(ready, ignore_errors=True)  # empty: a process died right after its commit
@@ -78,7 +78,7 @@ class ParquetTable:
         make_folder(folder)
         if not ready.is_dir():
             self._stage(frame, epoch, ready, log)
-        self._show(ready, folder, log, entry)
+        self._publish(ready, folder, log, entry)
         return True
 
     # ------------------------------------------------------------ steps
@@ -89,7 +89,7 @@ class ParquetTable:
         for left in ready.parent.glob(f"{ready.stem}.*"):
             shutil.rmtree(left, ignore_errors=True)
         frame.write.option("compression", "zstd").parquet(f"file://{aside}")
-        with writing(aside):
+        with name_write_errors(aside):
             written = [path for path in sorted(aside.glob("part-*.parquet")) if pq.read_metadata(path).num_rows]
             if written:
                 _check_columns(log, written[0])
@@ -97,28 +97,28 @@ class ParquetTable:
                 if place not in written:
                     place.unlink()
             for number, path in enumerate(written):
-                path.rename(aside / _name(self._entry(epoch), number))
+                path.rename(aside / _file_name(self._log_entry(epoch), number))
             for place in aside.iterdir():
                 _sync(place)
             sync_folder(aside)
             aside.rename(ready)
             sync_folder(ready.parent)
 
-    def _show(self, ready: Path, folder: Path, log: CommitLog, entry: Epoch) -> None:
+    def _publish(self, ready: Path, folder: Path, log: CommitLog, entry: CommittedEpoch) -> None:
         """Give the files their visible names, then append the log entry. Idempotent."""
-        with writing(folder):
+        with name_write_errors(folder):
             for path in sorted(ready.iterdir()):
                 path.replace(folder / path.name)
             sync_folder(folder)
         shown = sorted(folder.glob(f"part-{entry.job}-0-{entry.sink}-*-{entry.checkpoint}-{entry.number}.parquet"))
         files = tuple(LoggedFile(path.name, path.stat().st_size, pq.read_metadata(path).num_rows) for path in shown)
-        log.put(msgspec.structs.replace(entry, files=files))
+        log.append_epoch(msgspec.structs.replace(entry, files=files))
         ready.rmdir()
 
     @staticmethod
-    def _entry(epoch: DeliveredEpoch) -> Epoch:
+    def _log_entry(epoch: DeliveredEpoch) -> CommittedEpoch:
         """The log entry without files. Its sink name contains the source, so a job that starts anew has new epochs."""
-        return Epoch(
+        return CommittedEpoch(
             log=epoch.source,
             job=epoch.job,
             sink=f"{epoch.sink}.{epoch.source}",
@@ -130,7 +130,7 @@ class ParquetTable:
         )
 
 
-def _name(entry: Epoch, number: int) -> str:
+def _file_name(entry: CommittedEpoch, number: int) -> str:
     return f"part-{entry.job}-0-{entry.sink}-{number}-{entry.checkpoint}-{entry.number}.parquet"
 
 
@@ -139,7 +139,7 @@ def _check_columns(log: CommitLog, written: Path) -> None:
     newest = [epoch for job, sink in log.sinks() if (epoch := log.newest(job, sink)) is not None and epoch.files]
     if not newest:
         return
-    last: Any = max(newest, key=lambda epoch: (log.folder / epoch.entry).stat().st_mtime_ns)
+    last: Any = max(newest, key=lambda epoch: (log.folder / epoch.entry_name).stat().st_mtime_ns)
     there = log.output / last.files[0].name
     if not there.exists():
         return

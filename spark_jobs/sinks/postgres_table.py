@@ -24,17 +24,17 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.errors import DataRejected, JobRejected
-from spark_jobs.sinks.postgres_types import TableColumn, as_csv, check_columns
+from spark_jobs.sinks.postgres_types import TableColumn, check_columns, encode_csv
 from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CONNECT_S: Final = 10
-_TRY: Final = "weir_try"
-_REPORT: Final = "try string, rows bigint, away string, refused string"
-_TYPES: Final = {"try": pa.string(), "rows": pa.int64(), "away": pa.string(), "refused": pa.string()}
-_COLUMNS: Final = """
+CONNECT_TIMEOUT_S: Final = 10
+_ATTEMPT_COLUMN: Final = "weir_try"
+_REPORT_SCHEMA: Final = "try string, rows bigint, away string, refused string"
+_REPORT_TYPES: Final = {"try": pa.string(), "rows": pa.int64(), "away": pa.string(), "refused": pa.string()}
+_COLUMNS_QUERY: Final = """
 SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND a.attgenerated = ''
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -111,7 +111,7 @@ class PostgresTable:
 
     # ------------------------------------------------------------ steps
 
-    def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _Names:
+    def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _TableNames:
         """Look up the table and create `weir_epochs`."""
         target = sql.Identifier(*self.table.split("."))
         found = connection.execute(
@@ -122,7 +122,7 @@ class PostgresTable:
         if found is None:
             advice = "create it, then restore from the last checkpoint, which keeps this epoch"
             raise JobRejected("missing-table", "table", f"there is no table {self.table}: {advice}")
-        names = _Names(int(found[0]), str(found[1]), target, source)
+        names = _TableNames(int(found[0]), str(found[1]), target, source)
         wanted = sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
             "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
@@ -133,37 +133,37 @@ class PostgresTable:
         connection.commit()
         return names
 
-    def _is_recorded(self, connection: psycopg.Connection[Any], names: _Names, epoch: DeliveredEpoch) -> bool:
+    def _is_recorded(self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch) -> bool:
         query = sql.SQL("SELECT epoch FROM {} WHERE source = %s AND target = %s").format(names.epochs)
         found = connection.execute(query, [epoch.source, self.table]).fetchone()
         return found is not None and int(found[0]) >= epoch.number
 
-    def _check(self, connection: psycopg.Connection[Any], names: _Names, frame: DataFrame) -> list[str]:
+    def _check(self, connection: psycopg.Connection[Any], names: _TableNames, frame: DataFrame) -> list[str]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        rows = connection.execute(_COLUMNS, [names.oid]).fetchall()
+        rows = connection.execute(_COLUMNS_QUERY, [names.oid]).fetchall()
         columns = [TableColumn(name, kind, bool(required)) for name, kind, required in rows]
         check_columns(self.table, columns, to_arrow_schema(frame.schema, timezone="UTC"))
         return list(frame.columns)
 
-    def _empty_staging(self, connection: psycopg.Connection[Any], names: _Names, columns: Sequence[str]) -> None:
+    def _empty_staging(self, connection: psycopg.Connection[Any], names: _TableNames, columns: Sequence[str]) -> None:
         """Create the staging table anew: columns may have changed, and rows of an earlier attempt must go."""
         wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.staging))
         connection.execute(
             sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT NULL::text AS {}, {} FROM {} WITH NO DATA").format(
-                names.staging, sql.Identifier(_TRY), wanted, names.target
+                names.staging, sql.Identifier(_ATTEMPT_COLUMN), wanted, names.target
             )
         )
         connection.commit()
 
-    def _stage(self, frame: DataFrame, names: _Names) -> dict[str, int]:
+    def _stage(self, frame: DataFrame, names: _TableNames) -> dict[str, int]:
         """Copy the rows in Spark's tasks. Returns the number of rows by accepted task attempt."""
-        columns = sql.SQL(", ").join(map(sql.Identifier, [_TRY, *frame.columns]))
+        columns = sql.SQL(", ").join(map(sql.Identifier, [_ATTEMPT_COLUMN, *frame.columns]))
         with self._connect() as connection:
             command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(names.staging, columns)
             copy = _Copy(self.url, command.as_string(connection))
-        reports = frame.mapInArrow(copy, _REPORT).collect()
+        reports = frame.mapInArrow(copy, _REPORT_SCHEMA).collect()
         for report in reports:
             if report.refused is not None:
                 raise DataRejected(f"{self.table}: {report.refused}")
@@ -174,7 +174,7 @@ class PostgresTable:
     def _move(
         self,
         connection: psycopg.Connection[Any],
-        names: _Names,
+        names: _TableNames,
         epoch: DeliveredEpoch,
         tries: dict[str, int],
         columns: Sequence[str],
@@ -185,7 +185,9 @@ class PostgresTable:
                 return False
             wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
             move = sql.SQL("INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} WHERE {key} = ANY(%s)")
-            query = move.format(target=names.target, columns=wanted, staging=names.staging, key=sql.Identifier(_TRY))
+            query = move.format(
+                target=names.target, columns=wanted, staging=names.staging, key=sql.Identifier(_ATTEMPT_COLUMN)
+            )
             moved = connection.execute(query, [list(tries)]).rowcount
             if moved != sum(tries.values()):
                 lost = f"{sum(tries.values())} rows were staged, {moved} were found: Postgres was restarted meanwhile"
@@ -193,7 +195,9 @@ class PostgresTable:
             connection.execute(sql.SQL("DROP TABLE {}").format(names.staging))
         return True
 
-    def _record(self, connection: psycopg.Connection[Any], names: _Names, epoch: DeliveredEpoch, rows: int) -> bool:
+    def _record(
+        self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch, rows: int
+    ) -> bool:
         """Record the epoch; this locks the row of the source until the transaction ends. False: recorded already."""
         record = sql.SQL(
             "INSERT INTO {epochs} AS e VALUES (%s, %s, %s, %s, %s, %s, %s, now()) "
@@ -204,11 +208,11 @@ class PostgresTable:
         return connection.execute(record, values).rowcount == 1
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.url, connect_timeout=CONNECT_S, application_name="weir epochs")
+        return psycopg.connect(self.url, connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs")
 
 
 @dataclass(frozen=True)
-class _Names:
+class _TableNames:
     """The names of the target, the epochs table and the staging table."""
 
     oid: int
@@ -238,18 +242,20 @@ class _Copy:
         mark, rows, away, refused = uuid4().hex, 0, None, None
         try:
             with (
-                psycopg.connect(self.url, connect_timeout=CONNECT_S, application_name="weir epochs") as connection,
+                psycopg.connect(
+                    self.url, connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs"
+                ) as connection,
                 connection.cursor().copy(self.command) as copy,
             ):
                 for batch in batches:
-                    copy.write(as_csv(batch, {_TRY: mark}))
+                    copy.write(encode_csv(batch, {_ATTEMPT_COLUMN: mark}))
                     rows += batch.num_rows
         except psycopg.OperationalError as error:
             away = _first_line(error)
         except psycopg.Error as error:  # permanent: a retry would fail too
             refused = _first_line(error)
         found = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
-        yield pa.RecordBatch.from_pydict({name: pa.array(one, _TYPES[name]) for name, one in found.items()})
+        yield pa.RecordBatch.from_pydict({name: pa.array(one, _REPORT_TYPES[name]) for name, one in found.items()})
 
 
 def _first_line(error: Exception) -> str:

@@ -18,20 +18,20 @@ import pyarrow.csv as csv
 from runtime.errors import JobRejected
 
 types = pa.types
-_TEXT: Final = ("text", "varchar", "bpchar", "name", "citext", "json", "jsonb", "uuid")
-_WHOLE: Final = ("int8", "numeric")
+_TEXT_TYPES: Final = ("text", "varchar", "bpchar", "name", "citext", "json", "jsonb", "uuid")
+_INTEGER_TYPES: Final = ("int8", "numeric")
 #: Arrow type → Postgres types (`pg_type.typname`) that take every value of it.
-_FITS: Final = (
+_COMPATIBLE_TYPES: Final = (
     (types.is_boolean, ("bool",)),
-    (types.is_int8, ("int2", "int4", *_WHOLE)),
-    (types.is_int16, ("int2", "int4", *_WHOLE)),
-    (types.is_int32, ("int4", *_WHOLE)),
-    (types.is_int64, _WHOLE),
+    (types.is_int8, ("int2", "int4", *_INTEGER_TYPES)),
+    (types.is_int16, ("int2", "int4", *_INTEGER_TYPES)),
+    (types.is_int32, ("int4", *_INTEGER_TYPES)),
+    (types.is_int64, _INTEGER_TYPES),
     (types.is_float32, ("float4", "float8")),
     (types.is_float64, ("float8",)),
     (types.is_decimal, ("numeric",)),
-    (types.is_string, _TEXT),
-    (types.is_large_string, _TEXT),
+    (types.is_string, _TEXT_TYPES),
+    (types.is_large_string, _TEXT_TYPES),
     (types.is_date32, ("date",)),
     (types.is_binary, ("bytea",)),
     (types.is_large_binary, ("bytea",)),
@@ -43,7 +43,7 @@ class TableColumn:
     """A column of the table. `required`: NOT NULL, without a default, neither identity nor generated."""
 
     name: str
-    kind: str
+    type: str
     required: bool
 
 
@@ -56,9 +56,9 @@ def check_columns(table: str, columns: Sequence[TableColumn], frame: pa.Schema) 
             known = ", ".join(by_name)
             detail = f"the table {table} has no column {field.name!r}, only {known}"
             raise JobRejected("unknown-column", field.name, detail)
-        if column.kind not in _kinds_for(field.type):
-            wanted = " or ".join(_kinds_for(field.type)) or "none: cast it in the function"
-            detail = f"column {field.name!r} of the table {table} is {column.kind}; {field.type} needs {wanted}"
+        if column.type not in _compatible_types(field.type):
+            wanted = " or ".join(_compatible_types(field.type)) or "none: cast it in the function"
+            detail = f"column {field.name!r} of the table {table} is {column.type}; {field.type} needs {wanted}"
             raise JobRejected("type-differs", field.name, detail)
     missing = [column.name for column in columns if column.required and column.name not in frame.names]
     if missing:
@@ -66,7 +66,7 @@ def check_columns(table: str, columns: Sequence[TableColumn], frame: pa.Schema) 
         raise JobRejected("missing-column", missing[0], detail)
 
 
-def as_csv(batch: pa.RecordBatch, constants: Mapping[str, object]) -> bytes:
+def encode_csv(batch: pa.RecordBatch, constants: Mapping[str, object]) -> bytes:
     """CSV lines without a header, constants first. Null is an empty field without quotes, the default of COPY."""
     fixed = [pa.array([value] * batch.num_rows) for value in constants.values()]
     columns = [*fixed, *(_text(column) for column in batch.columns)]
@@ -76,10 +76,10 @@ def as_csv(batch: pa.RecordBatch, constants: Mapping[str, object]) -> bytes:
     return target.getvalue()
 
 
-def _kinds_for(kind: pa.DataType) -> tuple[str, ...]:
+def _compatible_types(kind: pa.DataType) -> tuple[str, ...]:
     if types.is_timestamp(kind):
         return ("timestamptz",) if kind.tz else ("timestamp",)
-    return next((kinds for test, kinds in _FITS if test(kind)), ())
+    return next((kinds for test, kinds in _COMPATIBLE_TYPES if test(kind)), ())
 
 
 def _text(column: pa.Array) -> pa.Array:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-FAILED: Final = "input-failed"  #: the author's function raised
+INPUT_FAILED: Final = "input-failed"  #: the author's function raised
 
 
-def learn_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool:
+def derive_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool:
     """Derive the unknown columns of these sources, in a single Spark session. Returns whether any were unknown.
 
     Args:
@@ -48,11 +48,13 @@ def learn_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool
         return False
     with spark_session(SparkSettings.from_environment(f"weir: {name}, columns")) as spark:
         for uid, source in unknown.items():
-            _keep(schema_file(folder, uid), checked_columns(call(source, spark, uid), uid, streaming=True))
+            _store_schema(
+                schema_file(folder, uid), checked_columns(make_frame(source, spark, uid), uid, streaming=True)
+            )
     return True
 
 
-def call(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> DataFrame:
+def make_frame(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> DataFrame:
     """Call the author's function. Raises JobRejected naming the operator if the function raises (`input-failed`)."""
     assert source.make is not None, "only slots have a source without its function"
     try:
@@ -60,11 +62,11 @@ def call(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> Dat
     except JobRejected:
         raise
     except Exception as error:
-        raise JobRejected(FAILED, uid, f"its function raised {described(error)}") from error
+        raise JobRejected(INPUT_FAILED, uid, f"its function raised {error_summary(error)}") from error
     return frame
 
 
-def described(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Type and first line of an error: Spark appends a whole Java stack to its messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
     return f"{type(error).__name__}: {lines[0]}"
@@ -96,22 +98,22 @@ def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:
         if (other := seen.setdefault(one.name.casefold(), one.name)) is not one.name:
             detail = f"its DataFrame has the columns {other!r} and {one.name!r}: Spark takes them for one"
             raise JobRejected("duplicate-column", uid, detail)
-        if (refused := _refused_type(one.dataType)) is not None:
+        if (refused := _unsupported_type(one.dataType)) is not None:
             detail = f"column {one.name!r} is {refused.simpleString()}, which a source cannot give"
             raise JobRejected("type-from-spark", uid, f"{detail}: cast it in the DataFrame")
     return pa.schema([pa.field(one.name, to_arrow_type(one.dataType, timezone="UTC")) for one in fields])
 
 
-def _refused_type(kind: DataType) -> DataType | None:
+def _unsupported_type(kind: DataType) -> DataType | None:
     """The first type within `kind` that Parquet and Arrow do not both support; None: all are supported."""
     from pyspark.sql import types as t
 
     if isinstance(kind, t.StructType):
-        return next((found for one in kind.fields if (found := _refused_type(one.dataType)) is not None), None)
+        return next((found for one in kind.fields if (found := _unsupported_type(one.dataType)) is not None), None)
     if isinstance(kind, t.ArrayType):
-        return _refused_type(kind.elementType)
+        return _unsupported_type(kind.elementType)
     if isinstance(kind, t.MapType):
-        return _refused_type(kind.keyType) or _refused_type(kind.valueType)
+        return _unsupported_type(kind.keyType) or _unsupported_type(kind.valueType)
     known = (
         t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType, t.DecimalType,
         t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
@@ -119,7 +121,7 @@ def _refused_type(kind: DataType) -> DataType | None:
     return None if isinstance(kind, known) else kind
 
 
-def _keep(target: Path, columns: pa.Schema) -> None:
+def _store_schema(target: Path, columns: pa.Schema) -> None:
     """Write a schema file, atomically and durably."""
     make_folder(target.parent)
     aside = target.with_name(f".{target.name}.{uuid4().hex}")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from runtime.state.index.hashing import Hashes, hash_column, mix
 
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def digest_of(split: Path) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def digest_of(split: Path) -> tuple[int, int]:
 def _row_hashes(batch: pa.RecordBatch) -> Hashes:
     hashes = np.zeros(batch.num_rows, dtype=np.uint64)
     for column in batch.columns:
-        hashes = mix(hashes * _ODD + _hashes(column))
+        hashes = mix(hashes * _HASH_MULTIPLIER + _hashes(column))
     return hashes
 
 

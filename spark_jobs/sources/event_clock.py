@@ -7,19 +7,19 @@ import pyarrow as pa
 from runtime.operators.event_time import event_times_ms
 
 
-class EventClock:
+class BoundedOutOfOrderness:
     """Watermark = maximum event time - disorder - 1 ms; None without an event-time column or before the first row."""
 
     def __init__(self, column: str | None, max_disorder_ms: int) -> None:
         self._column, self._max_disorder_ms = column, max_disorder_ms
-        self._largest: int | None = None
+        self._max_event_time: int | None = None
 
-    def note(self, batch: pa.RecordBatch) -> None:
+    def on_batch(self, batch: pa.RecordBatch) -> None:
         if self._column is not None and batch.num_rows:
             largest = int(event_times_ms(batch, self._column).max())
-            self._largest = largest if self._largest is None else max(largest, self._largest)
+            self._max_event_time = largest if self._max_event_time is None else max(largest, self._max_event_time)
 
     @property
     def watermark(self) -> int | None:
         """The current watermark in ms. A later row may still have the maximum event time minus the disorder."""
-        return None if self._largest is None else self._largest - self._max_disorder_ms - 1
+        return None if self._max_event_time is None else self._max_event_time - self._max_disorder_ms - 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected
-from spark_jobs.sources.columns import call, checked_columns
+from spark_jobs.sources.columns import checked_columns, make_frame
 from spark_jobs.sources.table import SparkTable
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shape:
+class FrameShape:
     """The columns of a DataFrame, and the schema of the rows that its source emits."""
 
     uid: str
     columns: pa.Schema
     schema: pa.Schema
 
-    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def to_source_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Select and cast the columns of a DataFrame's batch to the source's schema; input names are ignored.
 
         Raises:
@@ -43,37 +43,37 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class OpenedFrame:
+class CheckedFrame:
     """The checked DataFrame of a source."""
 
     frame: DataFrame
-    shape: Shape
+    shape: FrameShape
 
-    def numbered(self) -> DataFrame:
+    def with_numbered_columns(self) -> DataFrame:
         """The DataFrame with columns named by number: dots and backticks have a meaning in `mapInArrow`."""
         return self.frame.toDF(*(f"c{number}" for number in range(len(self.shape.columns))))
 
     def first_rows(self, count: int) -> pa.RecordBatch:
         """At most `count` rows, computed by Spark."""
-        table = self.numbered().limit(count).toArrow().combine_chunks()
-        batches = [self.shape.fitted(batch) for batch in table.to_batches()]
+        table = self.with_numbered_columns().limit(count).toArrow().combine_chunks()
+        batches = [self.shape.to_source_schema(batch) for batch in table.to_batches()]
         return batches[0] if batches else pa.RecordBatch.from_pylist([], self.shape.schema)
 
 
-def opened(uid: str, source: SparkTable, spark: SparkSession) -> OpenedFrame:
+def open_frame(uid: str, source: SparkTable, spark: SparkSession) -> CheckedFrame:
     """Call the author's function and check its DataFrame. No rows are computed.
 
     Raises:
         JobRejected: the function raised, or its result is not a DataFrame that fits the source.
     """
-    frame = call(source, spark, uid)
+    frame = make_frame(source, spark, uid)
     columns = checked_columns(frame, uid, streaming=False)
     if source.schema is not None:
         _check_schema(uid, source.schema, columns)
     if source.event_time is not None and source.event_time not in columns.names:
         detail = f"there is no column {source.event_time!r}; there are {', '.join(columns.names)}"
         raise JobRejected("unknown-column", uid, f"event_time: {detail}")
-    return OpenedFrame(frame, Shape(uid, columns, source.schema or columns))
+    return CheckedFrame(frame, FrameShape(uid, columns, source.schema or columns))
 
 
 def _check_schema(uid: str, wanted: pa.Schema, columns: pa.Schema) -> None:

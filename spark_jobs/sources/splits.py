@@ -29,16 +29,16 @@ from runtime.durable import make_folder, rename_without_replacing, sync_folder
 from runtime.errors import EnvironmentFailure, JobRejected
 from spark_jobs.sources.digest import digest_of
 
-CHANGED: Final = "input-changed"
-_MANIFEST: Final = "input.json"
-_COMPLETE: Final = "complete.json"
-_SPLIT: Final = re.compile(r"split-(\d{6,})\.parquet")
-_ASIDE: Final = ".aside-"  #: prefix of staging files; hidden from Parquet readers
+INPUT_CHANGED: Final = "input-changed"
+_MANIFEST_NAME: Final = "input.json"
+_COMPLETE_NAME: Final = "complete.json"
+_SPLIT_PATTERN: Final = re.compile(r"split-(\d{6,})\.parquet")
+_STAGING_PREFIX: Final = ".aside-"  #: prefix of staging files; hidden from Parquet readers
 
 Note = TypeVar("Note", bound=msgspec.Struct)
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class InputManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Identity and columns of the input. `schema` is an Arrow IPC message. Positions in checkpoints carry the `id`."""
 
     id: str
@@ -49,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return pa.ipc.read_schema(pa.BufferReader(self.schema))
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionMark(msgspec.Struct, frozen=True, kw_only=True):
     """The final contents of the folder. Empty partitions have no split, so numbers may have gaps."""
 
     splits: list[int]
@@ -62,28 +62,28 @@ class InputFolder:
 
     path: Path
 
-    def manifest(self) -> Manifest | None:
-        return _read(self.path / _MANIFEST, Manifest)
+    def manifest(self) -> InputManifest | None:
+        return _read_note(self.path / _MANIFEST_NAME, InputManifest)
 
-    def complete(self) -> Complete | None:
-        return _read(self.path / _COMPLETE, Complete)
+    def completion(self) -> CompletionMark | None:
+        return _read_note(self.path / _COMPLETE_NAME, CompletionMark)
 
     def splits(self) -> set[int]:
         """The numbers of the existing splits."""
         with contextlib.suppress(FileNotFoundError):
-            return {int(found[1]) for entry in os.scandir(self.path) if (found := _SPLIT.fullmatch(entry.name))}
+            return {int(found[1]) for entry in os.scandir(self.path) if (found := _SPLIT_PATTERN.fullmatch(entry.name))}
         return set()
 
-    def has(self, number: int) -> bool:
-        return (self.path / name_of(number)).exists()
+    def has_split(self, number: int) -> bool:
+        return (self.path / split_name(number)).exists()
 
-    def rows(self, number: int) -> int:
+    def row_count(self, number: int) -> int:
         """The number of rows in an existing split."""
-        return int(pq.read_metadata(self.path / name_of(number)).num_rows)
+        return int(pq.read_metadata(self.path / split_name(number)).num_rows)
 
     # ------------------------------------------------------------ writer (the stage)
 
-    def begin(self, columns: pa.Schema, *, keep: bool) -> Manifest:
+    def begin(self, columns: pa.Schema, *, keep: bool) -> InputManifest:
         """Write the manifest, or accept the existing manifest. Deletes staging files of a killed stage.
 
         Args:
@@ -101,21 +101,23 @@ class InputFolder:
                     "occupied", self.path.name, f"{self.path} holds {strangers[0]!r}, which no stage wrote"
                 )
         elif not keep:
-            for name in [_MANIFEST, *map(name_of, sorted(self.splits()))]:  # manifest first: splits require it
+            for name in [_MANIFEST_NAME, *map(split_name, sorted(self.splits()))]:  # manifest first: splits require it
                 (self.path / name).unlink()
             found = None
         if found is None:
-            found = Manifest(id=uuid4().hex, schema=columns.serialize().to_pybytes())
-            self._write(_MANIFEST, found)
+            found = InputManifest(id=uuid4().hex, schema=columns.serialize().to_pybytes())
+            self._write(_MANIFEST_NAME, found)
         if not found.columns.equals(columns):
-            raise self.changed(f"its columns were {_listed(found.columns)} and are {_listed(columns)}")
-        for left in self.path.glob(f"{_ASIDE}*"):
+            raise self.input_changed_error(
+                f"its columns were {_format_columns(found.columns)} and are {_format_columns(columns)}"
+            )
+        for left in self.path.glob(f"{_STAGING_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
         return found
 
-    def aside(self) -> Path:
+    def staging_path(self) -> Path:
         """A new staging path on the same file system, hidden from readers."""
-        return self.path / f"{_ASIDE}{uuid4().hex}"
+        return self.path / f"{_STAGING_PREFIX}{uuid4().hex}"
 
     def publish(self, file: Path, number: int) -> None:
         """Publish a complete `file` as split `number`, or drop it if the split exists with the same rows.
@@ -123,7 +125,7 @@ class InputFolder:
         Raises:
             JobRejected: the existing split has other rows (`input-changed`).
         """
-        target = self.path / name_of(number)
+        target = self.path / split_name(number)
         _sync(file)
         try:
             rename_without_replacing(file, target)
@@ -131,10 +133,10 @@ class InputFolder:
         except FileExistsError:
             if digest_of(file) != digest_of(target):
                 detail = f"split {number} has other rows when it is computed again, and a job may have read the first"
-                raise self.changed(detail) from None
+                raise self.input_changed_error(detail) from None
             file.unlink()
 
-    def finish(self, splits: set[int]) -> Complete:
+    def finish(self, splits: set[int]) -> CompletionMark:
         """Mark the folder complete with `splits`.
 
         Raises:
@@ -142,21 +144,21 @@ class InputFolder:
         """
         gone = self.splits() - splits
         if gone:
-            raise self.changed(f"split {min(gone)} has no rows when it is computed again")
-        found = Complete(splits=sorted(splits), rows=sum(map(self.rows, splits)))
-        self._write(_COMPLETE, found)
+            raise self.input_changed_error(f"split {min(gone)} has no rows when it is computed again")
+        found = CompletionMark(splits=sorted(splits), rows=sum(map(self.row_count, splits)))
+        self._write(_COMPLETE_NAME, found)
         return found
 
-    def changed(self, detail: str) -> JobRejected:
+    def input_changed_error(self, detail: str) -> JobRejected:
         remedy = (
             "make the DataFrame deterministic, read a snapshot of the data, or set early=False; "
             "a run without a restore reads it anew"
         )
-        return JobRejected(CHANGED, self.path.name, f"{detail}: {remedy}")
+        return JobRejected(INPUT_CHANGED, self.path.name, f"{detail}: {remedy}")
 
     def _write(self, name: str, note: msgspec.Struct) -> None:
         """Write a note atomically and durably. An existing file stays."""
-        file = self.aside()
+        file = self.staging_path()
         file.write_bytes(msgspec.json.encode(note))
         _sync(file)
         with contextlib.suppress(FileExistsError):
@@ -165,12 +167,12 @@ class InputFolder:
         sync_folder(self.path)
 
 
-def name_of(number: int) -> str:
+def split_name(number: int) -> str:
     """The file name of a split. Names sort as numbers do."""
     return f"split-{number:06d}.parquet"
 
 
-def _read(file: Path, kind: type[Note]) -> Note | None:
+def _read_note(file: Path, kind: type[Note]) -> Note | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -184,5 +186,5 @@ def _sync(file: Path) -> None:
         os.fsync(written.fileno())
 
 
-def _listed(columns: pa.Schema) -> str:
+def _format_columns(columns: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in columns)

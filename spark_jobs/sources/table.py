@@ -25,7 +25,7 @@ from spark_jobs.sources.reader import SplitReader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STAGE: Final = "tables"  #: verb of the stage, which all tables of a run share
+TABLES_VERB: Final = "tables"  #: verb of the stage, which all tables of a run share
 MakeFrame = Callable[["SparkSession"], "DataFrame"]
 
 
@@ -60,7 +60,7 @@ class SparkTable:
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
-    stage: ClassVar[str] = STAGE
+    stage: ClassVar[str] = TABLES_VERB
 
     make: MakeFrame | None
     schema: pa.Schema | None = None
@@ -69,7 +69,7 @@ class SparkTable:
     early: bool = True
     path: str = ""
 
-    def bound(self, uid: str, folders: StageFolders) -> SparkTable:
+    def bind(self, uid: str, folders: StageFolders) -> SparkTable:
         return self.in_folder(f"{folders.inputs}/{uid}" if folders.inputs else "")
 
     def in_folder(self, folder: str) -> SparkTable:

@@ -15,10 +15,10 @@ from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeli
 from runtime.ports import HasStandingStage
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.sources import table as tables
-from spark_jobs.sources.columns import learn_columns
+from spark_jobs.sources.columns import derive_columns
 
 
-def describe() -> list[dict[str, Any]]:
+def describe_pipelines() -> list[dict[str, Any]]:
     """All installed pipelines by name, with the JSON schema of their parameters and their queries.
 
     A pipeline that cannot be loaded has an error instead.
@@ -39,7 +39,7 @@ def describe() -> list[dict[str, Any]]:
     return sorted(whole + broken, key=lambda one: str(one["name"]))
 
 
-def compiled(
+def compile_graph(
     name: str,
     raw: Mapping[str, Any],
     context: PipelineContext,
@@ -54,18 +54,18 @@ def compiled(
     """
     one = pipeline(name)
     flow = one.dataflow(raw, context)
-    if learn_columns(flow.sources, context.column_root, name):
+    if derive_columns(flow.sources, context.column_root, name):
         flow = one.dataflow(raw, context)  # again, now with the columns
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
-    resolved = resolved_mode(flow, mode)
-    graph = _graph(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
+    resolved = resolve_mode(flow, mode)
+    graph = _graph_with_stages(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
     if resolved is ExecutionMode.BATCH:
         check_batch(flow.compile(parallelism))
     return {"graph": graph | {"mode": resolved}}
 
 
-def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
+def resolve_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
     """The mode with AUTOMATIC resolved to STREAMING or BATCH."""
     if mode is not ExecutionMode.AUTOMATIC:
         return mode
@@ -73,7 +73,7 @@ def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
     return ExecutionMode.BATCH if bounded else ExecutionMode.STREAMING
 
 
-def _graph(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:
+def _graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:
     """The graph with two additions per operator: `most`, its parallelism at max parallelism, and `stage`.
 
     The console derives from `most` the parallelism at any job parallelism. `stage` is the verb of the operator's
@@ -87,8 +87,8 @@ def _graph(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, A
     for operator in graph["operators"]:
         operator["most"] = widest[operator["uid"]].parallelism
         end = ends.get(operator["uid"])
-        if not has_stages or not isinstance(end, HasStandingStage) or (has_tables and end.stage == tables.STAGE):
+        if not has_stages or not isinstance(end, HasStandingStage) or (has_tables and end.stage == tables.TABLES_VERB):
             continue
         operator["stage"] = end.stage
-        has_tables = has_tables or end.stage == tables.STAGE
+        has_tables = has_tables or end.stage == tables.TABLES_VERB
     return graph

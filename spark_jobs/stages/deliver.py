@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from runtime.connectors.sinks.epoch_stage import VERB, EpochStage
+from runtime.connectors.sinks.epoch_stage import STAGE_VERB, EpochStage
 from runtime.errors import JobRejected
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sinks.delivery import Delivery, FunctionFailed, Progress
-from spark_jobs.standing import Figure, StageFailure, Standing, alone
+from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
+from spark_jobs.standing import Figure, StageContext, StageFailure, lock_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VERB", "deliver_epochs"]
+__all__ = ["STAGE_VERB", "deliver_epochs"]
 
-CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
-_CONF: Final = {
-    "spark.cores.max": str(CORES),  # otherwise this long-lived session would occupy all cores of a cluster
+SPARK_CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
+_SPARK_CONF: Final = {
+    "spark.cores.max": str(SPARK_CORES),  # otherwise this long-lived session would occupy all cores of a cluster
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
-def deliver_epochs(standing: Standing) -> None:
+def deliver_epochs(standing: StageContext) -> None:
     """Deliver epochs until asked to stop.
 
     Raises:
@@ -34,9 +34,9 @@ def deliver_epochs(standing: Standing) -> None:
     if not isinstance(sink, EpochStage):
         detail = f"{standing.pipeline.name} has no sink of this name with an EpochStage"
         raise JobRejected("unknown-operator", standing.operator, detail)
-    with alone(standing.folder):
-        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=CORES)
-        with spark_session(replace(settings, extra={**_CONF, **settings.extra})) as spark:
+    with lock_stage(standing.folder):
+        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=SPARK_CORES)
+        with spark_session(replace(settings, extra={**_SPARK_CONF, **settings.extra})) as spark:
             delivery = Delivery(sink, spark, _reporter(standing, sink.max_backlog))
             try:
                 delivery.run(standing.stopping)
@@ -44,8 +44,8 @@ def deliver_epochs(standing: Standing) -> None:
                 raise StageFailure("function-failed", standing.operator, str(error)) from error
 
 
-def _reporter(standing: Standing, max_backlog: int) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
+def _reporter(standing: StageContext, max_backlog: int) -> Callable[[DeliveryProgress], None]:
+    def report(progress: DeliveryProgress) -> None:
         figures = [
             Figure("Epoch under way", progress.under_way),
             Figure("Last epoch", progress.last),

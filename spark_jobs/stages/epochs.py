@@ -16,30 +16,30 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.connectors.epochs import EpochFolder
-from runtime.connectors.sources.epochs import STAGE, EpochSource, read_columns
+from runtime.connectors.sources.epochs import STAGE_VERB, EpochSource, read_columns
 from runtime.errors import JobRejected
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sources.columns import FAILED, call, checked_columns
-from spark_jobs.standing import Figure, StageFailure, Standing, alone
+from spark_jobs.sources.columns import INPUT_FAILED, checked_columns, make_frame
+from spark_jobs.standing import Figure, StageContext, StageFailure, lock_stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-VERB: Final = STAGE
+VERB: Final = STAGE_VERB
 POLL_S: Final = 0.25
-IDLE_S: Final = 10.0  #: age of the last batch from which the stream counts as idle
-_PROCESSING: Final = "Processing new data"  #: `message` of `StreamingQuery.status`
-_BATCH: Final = "addBatch"  #: key in the durations of a batch
-CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
-_CONF: Final = {
-    "spark.cores.max": str(CORES),  # otherwise this long-lived query would occupy all cores of a cluster
+IDLE_AFTER_S: Final = 10.0  #: age of the last batch from which the stream counts as idle
+_PROCESSING_MESSAGE: Final = "Processing new data"  #: `message` of `StreamingQuery.status`
+_BATCH_DURATION_KEY: Final = "addBatch"  #: key in the durations of a batch
+SPARK_CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
+_SPARK_CONF: Final = {
+    "spark.cores.max": str(SPARK_CORES),  # otherwise this long-lived query would occupy all cores of a cluster
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
-def write_epochs(standing: Standing) -> None:
+def write_epochs(standing: StageContext) -> None:
     """Run the query until asked to stop.
 
     Raises:
@@ -51,23 +51,23 @@ def write_epochs(standing: Standing) -> None:
         detail = f"{standing.pipeline.name} has no from_spark_stream source of this name"
         raise JobRejected("unknown-operator", standing.operator, detail)
     folder = EpochFolder(standing.folder)
-    with alone(folder.path):
+    with lock_stage(folder.path):
         folder.prepare()
-        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=CORES)
-        with spark_session(replace(settings, extra={**_CONF, **settings.extra})) as spark:
+        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=SPARK_CORES)
+        with spark_session(replace(settings, extra={**_SPARK_CONF, **settings.extra})) as spark:
             _run(standing, source, folder, spark)
 
 
-def _run(standing: Standing, source: EpochSource, folder: EpochFolder, spark: SparkSession) -> None:
+def _run(standing: StageContext, source: EpochSource, folder: EpochFolder, spark: SparkSession) -> None:
     try:
-        frame = call(source, spark, standing.operator)
+        frame = make_frame(source, spark, standing.operator)
     except JobRejected as error:
-        if error.code == FAILED:  # it succeeded at compile time: the failure may be temporary
+        if error.code == INPUT_FAILED:  # it succeeded at compile time: the failure may be temporary
             raise StageFailure(error.code, error.field, error.detail) from error
         raise
     columns = checked_columns(frame, standing.operator, streaming=True)
-    _must_match(columns, read_columns(str(standing.columns), standing.operator), standing.operator)
-    writer = EpochWriter(folder, standing, UnreadEpochs(folder, source.max_backlog, source.max_backlog_bytes))
+    _check_columns(columns, read_columns(str(standing.columns), standing.operator), standing.operator)
+    writer = EpochWriter(folder, standing, BacklogMeter(folder, source.max_backlog, source.max_backlog_bytes))
     query = (
         frame.writeStream.foreachBatch(writer.write)
         .option("checkpointLocation", folder.spark_checkpoint.as_uri())
@@ -77,28 +77,30 @@ def _run(standing: Standing, source: EpochSource, folder: EpochFolder, spark: Sp
     )
     try:
         while query.isActive and not standing.stopping.wait(POLL_S):
-            writer.show(query)
+            writer.report_progress(query)
     finally:
         writer.close()  # waits for the current epoch
         _stop(query)
     if isinstance(writer.failure, JobRejected):
         raise writer.failure
     if not standing.stopping.is_set():
-        why = _first_line(writer.failure) if writer.failure is not None else _why(query)
+        why = _first_line(writer.failure) if writer.failure is not None else _end_reason(query)
         raise StageFailure("query-failed", standing.operator, why)
 
 
-def _must_match(now: pa.Schema, before: pa.Schema | None, uid: str) -> None:
+def _check_columns(now: pa.Schema, before: pa.Schema | None, uid: str) -> None:
     if before is None or now.equals(before):
         return
-    changed = sorted({field.name for field in [*now, *before] if not _has(now, field) or not _has(before, field)})
+    changed = sorted(
+        {field.name for field in [*now, *before] if not _has_column(now, field) or not _has_column(before, field)}
+    )
     detail = (
         f"the columns of its DataFrame have changed since the version was compiled: {', '.join(changed) or 'order'}"
     )
     raise JobRejected("schema-changed", uid, f"{detail}. Make a new version")
 
 
-def _has(columns: pa.Schema, field: pa.Field) -> bool:
+def _has_column(columns: pa.Schema, field: pa.Field) -> bool:
     index = columns.get_field_index(field.name)
     return index >= 0 and bool(columns.field(index).equals(field))
 
@@ -111,7 +113,7 @@ def _stop(query: StreamingQuery) -> None:
             raise StageFailure("query-failed", str(query.name), f"the query did not stop: {error}") from error
 
 
-def _why(query: StreamingQuery) -> str:
+def _end_reason(query: StreamingQuery) -> str:
     try:
         failure = query.exception()
     except Exception as error:  # noqa: BLE001 - the JVM, and its reason, are gone
@@ -126,28 +128,28 @@ def _first_line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadBacklog:
     """Epochs that the job has not read yet. `bound`: the bound that they reach, as a sentence; "": none."""
 
     epochs: int
     nbytes: int
-    bound: str
+    reached_bound: str
 
 
-class UnreadEpochs:
+class BacklogMeter:
     """Measures how far the query is ahead of the job. Two threads may use it."""
 
     def __init__(self, folder: EpochFolder, max_epochs: int, max_bytes: int) -> None:
         self._folder, self._max_epochs, self._max_bytes = folder, max_epochs, max_bytes
         self._sizes: Mapping[int, int] = {}  #: bytes by number; an epoch never changes
 
-    def measure(self, next_number: int) -> Unread:
+    def measure(self, next_number: int) -> UnreadBacklog:
         known, numbers = self._sizes, range(self._folder.read_below(), next_number)
         self._sizes = sizes = {number: known.get(number) or self._folder.size(number) for number in numbers}
         epochs, nbytes = len(sizes), sum(sizes.values())
-        return Unread(epochs, nbytes, self._bound(epochs, nbytes))
+        return UnreadBacklog(epochs, nbytes, self._reached_bound(epochs, nbytes))
 
-    def _bound(self, epochs: int, nbytes: int) -> str:
+    def _reached_bound(self, epochs: int, nbytes: int) -> str:
         if epochs >= self._max_epochs:
             return f"the query waits: the job has not read {epochs:,} epochs, and max_backlog is {self._max_epochs:,}"
         if nbytes >= self._max_bytes:
@@ -156,9 +158,9 @@ class UnreadEpochs:
         return ""
 
 
-def _ran(progress: Mapping[str, Any]) -> bool:
+def _is_batch(progress: Mapping[str, Any]) -> bool:
     """Whether `progress` is of a batch; Spark also reports triggers without new data."""
-    return _BATCH in (progress.get("durationMs") or {})
+    return _BATCH_DURATION_KEY in (progress.get("durationMs") or {})
 
 
 def _age_s(progress: Mapping[str, Any]) -> float:
@@ -178,20 +180,20 @@ class EpochWriter:
     batch in the meantime.
     """
 
-    def __init__(self, folder: EpochFolder, standing: Standing, unread: UnreadEpochs) -> None:
+    def __init__(self, folder: EpochFolder, standing: StageContext, unread: BacklogMeter) -> None:
         self._folder, self._standing, self._unread = folder, standing, unread
-        self._next = folder.next_number()
+        self._next_epoch = folder.next_number()
         self._is_first = True
         self._closing = threading.Event()
-        self._turn = threading.Lock()
-        self._written = 0
-        self._batch: Mapping[str, Any] = {}  #: Spark's progress of the last batch
-        self._waits = ""  #: reason for back-pressure; "": none
+        self._write_lock = threading.Lock()
+        self._written_epochs = 0
+        self._last_batch: Mapping[str, Any] = {}  #: Spark's progress of the last batch
+        self._wait_reason = ""  #: reason for back-pressure; "": none
         self.failure: Exception | None = None  #: the error that ended the query
 
     def write(self, frame: DataFrame, batch: int) -> None:
         """Write `batch` as an epoch, unless it exists. Stores an error in `failure`, since Spark wraps it."""
-        with self._turn:
+        with self._write_lock:
             try:
                 self._write(frame, batch)
             except _Closing:
@@ -199,62 +201,62 @@ class EpochWriter:
             except Exception as error:
                 self.failure = error
                 raise
-            self._written += 1
+            self._written_epochs += 1
 
     def _write(self, frame: DataFrame, batch: int) -> None:
         if self._closing.is_set():
             raise _Closing
         self._check_number(batch)
-        if batch == self._next:
+        if batch == self._next_epoch:
             self._wait_for_room()
-            with self._folder.writing(batch, self._standing.token) as aside:
+            with self._folder.write_epoch(batch, self._standing.token) as aside:
                 frame.write.parquet(aside.as_uri())
-            self._next = batch + 1
+            self._next_epoch = batch + 1
 
     def _wait_for_room(self) -> None:
-        while bound := self._unread.measure(self._next).bound:
-            self._waits = bound
+        while bound := self._unread.measure(self._next_epoch).reached_bound:
+            self._wait_reason = bound
             if self._closing.wait(POLL_S):
                 raise _Closing
-        self._waits = ""
+        self._wait_reason = ""
 
     def close(self) -> None:
         """Wait for the current batch, unless it waits for the job. Later batches are refused."""
         self._closing.set()
-        with self._turn:
+        with self._write_lock:
             pass
 
-    def show(self, query: StreamingQuery) -> None:
+    def report_progress(self, query: StreamingQuery) -> None:
         """Report the progress of the query."""
         newest: Any = query.lastProgress or {}
-        self._batch = progress = newest if _ran(newest) else self._batch
-        is_idle = bool(self._waits) or (bool(newest) and self._is_idle(newest, query.status["message"]))
-        unread = self._unread.measure(self._next)
+        self._last_batch = progress = newest if _is_batch(newest) else self._last_batch
+        is_idle = bool(self._wait_reason) or (bool(newest) and self._is_idle(newest, query.status["message"]))
+        unread = self._unread.measure(self._next_epoch)
         figures = [
             Figure("Input rate", 0.0 if is_idle else progress.get("inputRowsPerSecond"), "rate"),
             Figure("Rows in the last batch", progress.get("numInputRows")),
             Figure("Batch duration", progress.get("batchDuration"), "ms"),
-            Figure("Epochs written", self._next),
+            Figure("Epochs written", self._next_epoch),
             Figure("Epochs to read", unread.epochs),
             Figure("Size to read", unread.nbytes, "bytes"),
-            Figure("Epochs kept", self._next - self._folder.released_below()),
+            Figure("Epochs kept", self._next_epoch - self._folder.released_below()),
         ]
-        if self._waits:
-            figures.append(Figure("Back-pressure", self._waits, "text"))
-        self._standing.report(figures, steps=self._written)
+        if self._wait_reason:
+            figures.append(Figure("Back-pressure", self._wait_reason, "text"))
+        self._standing.report(figures, steps=self._written_epochs)
 
     @staticmethod
     def _is_idle(newest: Mapping[str, Any], message: str) -> bool:
         """Whether the stream is idle. Spark does not update its progress while triggers find no data."""
-        return not _ran(newest) or (message != _PROCESSING and _age_s(newest) > IDLE_S)
+        return not _is_batch(newest) or (message != _PROCESSING_MESSAGE and _age_s(newest) > IDLE_AFTER_S)
 
     def _check_number(self, batch: int) -> None:
         """Check that `batch` continues the epochs. After a crash, Spark repeats at most its newest batch."""
         first, self._is_first = self._is_first, False
-        if batch == self._next or (first and batch == self._next - 1):
+        if batch == self._next_epoch or (first and batch == self._next_epoch - 1):
             return
         detail = (
-            f"Spark's checkpoint continues with batch {batch}, and the next epoch is number {self._next}: the epochs "
+            f"Spark's checkpoint continues with batch {batch}, and the next epoch is number {self._next_epoch}: the epochs "
             f"or the checkpoint below {self._folder.path} were lost or replaced. Start the job anew, or restore them"
         )
         raise JobRejected("epochs-out-of-step", self._standing.operator, detail)

@@ -10,77 +10,77 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import msgspec
 
-from spark_jobs.batch.progress import tasks_of
+from spark_jobs.batch.progress import task_counts
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state_query import asked_of, result_table
+from spark_jobs.state_query import parse_request, result_table
 from spark_jobs.state_source import StateSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.state_rows import Opened
+    from spark_jobs.state_rows import OpenedCheckpoint
 
 PROGRESS_S: Final = 1.0
-_GROUP: Final = "weir-state"
+_JOB_GROUP: Final = "weir-state"
 
 
-class _Attendance:
+class _ReadMonitor:
     """Until `end`: pins the checkpoint against retention, and writes progress, a JSON object per line."""
 
     def __init__(self, answers: TextIO) -> None:
         self._answers = answers
-        self._opened: Opened | None = None
+        self._opened: OpenedCheckpoint | None = None
         self._spark: SparkSession | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._attend, name="state-progress", daemon=True)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="state-progress", daemon=True)
 
-    def __enter__(self) -> _Attendance:
+    def __enter__(self) -> _ReadMonitor:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.stop()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop and join the thread. Idempotent. Spark may be stopped only afterwards."""
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
 
-    def on_open(self, opened: Opened) -> None:
+    def on_open(self, opened: OpenedCheckpoint) -> None:
         self._opened = opened
 
     def on_spark(self, spark: SparkSession) -> None:
-        spark.sparkContext.setJobGroup(_GROUP, "state of a checkpoint")
+        spark.sparkContext.setJobGroup(_JOB_GROUP, "state of a checkpoint")
         self._spark = spark
 
-    def _attend(self) -> None:
-        while not self._over.wait(PROGRESS_S):
+    def _run(self) -> None:
+        while not self._stopped.wait(PROGRESS_S):
             if self._opened is not None:
-                self._opened.keep()
+                self._opened.renew_pin()
             self._answers.write(json.dumps({"progress": self._progress()}) + "\n")
             self._answers.flush()
 
     def _progress(self) -> dict[str, Any]:
         if self._spark is None:
             return {"phase": "starting Spark"}
-        tasks, done = tasks_of(self._spark.sparkContext, _GROUP)
+        tasks, done = task_counts(self._spark.sparkContext, _JOB_GROUP)
         return {"phase": "reading", "tasks": tasks, "tasks_done": done}
 
 
-def answer(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
+def answer_query(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
     """The table for the request `params`, from the checkpoint in a folder.
 
     Raises:
         JobRejected: see `state_query.result_table`.
         SparkUnavailable: Spark does not start.
     """
-    asked = asked_of(params)
+    asked = parse_request(params)
     with ExitStack() as stack:
-        attendance = stack.enter_context(_Attendance(answers))
+        attendance = stack.enter_context(_ReadMonitor(answers))
 
         def start_spark() -> SparkSession:
             spark = stack.enter_context(spark_session(SparkSettings.from_environment("weir: state of a checkpoint")))
-            stack.callback(attendance.end)
+            stack.callback(attendance.stop)
             spark.dataSource.register(StateSource)  # otherwise Spark scans all packages for it at each load
             attendance.on_spark(spark)
             return spark

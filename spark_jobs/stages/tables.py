@@ -26,37 +26,39 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from runtime.dataflow.builder import Dataflow
 from runtime.durable import make_folder
 from runtime.errors import JobRejected
-from spark_jobs.batch.progress import tasks_of
+from spark_jobs.batch.progress import task_counts
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sources.columns import FAILED, described
-from spark_jobs.sources.frames import opened
+from spark_jobs.sources.columns import INPUT_FAILED, error_summary
+from spark_jobs.sources.frames import open_frame
 from spark_jobs.sources.splits import InputFolder
-from spark_jobs.sources.table import STAGE, SparkTable
-from spark_jobs.standing import Figure, StageFailure, Standing
+from spark_jobs.sources.table import TABLES_VERB, SparkTable
+from spark_jobs.standing import Figure, StageContext, StageFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VERB: Final = STAGE
+VERB: Final = TABLES_VERB
 COMPLETE: Final = "complete"
-LOOK_S: Final = 0.2
-SHOWN_TRIES: Final = 150  #: polls of `LOOK_S`: 30 s for a shared file system to show all files
-_GONE: Final = re.compile("ExecutorLostFailure|SparkContext was shut down|SparkContext has been shut down")
-_PART: Final = re.compile(r"part-(\d{5,})-.*\.parquet")
-_OPTIONS: Final = {
+POLL_S: Final = 0.2
+MAX_PUBLISH_POLLS: Final = 150  #: polls of `LOOK_S`: 30 s for a shared file system to show all files
+_SPARK_GONE_PATTERN: Final = re.compile(
+    "ExecutorLostFailure|SparkContext was shut down|SparkContext has been shut down"
+)
+_PART_PATTERN: Final = re.compile(r"part-(\d{5,})-.*\.parquet")
+_WRITE_OPTIONS: Final = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",  # files appear at task commit, not at job commit
     "maxRecordsPerFile": "0",
     "compression": "zstd",
 }
 #: Session settings under which a DataFrame has the same partitions each time.
-SETTINGS: Final = {
+SPARK_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
 @dataclass
-class Progress:
+class TableProgress:
     """Progress of a table. `tasks` counts the tasks of the stages that Spark has begun."""
 
     state: str = "waiting"  #: waiting, writing or complete
@@ -75,12 +77,12 @@ class Progress:
         return f"complete, {rows}"
 
 
-Tables = Mapping[str, Progress]  #: by uid
+Tables = Mapping[str, TableProgress]  #: by uid
 Report = Callable[[Tables], None]
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
-def write_tables(standing: Standing) -> None:
+def write_tables(standing: StageContext) -> None:
     """Write all missing splits of the run's tables.
 
     Raises:
@@ -88,13 +90,15 @@ def write_tables(standing: Standing) -> None:
         SparkUnavailable, StageFailure: Spark does not start, or has died.
     """
     settings = SparkSettings.for_batch(f"weir: run {standing.run}, tables")
-    settings = replace(settings, extra={**settings.extra, **SETTINGS})
+    settings = replace(settings, extra={**settings.extra, **SPARK_SETTINGS})
 
     def report(found: Tables) -> None:
-        standing.report([Figure(uid, str(one), "text") for uid, one in found.items()], steps=_splits(found) - before)
+        standing.report(
+            [Figure(uid, str(one), "text") for uid, one in found.items()], steps=_count_splits(found) - before
+        )
 
-    with alone(standing.inputs):
-        before = _splits(progress_of(inputs_of(standing.dataflow)))
+    with lock_inputs(standing.inputs):
+        before = _count_splits(progress_of(inputs_of(standing.dataflow)))
         materialise(inputs_of(standing.dataflow), lambda: spark_session(settings), report, standing.stopping)
 
 
@@ -103,9 +107,9 @@ def inputs_of(flow: Dataflow) -> dict[str, SparkTable]:
     return {uid: source for uid, source in flow.sources.items() if isinstance(source, SparkTable)}
 
 
-def progress_of(inputs: Mapping[str, SparkTable]) -> dict[str, Progress]:
+def progress_of(inputs: Mapping[str, SparkTable]) -> dict[str, TableProgress]:
     """The progress of each table on disk."""
-    return {uid: _seen(InputFolder(Path(source.path))) for uid, source in inputs.items()}
+    return {uid: _progress_on_disk(InputFolder(Path(source.path))) for uid, source in inputs.items()}
 
 
 def materialise(
@@ -113,7 +117,7 @@ def materialise(
     session: Session,
     report: Report = lambda _: None,
     stopping: threading.Event | None = None,
-) -> dict[str, Progress]:
+) -> dict[str, TableProgress]:
     """Write every incomplete table. The sources are bound to their folders.
 
     Args:
@@ -141,15 +145,15 @@ def _write_all(
 ) -> None:
     frames: dict[str, DataFrame] = {}
     for uid, source in inputs.items():
-        found_frame = opened(uid, source, spark)
+        found_frame = open_frame(uid, source, spark)
         InputFolder(Path(source.path)).begin(found_frame.shape.columns, keep=source.early)
         frames[uid] = found_frame.frame
     for uid, frame in frames.items():
-        _Writing(uid, InputFolder(Path(inputs[uid].path)), frame, found[uid]).run(report, stopping)
+        _TableWrite(uid, InputFolder(Path(inputs[uid].path)), frame, found[uid]).run(report, stopping)
 
 
 @contextmanager
-def alone(root: Path) -> Iterator[None]:
+def lock_inputs(root: Path) -> Iterator[None]:
     """Lock the inputs of a run; the lock ends with the process. Staging files seen under it are of a dead stage."""
     make_folder(root)
     with (root / ".lock").open("w") as lock:
@@ -157,29 +161,29 @@ def alone(root: Path) -> Iterator[None]:
         yield
 
 
-def _seen(folder: InputFolder) -> Progress:
-    complete = folder.complete()
+def _progress_on_disk(folder: InputFolder) -> TableProgress:
+    complete = folder.completion()
     if complete is not None:
-        return Progress(state=COMPLETE, splits=len(complete.splits), rows=complete.rows)
+        return TableProgress(state=COMPLETE, splits=len(complete.splits), rows=complete.rows)
     there = folder.splits()
-    return Progress(splits=len(there), rows=sum(map(folder.rows, there)))
+    return TableProgress(splits=len(there), rows=sum(map(folder.row_count, there)))
 
 
-def _splits(found: Tables) -> int:
+def _count_splits(found: Tables) -> int:
     return sum(one.splits for one in found.values())
 
 
-class _Writing:
+class _TableWrite:
     """A table being written: a thread runs the Spark job; the calling thread publishes the files of its tasks."""
 
-    def __init__(self, uid: str, folder: InputFolder, frame: DataFrame, progress: Progress) -> None:
+    def __init__(self, uid: str, folder: InputFolder, frame: DataFrame, progress: TableProgress) -> None:
         self._uid, self._folder, self._frame, self._progress = uid, folder, frame, progress
-        self._aside = folder.aside()
+        self._aside = folder.staging_path()
         self._group = self._aside.name
         self._context = frame.sparkSession.sparkContext
         self._published: set[int] = set()
-        self._rows = 0  #: rows in the splits of this computation
-        self._given = 0  #: rows of the DataFrame, as counted by Spark
+        self._published_rows = 0  #: rows in the splits of this computation
+        self._expected_rows = 0  #: rows of the DataFrame, as counted by Spark
         self._error: Exception | None = None
 
     def run(self, report: Callable[[], None], stopping: threading.Event) -> None:
@@ -188,9 +192,9 @@ class _Writing:
         job.start()
         try:
             while job.is_alive() and not stopping.is_set():
-                job.join(LOOK_S)
+                job.join(POLL_S)
                 self._publish()
-                self._note_tasks()
+                self._update_tasks()
                 report()
         finally:
             if job.is_alive():
@@ -215,8 +219,8 @@ class _Writing:
             self._context.setJobGroup(self._group, f"input {self._uid}", interruptOnCancel=True)
             counted = Observation()
             frame = self._frame.observe(counted, f.count(f.lit(1)).alias("rows"))
-            frame.write.options(**_OPTIONS).parquet(self._aside.absolute().as_uri())
-            self._given = int(counted.get["rows"])
+            frame.write.options(**_WRITE_OPTIONS).parquet(self._aside.absolute().as_uri())
+            self._expected_rows = int(counted.get["rows"])
         except Exception as error:  # noqa: BLE001 - thread boundary: `run` raises it
             self._error = error
 
@@ -226,35 +230,35 @@ class _Writing:
         Raises:
             StageFailure: splits are missing.
         """
-        for _ in range(SHOWN_TRIES):
+        for _ in range(MAX_PUBLISH_POLLS):
             self._publish()
-            if self._rows == self._given:
+            if self._published_rows == self._expected_rows:
                 return
-            threading.Event().wait(LOOK_S)
-        detail = f"Spark has written {self._given:,} rows, but {self._rows:,} are visible here: {self._folder.path}"
+            threading.Event().wait(POLL_S)
+        detail = f"Spark has written {self._expected_rows:,} rows, but {self._published_rows:,} are visible here: {self._folder.path}"
         raise StageFailure("splits-missing", self._uid, detail)
 
     def _failure(self, error: Exception) -> Exception:
         """Refuse errors of data and user code, which would repeat; errors of Spark let another process try again."""
-        detail = f"Spark could not compute it: {described(error)}"
-        if isinstance(error, OSError | Py4JNetworkError) or _GONE.search(str(error)):
+        detail = f"Spark could not compute it: {error_summary(error)}"
+        if isinstance(error, OSError | Py4JNetworkError) or _SPARK_GONE_PATTERN.search(str(error)):
             return StageFailure("spark-unavailable", self._uid, detail)
-        return JobRejected(FAILED, self._uid, detail)
+        return JobRejected(INPUT_FAILED, self._uid, detail)
 
     def _publish(self) -> None:
         for file in sorted(self._aside.glob("part-*.parquet")):
-            found = _PART.fullmatch(file.name)
+            found = _PART_PATTERN.fullmatch(file.name)
             assert found is not None, "names of Spark's files begin with the number of the partition"
             number = int(found[1])
-            is_new = not self._folder.has(number)
+            is_new = not self._folder.has_split(number)
             self._folder.publish(file, number)
-            rows = self._folder.rows(number)
+            rows = self._folder.row_count(number)
             if number not in self._published:  # a repeated task, which Spark took for lost, counts once
                 self._published.add(number)
-                self._rows += rows
+                self._published_rows += rows
             if is_new:
                 self._progress.rows += rows
                 self._progress.splits += 1
 
-    def _note_tasks(self) -> None:
-        self._progress.tasks, self._progress.tasks_done = tasks_of(self._context, self._group)
+    def _update_tasks(self) -> None:
+        self._progress.tasks, self._progress.tasks_done = task_counts(self._context, self._group)

@@ -8,7 +8,7 @@ import sys
 
 from stack.launch import apt, browser, java, venv
 from stack.launch.choice import Refuse, Use, choose
-from stack.launch.machine import look
+from stack.launch.machine import inspect_machine
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -35,13 +35,13 @@ def _log(name: str) -> str:
 def _prepare_python() -> None:
     if venv.is_current(ROOT):
         return
-    choice = choose(look(os.environ))
+    choice = choose(inspect_machine(os.environ))
     if isinstance(choice, Refuse):
         raise venv.SetupFailed(choice.advice)
     _install_packages(choice)
     version = "{}.{}".format(*choice.interpreter.version)
     sys.stderr.write(f"Python {version} at {choice.interpreter.path}, {choice.services} Postgres and Redis\n")
-    venv.make(ROOT, choice.interpreter.path, _log("install.log"))
+    venv.make_venv(ROOT, choice.interpreter.path, _log("install.log"))
 
 
 def _install_packages(choice: Use) -> None:

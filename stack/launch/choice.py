@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Tuple, Union
 
-OLDEST = (3, 11)
-NEWEST = (3, 14)  #: the newest version for which the pins of constraints.txt have wheels
-WANTED = "Python 3.11 to 3.14"
+OLDEST_PYTHON = (3, 11)
+NEWEST_PYTHON = (3, 14)  #: the newest version for which the pins of constraints.txt have wheels
+PYTHON_RANGE = "Python 3.11 to 3.14"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ Choice = Union[Use, Refuse]
 
 def choose(machine: Machine) -> Choice:
     """The first suitable interpreter, preferably with venv, and servers: embedded, else given, else installed."""
-    fitting = [i for i in machine.interpreters if OLDEST <= i.version <= NEWEST]
+    fitting = [i for i in machine.interpreters if OLDEST_PYTHON <= i.version <= NEWEST_PYTHON]
     if not fitting:
         return Refuse(_no_python(machine))
     interpreter = next((i for i in fitting if i.has_venv), fitting[0])
@@ -73,7 +73,7 @@ def choose(machine: Machine) -> Choice:
 
 def _no_python(machine: Machine) -> str:
     found = ", ".join("{}.{}".format(*i.version) for i in machine.interpreters) or "none"
-    return f"Weir needs {WANTED}; found: {found}. Install one: apt-get install python3 python3-venv"
+    return f"Weir needs {PYTHON_RANGE}; found: {found}. Install one: apt-get install python3 python3-venv"
 
 
 def _missing(interpreter: Interpreter, packages: Tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from typing import Iterator, Mapping, Optional
 
-OLDEST = 17
+OLDEST_JAVA = 17
 PACKAGES = (("openjdk-17-jre-headless",), ("default-jre-headless",))  #: Debian 13 has 21 and no 17
 ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
 
@@ -17,7 +17,7 @@ ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install default-jre-
 def find_java(environment: Mapping[str, str]) -> Optional[str]:
     """Home of the first suitable runtime: JAVA_HOME, then PATH, then the oldest suitable under /usr/lib/jvm."""
     for home in _homes(environment):
-        if major_version(home) >= OLDEST:
+        if major_version(home) >= OLDEST_JAVA:
             return home
     return None
 

@@ -20,10 +20,10 @@ has = bool(u.find_spec("venv") and u.find_spec("ensurepip"))
 base = getattr(sys, "_base_executable", "") or sys.executable
 print(json.dumps([base, list(sys.version_info[:2]), has, sys.implementation.name]))
 """
-_NAMES = ("python3.11", "python3.12", "python3", "python3.13", "python3.14")
+_PYTHON_NAMES = ("python3.11", "python3.12", "python3", "python3.13", "python3.14")
 
 
-def look(environment: Mapping[str, str]) -> Machine:
+def inspect_machine(environment: Mapping[str, str]) -> Machine:
     return Machine(
         interpreters=tuple(_interpreters()),
         has_wheels=_has_wheels(),
@@ -68,7 +68,7 @@ def _interpreters() -> Iterator[Interpreter]:
 
 def _candidates() -> Iterator[str]:
     yield sys.executable
-    for name in _NAMES:
+    for name in _PYTHON_NAMES:
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             path = os.path.join(folder, name)
             if os.access(path, os.X_OK):

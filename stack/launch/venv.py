@@ -39,14 +39,14 @@ def is_current(root: str) -> bool:
         return False
 
 
-def make(root: str, interpreter: str, log: str) -> None:
+def make_venv(root: str, interpreter: str, log: str) -> None:
     """Creates `.venv`, anew if another interpreter had created it, and installs all packages.
 
     Raises:
         SetupFailed: the message has the end of the log.
     """
     folder = os.path.join(root, ".venv")
-    if os.path.exists(folder) and not _made_by(folder, interpreter):
+    if os.path.exists(folder) and not _is_made_by(folder, interpreter):
         shutil.rmtree(folder)
     os.makedirs(os.path.dirname(log), exist_ok=True)
     with open(log, "w", encoding="utf-8") as sink:
@@ -68,7 +68,7 @@ def _installations(root: str) -> list[list[str]]:
     ]
 
 
-def _made_by(folder: str, interpreter: str) -> bool:
+def _is_made_by(folder: str, interpreter: str) -> bool:
     found = os.path.realpath(os.path.join(folder, "bin", "python"))
     ours = subprocess.run(
         [interpreter, "-c", "import os, sys; print(os.path.realpath(sys.executable))"],

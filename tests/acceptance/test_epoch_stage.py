@@ -71,7 +71,7 @@ class Tables(WordCount):
 
     @property
     def delivered(self) -> int:
-        return max((self.log.last_delivered(job, sink) for job, sink in self.log.sinks()), default=0)
+        return max((self.log.delivered_epoch(job, sink) for job, sink in self.log.sinks()), default=0)
 
     @property
     def recorded(self) -> int:

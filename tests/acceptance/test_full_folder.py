@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.core.job.lifecycle import RunState
-from runtime.core.job.restart_strategy import OUTAGE, FixedDelay
+from runtime.core.job.restart_strategy import OUTAGE_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed, counts, expected_counts, final_counts
@@ -59,9 +59,9 @@ def test_a_sink_waits_while_its_folder_is_full(tmp_path: Path, disk: Path) -> No
         run.wait_for(lambda: final_counts(output) == expected_counts(source.numbers))
         ballast = fill(disk)
         source.total = 200
-        run.wait_for(lambda: len([detail for detail in run.records.details if detail["code"] == OUTAGE]) >= 3)
+        run.wait_for(lambda: len([detail for detail in run.records.details if detail["code"] == OUTAGE_CODE]) >= 3)
         assert not run.records.state.is_terminal
-        assert {detail["code"] for detail in run.records.details} == {OUTAGE}
+        assert {detail["code"] for detail in run.records.details} == {OUTAGE_CODE}
         assert all("No space left on device" in detail["message"] for detail in run.records.details)
         ballast.unlink()
         run.wait_for(lambda: final_counts(output) == expected_counts(source.numbers))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.processes import marked
+from stack.processes import marked_processes
 from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.hosts.test_epochs import check_log
 from tests.stack.checkout import Checkout
@@ -105,7 +105,7 @@ def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
 def master_pid(words: WordCount) -> int:
     """The job master: the process of this stack that was started for the run."""
     wanted = f"runtime.launch.spark\0run\0{words.run['id']}\0".encode()
-    found = [process.pid for process in marked(words.checkout.var) if wanted in command_of(process.pid)]
+    found = [process.pid for process in marked_processes(words.checkout.var) if wanted in command_of(process.pid)]
     assert len(found) == 1, found
     return found[0]
 

@@ -18,10 +18,10 @@ import pytest
 
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
-from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY, FixedDelay
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import FailureReason, FinishedState
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from tests.acceptance.operator_jobs import FULL, HeldOpen, Service, lookups, rated, rated_answer, told
 from tests.acceptance.row_jobs import rows_in, rows_of
@@ -95,7 +95,7 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
             run.wait_for(lambda failed=failed: len(run.records.details) > failed)  # type: ignore[misc]
             cause.unlink()
             detail = run.records.details[failed]
-            assert detail["code"] == SLOT_OUT_OF_MEMORY, detail
+            assert detail["code"] == SLOT_OUT_OF_MEMORY_CODE, detail
             assert detail["tries"] == failed + 1
             assert f"its bound of {bound_mb} MB" in detail["message"]
             assert re.match(r"Slot [01] on host '", detail["message"])
@@ -128,7 +128,7 @@ def test_what_operators_hold_moves_over_two_rescales(launcher: SparkLauncher, tm
     for number, parallelism in enumerate((2, 3, 1), start=1):
         last = number == 3
         source = Numbers(total=100 * number, batch=20, keys=50, unbounded=not last)
-        records = MemoryRecords(token=Token(10 * number), restore_from=savepoint or None)
+        records = MemoryRunStore(token=Token(10 * number), restore_from=savepoint or None)
         job = rated(source, parallelism, tmp_path)
         with running(job, tmp_path / "state", records, OFTEN, launcher=launcher) as run:
             if last:

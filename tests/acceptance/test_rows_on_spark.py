@@ -21,7 +21,7 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import FinishedState
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.run_store import OperationRequest
 from tests.acceptance.row_jobs import TARGETS, Version, cascade, rows_in, rows_of, steered_counts, visits
@@ -149,7 +149,7 @@ def test_three_commits_in_a_row_end_with_one_checkpoint(launcher: SparkLauncher,
 
 def _restore(job: CompiledJob, folder: Path, before: Run, launcher: SparkLauncher) -> None:
     """The last checkpoint of a run that has ended, in a run of its own, which must end by itself."""
-    records = MemoryRecords(token=Token(100), restore_from=before.records.completed[-1].folder)
+    records = MemoryRunStore(token=Token(100), restore_from=before.records.completed[-1].folder)
     with running(job, folder / "state", records, ASKED, launcher=launcher) as run:
         run.join()
     assert records.state is RunState.FINISHED
@@ -160,7 +160,7 @@ def test_an_early_branch_ends_before_a_stop_and_the_restored_job_is_drained(
 ) -> None:
     """S0-28, S0-29, S0-69, S0-80, S0-84: stop and drain of a job one branch of which has ended by itself."""
     source, early = Numbers(total=2_000, batch=20, unbounded=True), Numbers(total=60)
-    records: Any = MemoryRecords()
+    records: Any = MemoryRunStore()
     with running(cascade(source, tmp_path, 2, early), tmp_path / "state", records, OFTEN, launcher=launcher) as run:
         run.wait_for(lambda: _ended(run, "early") and _ended(run, "early-out"))
         run.checkpoints()
@@ -169,7 +169,7 @@ def test_an_early_branch_ends_before_a_stop_and_the_restored_job_is_drained(
     assert records.completed[-1].manifest.kind is CheckpointKind.STOP
     assert set(records.completed[-1].manifest.finished_operators()) == {"early", "early-out"}
     assert rows_in(tmp_path / "early") == rows_of(early)
-    records = MemoryRecords(token=Token(100), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(100), restore_from=savepoint)
     with running(cascade(source, tmp_path, 3, early), tmp_path / "state", records, OFTEN, launcher=launcher) as run:
         run.wait_for(lambda: rows_in(tmp_path / TARGETS[-1]) == rows_of(source))
         run.end("drain")
@@ -192,7 +192,7 @@ def test_state_timers_and_finished_marks_follow_their_operators_over_versions(
     versions = [Version(450, 2), Version(700, 3, turned=True), Version(1_000, 1, last=True)]
     folder = ""
     for number, version in enumerate(versions):
-        records = MemoryRecords(token=Token(100 * number + 1), restore_from=folder or None)
+        records = MemoryRunStore(token=Token(100 * number + 1), restore_from=folder or None)
         job = visits(version, tmp_path)
         with running(job, tmp_path / "state", records, OFTEN, launcher=launcher) as run:
             if version.last:

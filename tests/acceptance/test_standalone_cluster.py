@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from stack.launch.java import find_java
-from stack.processes import ProcessId, children_of, end, session_members
+from stack.processes import ProcessId, children_of, end_processes, session_members
 from stack.services import free_port
 from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
@@ -38,7 +38,7 @@ def daemon(folder: Path, name: str, *arguments: str) -> Iterator[tuple[int, Path
     try:
         yield child.pid, log
     finally:
-        end(lambda: session_members(child.pid), grace_s=10)
+        end_processes(lambda: session_members(child.pid), grace_s=10)
         child.wait()
 
 

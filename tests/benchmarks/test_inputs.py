@@ -12,21 +12,21 @@ from benchmarks.__main__ import QUICK_SHARE
 from benchmarks.systems.weir import FORMATS
 from benchmarks.workload import DISORDER_MS
 from benchmarks.workloads import WORKLOADS
-from runtime.connectors.sources.sequence import MULTIPLIER, SCHEMA
+from runtime.connectors.sources.sequence import KEY_MULTIPLIER, SCHEMA
 
 
 @pytest.mark.parametrize("name", ["W7", "W7-json"])
 def test_files_hold_the_sequence_in_order_and_go_with_the_workload(name: str, tmp_path: Path) -> None:
     workload = replace(WORKLOADS[name], check_rows=1_000, rows={"weir": 5_000, "spark": 1_250})
     assert workload.files is not None
-    with inputs.made(workload, tmp_path / "inputs", share=0.4) as folder:
+    with inputs.input_files(workload, tmp_path / "inputs", share=0.4) as folder:
         for phase, rows in (("weir/check", 1_000), ("weir/measure", 2_000), ("spark/measure", 500)):
             files = sorted((folder / phase).iterdir())
             assert files == sorted(files, key=lambda path: path.stat().st_mtime), "who goes by time reads in order too"
             batches = [chunk.batch for path in files for chunk in FORMATS[workload.files](SCHEMA).read(path, 0)]
             found = pa.Table.from_batches(batches, SCHEMA)
             assert found["id"].to_pylist() == list(range(rows))
-            assert found["key"].to_pylist() == [number * MULTIPLIER % 1_000 for number in range(rows)]
+            assert found["key"].to_pylist() == [number * KEY_MULTIPLIER % 1_000 for number in range(rows)]
             assert found["time"].cast(pa.int64()).to_pylist() == list(range(rows))
     assert not folder.exists()
 
@@ -34,7 +34,7 @@ def test_files_hold_the_sequence_in_order_and_go_with_the_workload(name: str, tm
 def test_text_keys_are_uuids_and_every_tenth_row_is_late(tmp_path: Path) -> None:
     workload = replace(WORKLOADS["W7-text"], check_rows=1_000, rows={"weir": 4_000_000})
     schema = SCHEMA.set(1, pa.field("key", pa.string()))
-    with inputs.made(workload, tmp_path / "inputs") as folder:
+    with inputs.input_files(workload, tmp_path / "inputs") as folder:
         (first, *_, last) = sorted((folder / "weir" / "measure").iterdir())
         batches = [chunk.batch for path in (first, last) for chunk in FORMATS["parquet"](schema).read(path, 0)]
     found = pa.Table.from_batches(batches, schema)
@@ -48,7 +48,7 @@ def test_text_keys_are_uuids_and_every_tenth_row_is_late(tmp_path: Path) -> None
 
 
 def test_rows_that_an_engine_makes_need_no_files(tmp_path: Path) -> None:
-    with inputs.made(WORKLOADS["W1"], tmp_path / "inputs") as folder:
+    with inputs.input_files(WORKLOADS["W1"], tmp_path / "inputs") as folder:
         assert not folder.exists()
 
 

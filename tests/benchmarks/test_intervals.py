@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from benchmarks import disk, intervals
-from benchmarks.figures import MODULES, Plan, measurement
-from benchmarks.interval_report import ALIGNED, STOPPED, Sample, paired, report
-from benchmarks.slots import Run
+from benchmarks.figures import MEASUREMENT_MODULES, MeasurementPlan, measurement
+from benchmarks.interval_report import ALIGNED, STOP_THE_WORLD, Sample, pair_runs, report
+from benchmarks.slots import JobRun
 from benchmarks.slots import run as run_job
 from benchmarks.stop_the_world import StopTheWorld
 from benchmarks.systems.weir import TOTALS
@@ -21,10 +21,10 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceReader, SequenceSource
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher, run_local
 from runtime.ports import Source
-from runtime.run_store import Completed
+from runtime.run_store import CompletedCheckpoint
 
 OFTEN = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
 
@@ -56,16 +56,16 @@ def passed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @dataclass
-class SlowRecords(MemoryRecords):
+class SlowRecords(MemoryRunStore):
     """While it records, every subtask has given its snapshot, and none knows yet that the checkpoint is complete."""
 
     meanwhile: list[list[str]] = field(default_factory=list)
 
-    def record_completed(self, completed: Completed) -> bool:
+    def record_checkpoint(self, completed: CompletedCheckpoint) -> bool:
         before = len(happened)
         time.sleep(0.05)
         self.meanwhile.append(happened[before:])
-        return super().record_completed(completed)
+        return super().record_checkpoint(completed)
 
 
 def watched(source: Source, storage: Path) -> list[list[str]]:
@@ -88,14 +88,14 @@ def test_no_row_passes_while_the_world_is_stopped(tmp_path: Path) -> None:
     assert any("passed" in events for events in during), "without the wrapper the job works on meanwhile"
 
 
-def run(seconds: float, rows: int = 3_000_000, **changes: Any) -> Run:
+def run(seconds: float, rows: int = 3_000_000, **changes: Any) -> JobRun:
     counted = dict(totals(rows, 100_003))
     phases = {"start_delay": 1.0, "alignment": 2.0, "sync": 3.0, "async": 4.0}
     values = {"cpu_seconds": 2 * seconds, "checkpoints": 5, "failed": 0, "checkpoint_ms": 12.0}
-    return Run(seconds=seconds, phases_ms=phases, counted=counted, **{**values, **changes})
+    return JobRun(seconds=seconds, phases_ms=phases, counted=counted, **{**values, **changes})
 
 
-def sample(turn: int, group: int, interval_ms: int | None, mode: str, ran: Run) -> Sample:
+def sample(turn: int, group: int, interval_ms: int | None, mode: str, ran: JobRun) -> Sample:
     return Sample(round=turn, group=group, interval_ms=interval_ms, mode=mode, rows=3_000_000, run=ran)
 
 
@@ -108,31 +108,31 @@ def found(aligned: float, stopped: float) -> list[Sample]:
             samples += [
                 sample(turn, group, None, ALIGNED, run(slow)),
                 sample(turn, group, interval_ms, ALIGNED, run(slow * aligned)),
-                sample(turn, group, interval_ms, STOPPED, run(slow * stopped)),
+                sample(turn, group, interval_ms, STOP_THE_WORLD, run(slow * stopped)),
             ]
     return samples
 
 
 def test_each_run_is_compared_with_the_one_beside_it() -> None:
     samples = found(1.01, 1.5)
-    pairs = paired(samples, (100, STOPPED), (None, ALIGNED))
+    pairs = pair_runs(samples, (100, STOP_THE_WORLD), (None, ALIGNED))
     assert [(one.seconds, other.seconds) for one, other in pairs] == [(1.5, 1), (3.0, 2), (4.5, 3), (6.0, 4)]
 
 
 def test_the_report_tells_ratios_targets_and_what_a_checkpoint_took() -> None:
     """S4-53: over the interval; over the size of the graph it is the benchmark of the coordinator."""
-    told = report(found(1.015, 1.5), [disk.Cost(act="write", median_ms=1.5, p99_ms=9.0)], 100_003)
+    told = report(found(1.015, 1.5), [disk.DiskCost(act="write", median_ms=1.5, p99_ms=9.0)], 100_003)
     figures = {figure.name: figure for figure in told.figures}
     assert figures["time to none, 1,000 ms aligned"].value == pytest.approx(1.015)
-    assert figures["time to none, 1,000 ms aligned"].met is True
+    assert figures["time to none, 1,000 ms aligned"].is_met is True
     assert figures["time to none, 100 ms aligned"].at_most == 1.10
-    assert figures["time to none, 100 ms stop-the-world"].met is None
+    assert figures["time to none, 100 ms stop-the-world"].is_met is None
     assert figures["time of stop-the-world to aligned, 100 ms"].value == pytest.approx(1.5 / 1.015)
-    assert figures["time of stop-the-world to aligned, 100 ms"].met is True
+    assert figures["time of stop-the-world to aligned, 100 ms"].is_met is True
     assert "disk: write: median 1.50 ms, p99 9.00 ms" in told.lines
     assert told.wrong == ()
     missed = report(found(1.2, 1.2), [], 100_003)
-    assert [figure.met for figure in missed.figures if figure.met is not None] == [False, False, False]
+    assert [figure.is_met for figure in missed.figures if figure.is_met is not None] == [False, False, False]
 
 
 def test_a_run_that_counted_something_else_is_wrong() -> None:
@@ -143,16 +143,16 @@ def test_a_run_that_counted_something_else_is_wrong() -> None:
 
 
 def test_every_round_has_each_setting_once_and_begins_with_another(tmp_path: Path) -> None:
-    group = intervals.GROUPS[0]
+    group = intervals.INTERVAL_GROUPS[0]
     rounds = [intervals.settings_of(group, turn) for turn in range(5)]
     assert all(len(set(settings)) == len(settings) == 5 for settings in rounds)
     assert len({settings[0] for settings in rounds}) == 5
-    assert intervals.steps(Plan(folder=tmp_path, rounds=1)) == 2 + 5 + 3 + 3 + 3
+    assert intervals.steps(MeasurementPlan(folder=tmp_path, rounds=1)) == 2 + 5 + 3 + 3 + 3
 
 
 def test_a_job_is_run_timed_and_counted(tmp_path: Path) -> None:
     """On threads here, which changes nothing in how it is measured."""
-    flow = intervals.job(2_000_000, STOPPED)
+    flow = intervals.job(2_000_000, STOP_THE_WORLD)
     found = run_job(flow, 2, LocalLauncher(), str(tmp_path), CoordinatorSettings(interval_ms=30, min_pause_ms=0))
     assert found.counted == totals(2_000_000, intervals.KEYS)
     assert found.checkpoints > 1
@@ -168,8 +168,8 @@ def test_what_the_disk_costs_is_told_of_files_and_folders(tmp_path: Path) -> Non
 
 
 def test_every_measurement_has_the_common_form(tmp_path: Path) -> None:
-    for name in MODULES:
+    for name in MEASUREMENT_MODULES:
         module = measurement(name)
         assert module.TITLE
         assert module.TIME_BOX_S > 0
-        assert module.steps(Plan(folder=tmp_path, rounds=1)) > 0
+        assert module.steps(MeasurementPlan(folder=tmp_path, rounds=1)) > 0

@@ -12,20 +12,20 @@ import pytest
 from benchmarks import __main__ as main
 from benchmarks import child, protocol, table
 from benchmarks.progress import Progress
-from benchmarks.results import Figured
+from benchmarks.results import FigureResult
 from benchmarks.systems import System
 from benchmarks.workloads import WORKLOADS
 
 NOT_INSTALLED = System("spark", "Not installed", peer="nowhere")
 STRANGER = System("stranger", "Not of this workload")
-PLAN = main.Plan(repeats=1, time_box_s=5.0)
+PLAN = main.RunPlan(repeats=1, time_box_s=5.0)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(main, "BENCH", tmp_path)
     monkeypatch.setattr(main, "LATEST", tmp_path / "latest.json")
-    with main.alone():
+    with main.lock_folder():
         main.check()
         yield tmp_path
 
@@ -36,7 +36,7 @@ def test_a_step_that_raises_loses_itself_only(bench: Path, capsys: pytest.Captur
     rates: main.Rates = {}
     with Progress([(f"{workload.name} {system.name}", 1.0) for workload, system in todo]) as progress:
         main.run_rates(todo, PLAN, progress, rates)
-        assert progress.left_s == 0
+        assert progress.remaining_s == 0
     states = {name: {system: told.state for system, told in of_all.items()} for name, of_all in rates.items()}
     assert states == {"W7": {"spark": "failed"}, "W1": {"stranger": "failed", "spark": "missing"}}
     assert "KeyError" in (bench / "log" / "W1-stranger.log").read_text()
@@ -45,7 +45,7 @@ def test_a_step_that_raises_loses_itself_only(bench: Path, capsys: pytest.Captur
 
 
 def test_only_one_runs_at_a_time(bench: Path) -> None:
-    with pytest.raises(SystemExit, match="another benchmark runs here"), main.alone():
+    with pytest.raises(SystemExit, match="another benchmark runs here"), main.lock_folder():
         pass
 
 
@@ -53,7 +53,7 @@ def test_what_is_left_of_a_run_that_was_killed_goes(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(main, "BENCH", tmp_path)
     left = tmp_path / "inputs" / "measure"
     left.mkdir(parents=True)
-    with main.alone():
+    with main.lock_folder():
         assert not left.exists()
 
 
@@ -72,7 +72,7 @@ for value in (1.0, 2.0):
 raise SystemExit("in its third round")
 """
     outcome = child.run([sys.executable, "-c", program], environment={}, log=tmp_path / "log", time_box_s=60)
-    told = main._figured("W14", outcome).to_json()
+    told = main._figure_result("W14", outcome).to_json()
     assert told["state"] == "failed"
     assert [figure["value"] for figure in told["figures"]] == [2.0]
 
@@ -86,9 +86,9 @@ protocol.told(figures.Report(figures=(figures.Figure(name="gain", value=3.0),)).
 protocol.stepped("round 4")
 time.sleep(60)
 """
-    found: dict[str, Figured] = {}
+    found: dict[str, FigureResult] = {}
     with Progress([("W14", 1.0)]) as progress:
-        hearing = main._hearing("W14", progress, found)
+        hearing = main._event_handler("W14", progress, found)
 
         def heard(said: dict[str, Any]) -> None:
             hearing(said)

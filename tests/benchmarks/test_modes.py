@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.figures import Plan
+from benchmarks.figures import MeasurementPlan
 from benchmarks.modes.measure import Round, differences, one_round, report
-from benchmarks.modes.one import WAYS, WHOLE, Run
+from benchmarks.modes.one import FULL, MODES, Run
 
 SECONDS = {"streaming": 4.0, "batch": 3.0, "sql": 2.0}
 
@@ -46,12 +46,12 @@ def test_each_way_runs_once_in_a_round_and_the_next_round_begins_with_another(tm
 
     def took(one: Run) -> float:
         order.append(one.way)
-        write(Path(one.output(WHOLE)), (1, 2))
+        write(Path(one.output(FULL)), (1, 2))
         return SECONDS[one.way]
 
     wrong: list[str] = []
-    found = [one_round(Plan(folder=tmp_path), "windows", turn, took, wrong) for turn in range(2)]
-    assert [set(order[:3]), set(order[3:])] == [set(WAYS), set(WAYS)]
+    found = [one_round(MeasurementPlan(folder=tmp_path), "windows", turn, took, wrong) for turn in range(2)]
+    assert [set(order[:3]), set(order[3:])] == [set(MODES), set(MODES)]
     assert order[0] != order[3]
     assert [one.seconds for one in found] == [SECONDS, SECONDS]
     assert wrong == []

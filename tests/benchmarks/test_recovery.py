@@ -13,12 +13,12 @@ import pytest
 from benchmarks.recovery.job import HURRY, PIPELINE, RAISE, RAISED, RecoveryParams
 from benchmarks.recovery.measure import report, wrong
 from benchmarks.recovery.place import own_environment
-from benchmarks.recovery.watch import Recovery, is_in_pace, logged, records
+from benchmarks.recovery.watch import Recovery, is_in_pace, log_moments, records
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.pipelines import PipelineContext
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import local_master
 from tests.waiting import until
 
@@ -38,7 +38,7 @@ def params(folder: Path, rows: int = 3_000, rows_per_second: int = 1_000) -> Rec
 
 def test_the_job_keeps_its_pace_raises_when_told_and_ends_exactly(tmp_path: Path) -> None:
     told = params(tmp_path, rows=1_000_000)
-    records = MemoryRecords()
+    records = MemoryRunStore()
     job = PIPELINE.build(told, PipelineContext("")).compile(2)
     settings = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
     master = local_master(job, str(tmp_path / "s"), records, settings, FixedDelay(delay_ms=10))
@@ -86,7 +86,7 @@ def test_phases_are_read_from_log_lines_after_the_fault(tmp_path: Path) -> None:
     after = [line("restoring", 99), "at java.lang.Thread", line("attempt fails", 100.5), line("restoring", 102)]
     with log.open("a") as sink:
         sink.write("\n".join([*after, line("restoring", 103), line("something else", 104)]) + "\n")
-    assert logged({log: start}, 100.0) == {"noticed": 0.5, "restoring": 2.0}
+    assert log_moments({log: start}, 100.0) == {"noticed": 0.5, "restoring": 2.0}
 
 
 def test_a_report_counts_only_when_it_is_new_and_near_the_pace(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_figures_are_medians_with_their_targets() -> None:
     found = [Recovery(fault="slot killed", seconds={"noticed": a, "committed": b}) for a, b in seconds]
     found += [Recovery(fault=name, seconds={"committed": 2.0}) for name in ("exception", "master killed")]
     figures = {figure.name: figure for figure in report(found, 10_000_000, ()).figures}
-    assert (figures["slot killed, noticed"].value, figures["slot killed, noticed"].met) == (0.2, True)
+    assert (figures["slot killed, noticed"].value, figures["slot killed, noticed"].is_met) == (0.2, True)
     assert (figures["slot killed, next committed output"].value) == 13.0
-    assert figures["slot killed, next committed output"].met is False
-    assert figures["exception, next committed output"].met is True
-    assert figures["job master killed, next committed output"].met is None
+    assert figures["slot killed, next committed output"].is_met is False
+    assert figures["exception, next committed output"].is_met is True
+    assert figures["job master killed, next committed output"].is_met is None
 
 
 def test_lines_that_two_processes_wrote_at_once_are_told_apart() -> None:

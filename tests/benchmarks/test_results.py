@@ -7,20 +7,20 @@ import pytest
 
 from benchmarks import figures
 from benchmarks.figures import Figure, Report
-from benchmarks.results import Figured, Measurement, all_right, entry, ratio_to_best_peer, write
+from benchmarks.results import FigureResult, RateMeasurement, all_right, entry, ratio_to_best_peer, write
 from benchmarks.table import render, render_figures
 from benchmarks.workloads import WORKLOADS
 
 
-def measured(*rates: float, differences: int | None = 0) -> Measurement:
-    found = Measurement(unit="rec/s", state="done", differences=differences)
+def measured(*rates: float, differences: int | None = 0) -> RateMeasurement:
+    found = RateMeasurement(unit="rec/s", state="done", differences=differences)
     for rate in rates:
         found.add(rows=int(rate) * 10, seconds=10.0, cpu_seconds=20.0)
     return found
 
 
 def test_latest_json_has_its_shape(tmp_path: Path) -> None:
-    systems = {"weir": measured(50e6, 10e6, 30e6), "spark": measured(3e6), "pyflink": Measurement(unit="rec/s")}
+    systems = {"weir": measured(50e6, 10e6, 30e6), "spark": measured(3e6), "pyflink": RateMeasurement(unit="rec/s")}
     write(tmp_path / "bench" / "latest.json", {"W1": entry("windows", systems)})
     (found,) = json.loads((tmp_path / "bench" / "latest.json").read_text()).values()
     assert found["ratio_to_best_peer"] == pytest.approx(10)
@@ -50,8 +50,8 @@ def test_only_right_output_counts_for_the_ratio() -> None:
     assert ratio_to_best_peer({**systems, "weir": fast_and_wrong}) is None
     assert ratio_to_best_peer({"weir": measured(1.0)}) is None
     assert not all_right([systems])
-    assert not all_right([{"weir": Measurement(unit="rec/s", state="failed")}])
-    assert all_right([{"weir": measured(30e6), "spark": Measurement(unit="rec/s", state="did not finish")}])
+    assert not all_right([{"weir": RateMeasurement(unit="rec/s", state="failed")}])
+    assert all_right([{"weir": measured(30e6), "spark": RateMeasurement(unit="rec/s", state="did not finish")}])
 
 
 def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
@@ -59,8 +59,8 @@ def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
         "weir": measured(40e6),
         "spark": measured(2e6),
         "flink_sql": measured(4e6, differences=1_234),
-        "pyflink": Measurement(unit="rec/s", state="did not finish"),
-        "bytewax": Measurement(unit="rec/s"),
+        "pyflink": RateMeasurement(unit="rec/s", state="did not finish"),
+        "bytewax": RateMeasurement(unit="rec/s"),
     }
     lines = render({"W1": systems}, WORKLOADS).splitlines()
     shown = {line.split("  ")[-1].strip() for line in lines}
@@ -77,7 +77,7 @@ def test_the_table_names_no_peer_that_is_in_the_ratio() -> None:
 def test_a_run_that_was_lost_is_told_beside_those_that_were_not() -> None:
     systems = {"weir": measured(40e6, 41e6), "spark": measured(2e6)}
     assert all_right([systems])
-    systems["weir"].lose("failed")
+    systems["weir"].add_lost_run("failed")
     assert systems["weir"].state == "done"
     assert not all_right([systems])
     assert "right; 1 of 3 runs lost" in render({"W1": systems}, WORKLOADS)
@@ -86,7 +86,7 @@ def test_a_run_that_was_lost_is_told_beside_those_that_were_not() -> None:
 
 def test_rows_that_were_not_timed_count_for_the_processor_time_that_they_took() -> None:
     """Structured Streaming is timed from its second batch on, but works from its first on."""
-    spark = Measurement(unit="rec/s")
+    spark = RateMeasurement(unit="rec/s")
     spark.add(rows=8_000_000, seconds=10, cpu_seconds=20, rows_worked=10_000_000)
     assert spark.rate == 800_000
     assert spark.rows_per_cpu_second == 500_000
@@ -95,9 +95,9 @@ def test_rows_that_were_not_timed_count_for_the_processor_time_that_they_took() 
 def test_a_measured_run_that_counted_something_else_is_wrong_output() -> None:
     """The sink of the run that is timed counts rows and adds columns up; both are known beforehand."""
     right = {"rows_out": 2_000, "sum_of_key": 999_000, "sum_of_count": 2_000_000, "sum_of_sum": 1_999_999_000_000}
-    assert WORKLOADS["W1"].miscounted(2_000_000, right) == []
-    assert WORKLOADS["W1"].miscounted(2_000_000, right | {"rows_out": 1_999}) == ["rows_out 1999, not 2000"]
-    assert WORKLOADS["W1"].miscounted(2_000_000, {"batches": 3}) is None, "who counts nothing is not compared"
+    assert WORKLOADS["W1"].count_errors(2_000_000, right) == []
+    assert WORKLOADS["W1"].count_errors(2_000_000, right | {"rows_out": 1_999}) == ["rows_out 1999, not 2000"]
+    assert WORKLOADS["W1"].count_errors(2_000_000, {"batches": 3}) is None, "who counts nothing is not compared"
     wrong = measured(30e6)
     wrong.miscounted = ["rows_out 1999, not 2000"]
     assert ratio_to_best_peer({"weir": wrong, "spark": measured(3e6)}) is None
@@ -107,13 +107,13 @@ def test_a_measured_run_that_counted_something_else_is_wrong_output() -> None:
 
 def test_a_last_window_that_is_not_full_counts_too() -> None:
     right = {"rows_out": 1_003, "sum_of_key": 499_500 + 0 + 761 + 522, "sum_of_count": 1_000_003}
-    assert WORKLOADS["W1"].miscounted(1_000_003, right | {"sum_of_sum": 1_000_003 * 1_000_002 // 2}) == []
+    assert WORKLOADS["W1"].count_errors(1_000_003, right | {"sum_of_sum": 1_000_003 * 1_000_002 // 2}) == []
 
 
 def test_of_functions_rows_and_keys_are_known() -> None:
     keys = sum(number * 2_654_435_761 % 1_000 for number in range(2_345))
-    assert WORKLOADS["W6"].miscounted(2_345, {"rows_out": 2_345, "sum_of_key": keys, "sum_of_total": 7}) == []
-    assert WORKLOADS["W6"].miscounted(2_345, {"rows_out": 2_345, "sum_of_key": keys + 1}) != []
+    assert WORKLOADS["W6"].count_errors(2_345, {"rows_out": 2_345, "sum_of_key": keys, "sum_of_total": 7}) == []
+    assert WORKLOADS["W6"].count_errors(2_345, {"rows_out": 2_345, "sum_of_key": keys + 1}) != []
 
 
 FIGURES = (
@@ -125,27 +125,27 @@ FIGURES = (
 
 
 def test_a_figure_is_met_missed_or_only_told() -> None:
-    assert [figure.met for figure in FIGURES] == [True, False, None, False]
+    assert [figure.is_met for figure in FIGURES] == [True, False, None, False]
 
 
 def test_figures_go_to_latest_json_and_back(tmp_path: Path) -> None:
     report = Report(figures=FIGURES, lines=("a line",), details={"rows": 3})
-    write(tmp_path / "latest.json", {"W8": Figured(title="intervals", state="done", report=report).to_json()})
+    write(tmp_path / "latest.json", {"W8": FigureResult(title="intervals", state="done", report=report).to_json()})
     found = json.loads((tmp_path / "latest.json").read_text())["W8"]
     assert found["title"] == "intervals"
     assert found["state"] == "done"
     assert found["figures"][0]["met"] is True
     assert found["figures"][0]["value"] == 1.0123
-    assert figures.from_json(found) == report
+    assert figures.report_from_json(found) == report
 
 
 def test_the_table_shows_figures_with_their_targets() -> None:
     wrong = Report(figures=(), wrong=("a row is lost",))
     found = {
-        "W8": Figured(title="intervals", state="done", report=Report(figures=FIGURES, lines=("a line",))),
-        "W9": Figured(title="state", state="did not finish"),
-        "W11": Figured(title="recovery", state="done", report=wrong),
-        "W14": Figured(title="slots", state="failed", report=Report(figures=FIGURES[:1], wrong=("not compared",))),
+        "W8": FigureResult(title="intervals", state="done", report=Report(figures=FIGURES, lines=("a line",))),
+        "W9": FigureResult(title="state", state="did not finish"),
+        "W11": FigureResult(title="recovery", state="done", report=wrong),
+        "W14": FigureResult(title="slots", state="failed", report=Report(figures=FIGURES[:1], wrong=("not compared",))),
     }
     shown = render_figures(found)
     rows = [" ".join(line.split()) for line in shown.splitlines()]
@@ -158,4 +158,4 @@ def test_the_table_shows_figures_with_their_targets() -> None:
     assert rows[rows.index("W14 slots") + 1] == "failed; results until then:"
     assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: missed" in rows, "its output is wrong"
     assert not found["W14"].to_json()["figures"][0]["met"]
-    assert [one.right for one in found.values()] == [True, False, False, False]
+    assert [one.is_right for one in found.values()] == [True, False, False, False]

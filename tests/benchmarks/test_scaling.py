@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Plan
-from benchmarks.kernels import KEYS, Driven, job
-from benchmarks.scaling import Round, Slots, Took, bare, measured, report, steps
+from benchmarks.figures import MeasurementPlan
+from benchmarks.kernels import KEYS, DrivenSubtasks, job
+from benchmarks.scaling import Round, RunTime, SlotRuns, bare, measure_round, report, steps
 from benchmarks.workloads.windows import totals
 from runtime.launch.local import LocalLauncher
 
@@ -14,17 +14,17 @@ ROWS = 1_300_000
 
 
 def test_the_bare_operators_give_what_the_job_gives() -> None:
-    driven = Driven(job(ROWS).compile(1), 0)
+    driven = DrivenSubtasks(job(ROWS).compile(1), 0)
     driven.run()
-    assert driven.counted() == totals(ROWS, KEYS)
+    assert driven.sink_totals() == totals(ROWS, KEYS)
 
 
 def test_two_of_them_share_the_rows() -> None:
     """Each hands its own share on in place of the other's, so the rows are about right and the keys are shared out."""
-    both = [Driven(job(3_000_000).compile(2), index) for index in range(2)]
+    both = [DrivenSubtasks(job(3_000_000).compile(2), index) for index in range(2)]
     for driven in both:
         driven.run()
-    one, other = (driven.counted() for driven in both)
+    one, other = (driven.sink_totals() for driven in both)
     assert one["sum_of_count"] + other["sum_of_count"] == pytest.approx(3_000_000, rel=0.05)
     assert one["rows_out"] == pytest.approx(3 * KEYS / 2, rel=0.05)
 
@@ -36,30 +36,30 @@ def test_they_run_in_processes_that_begin_together() -> None:
 
 
 def test_slots_count_right_or_say_so(tmp_path: Path) -> None:
-    weir = Slots(tmp_path / "storage", LocalLauncher())
-    assert weir.took(2, ROWS).seconds > 0
+    weir = SlotRuns(tmp_path / "storage", LocalLauncher())
+    assert weir.run(2, ROWS).seconds > 0
     assert weir.wrong == []
 
 
-def took(seconds: float) -> Took:
-    return Took(seconds=seconds, cpu_seconds=seconds)
+def took(seconds: float) -> RunTime:
+    return RunTime(seconds=seconds, cpu_seconds=seconds)
 
 
 def test_a_round_has_each_once_and_the_next_goes_the_other_way_round(tmp_path: Path) -> None:
-    def weir(parallelism: int, rows: int) -> Took:
+    def weir(parallelism: int, rows: int) -> RunTime:
         return took(2 * rows / parallelism)
 
-    def alone(parallelism: int, rows: int) -> Took:
+    def alone(parallelism: int, rows: int) -> RunTime:
         return took(rows / parallelism)
 
     there: list[str] = []
     back: list[str] = []
-    found = measured(0, 8, weir, alone, there.append)
-    assert measured(1, 8, weir, alone, back.append) == found
+    found = measure_round(0, 8, weir, alone, there.append)
+    assert measure_round(1, 8, weir, alone, back.append) == found
     assert found.weir == {1: took(16), 2: took(8)}
     assert found.bare == {1: took(8), 2: took(4)}
     assert [text.split(", ", 1)[1] for text in there] == [text.split(", ", 1)[1] for text in reversed(back)]
-    assert steps(Plan(folder=tmp_path, rounds=3)) == 2 + 3 * len(there)
+    assert steps(MeasurementPlan(folder=tmp_path, rounds=3)) == 2 + 3 * len(there)
 
 
 def test_the_gain_of_slots_is_held_against_the_gain_of_the_same_round() -> None:
@@ -68,6 +68,6 @@ def test_the_gain_of_slots_is_held_against_the_gain_of_the_same_round() -> None:
     ]
     told = report(rounds, 90_000_000, ["2 slots: rows_out is 3, not 4"])
     assert [figure.value for figure in told.figures] == pytest.approx([1.8, 2.0, 0.9])
-    assert [figure.met for figure in told.figures] == [True, None, True]
+    assert [figure.is_met for figure in told.figures] == [True, None, True]
     assert told.wrong == ("2 slots: rows_out is 3, not 4",)
     assert "slots, 1: 2.5 M rec/s, 400 ns of a processor per record" in told.lines[0]

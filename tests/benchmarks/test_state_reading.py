@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Plan
+from benchmarks.figures import MeasurementPlan
 from benchmarks.state_reading import Read, report, run
 
 
@@ -22,7 +22,7 @@ def test_figures_are_medians_of_the_rounds() -> None:
 @pytest.mark.timeout(600)
 def test_a_small_savepoint_is_made_and_read(tmp_path: Path) -> None:
     told: list[str] = []
-    found = run(Plan(folder=tmp_path, rounds=1, step=told.append), megabytes=2)
+    found = run(MeasurementPlan(folder=tmp_path, rounds=1, step=told.append), megabytes=2)
     assert found.wrong == ()
     assert told == ["a savepoint of 20,000 keys", "round 1"]
     assert all(figure.value for figure in found.figures)

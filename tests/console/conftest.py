@@ -152,7 +152,7 @@ def _no_throttle() -> None:
     from console.api.health import READINESS
 
     cache.clear()
-    READINESS.forget()
+    READINESS.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -3,22 +3,22 @@
 from typing import Any
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import root_of
+from console.checkpoints.storage import job_root
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
-from runtime.core.snapshot.manifest_codec import FILE_NAME, sealed
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
 
 
 def store(row: Checkpoint, **changes: Any) -> None:
     """Writes what `row` stands for, with `changes` to its manifest."""
-    folder = root_of(row.job_id) / row.path
+    folder = job_root(row.job_id) / row.path
     folder.mkdir(parents=True, exist_ok=True)
     operators = {held["uid"]: _operator(row, held) for held in row.operators}
     manifest = Manifest(**{
         "job": str(row.job_id), "checkpoint": row.number, "kind": CheckpointKind(row.kind), "token": row.token,
         "triggered_at": 0, "max_parallelism": row.max_parallelism, "operators": operators, **changes,
     })  # fmt: skip
-    (folder / FILE_NAME).write_bytes(sealed(manifest))
+    (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
 
 
 def _operator(row: Checkpoint, held: dict[str, Any]) -> OperatorSnapshot:
@@ -33,7 +33,7 @@ def _operator(row: Checkpoint, held: dict[str, Any]) -> OperatorSnapshot:
 
 def _segment(row: Checkpoint, uid: str, nbytes: int) -> Segment:
     path = f"{row.path}/{uid}-0/state.arrow"
-    file = root_of(row.job_id) / path
+    file = job_root(row.job_id) / path
     file.parent.mkdir(exist_ok=True)
     with file.open("wb") as made:
         made.truncate(nbytes)

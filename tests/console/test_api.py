@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import ApiToken, User
 from console.checkpoints.models import StateQuery
-from console.checkpoints.storage import root_of
+from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import orphaned_operations
 from console.operations.models import Operation
@@ -115,7 +115,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "state-queries": f"/api/v1/checkpoints/{checkpoint.pk}/state-queries/",
         "state-query": f"/api/v1/state-queries/{query.pk}/",
         "state-query-csv": f"/api/v1/state-queries/{query.pk}/csv/",
-        "savepoint-mapping": f"{job}mapping/?path={root_of(run.job_id) / checkpoint.path}",
+        "savepoint-mapping": f"{job}mapping/?path={job_root(run.job_id) / checkpoint.path}",
         "operation": f"/api/v1/operations/{operation.pk}/",
     }
 
@@ -272,7 +272,7 @@ def test_an_act_is_accepted_with_the_place_to_look(api: APIClient, job: Job, ver
     assert accepted["Location"] == f"/api/v1/operations/{accepted.json()['id']}/"
     assert (accepted.json()["request_id"], accepted.json()["reason"]) == ("from-me", "first")
     assert api.get(accepted["Location"]).json()["state"] == "queued", "reading changes nothing"
-    orphaned_operations.settle_new_runs()
+    orphaned_operations.update_start_operations()
     assert api.get(accepted["Location"]).json()["phase"] == "waiting for a worker"
 
 
@@ -325,7 +325,7 @@ def test_a_restore_that_the_master_would_refuse_is_refused_at_once(
 def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, version: JobVersion, state: str) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state=state)
-    orphaned_operations.settle_new_runs()
+    orphaned_operations.update_start_operations()
     shown = api.get(accepted["Location"]).json()
     assert (shown["state"], shown["result"]) == ("succeeded", {"run": accepted.json()["run"]})
     assert shown["ended_at"] is not None
@@ -334,7 +334,7 @@ def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, versi
 def test_a_start_whose_run_failed_first_has_failed(api: APIClient, job: Job, version: JobVersion) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state="failed", failure={"code": "no-slots", "message": "needs 6 slots", "detail": ""})
-    orphaned_operations.settle_new_runs()
+    orphaned_operations.update_start_operations()
     shown = api.get(accepted["Location"]).json()
     assert (shown["state"], shown["error"]["code"]) == ("failed", "run-failed")
     assert "needs 6 slots" in shown["error"]["message"]

@@ -19,11 +19,11 @@ def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stage_is_given_none_of_our_secrets() -> None:
     """Any pipeline could print them into its log, which the console shows."""
-    assert "swordfish" not in child_environment.of_stage().values()
+    assert "swordfish" not in child_environment.stage_environment().values()
 
 
 def test_a_master_is_given_the_database_alone(tmp_path: Path) -> None:
-    found = child_environment.of_master(tmp_path / "beat")
+    found = child_environment.master_environment(tmp_path / "beat")
     assert [name for name, value in found.items() if value == "swordfish"] == ["DATABASE_URL"]
     assert found["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
 
@@ -34,7 +34,7 @@ def test_both_are_told_the_data_roots_and_the_folders_of_weir(
     """A default of the console holds for them too: without the variable a job has no limits."""
     monkeypatch.delenv("WEIR_DATA_ROOTS")
     settings.WEIR_DATA_ROOTS = [Path("/a"), Path("/b")]
-    for found in (child_environment.of_stage(), child_environment.of_master(tmp_path)):
+    for found in (child_environment.stage_environment(), child_environment.master_environment(tmp_path)):
         assert found["WEIR_DATA_ROOTS"] == f"/a{os.pathsep}/b"
         assert found["WEIR_STORAGE"] == str(settings.WEIR_STORAGE)
         assert found["PATH"] == os.environ["PATH"]

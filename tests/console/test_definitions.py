@@ -117,14 +117,14 @@ def test_a_ready_version_cannot_change_even_by_sql(version: JobVersion, change: 
 
 def test_compiling_ends_once(job: Job) -> None:
     version = JobVersion.objects.create(job=job, number=1, parallelism=2)
-    assert services.record_rejected(version.pk, {"code": "no-source", "field": "job", "detail": "has no source"})
-    assert not services.record_compiled(version.pk, GRAPH)
+    assert services.store_rejection(version.pk, {"code": "no-source", "field": "job", "detail": "has no source"})
+    assert not services.store_graph(version.pk, GRAPH)
     version.refresh_from_db()
     assert version.state == "rejected"
 
 
 def test_the_registry_replaces_the_rows(job: Job) -> None:
-    pipelines.replace([pipelines.Offered("words", "Counts words", {"type": "object"})])
+    pipelines.replace([pipelines.OfferedPipeline("words", "Counts words", {"type": "object"})])
     assert [row.name for row in Pipeline.objects.all()] == ["words"]
     assert Job.objects.get().pipeline == "sums", "a job keeps the name of a pipeline that is gone"
 
@@ -132,10 +132,12 @@ def test_the_registry_replaces_the_rows(job: Job) -> None:
 def test_a_broken_pipeline_is_listed_with_its_error_and_takes_no_job(definer: User) -> None:
     """The registry is refreshed as a whole: the others stay usable, and this one becomes so once it is mended."""
     why = "package acme (entry point torn = acme:PIPELINE) cannot be used: ImportError: x"
-    pipelines.replace([pipelines.Offered("words", "Counts words"), pipelines.Offered("torn", error=why)])
+    pipelines.replace(
+        [pipelines.OfferedPipeline("words", "Counts words"), pipelines.OfferedPipeline("torn", error=why)]
+    )
     with pytest.raises(Refused, match="package acme") as refused:
         services.create_job(definer, name="torn job", pipeline="torn")
     assert (refused.value.code, refused.value.field) == ("broken-pipeline", "pipeline")
     assert services.create_job(definer, name="words job", pipeline="words").pk
-    pipelines.replace([pipelines.Offered("torn", "Mended")])
+    pipelines.replace([pipelines.OfferedPipeline("torn", "Mended")])
     assert services.create_job(definer, name="torn job", pipeline="torn").pk

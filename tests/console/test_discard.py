@@ -7,7 +7,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import root_of
+from console.checkpoints.storage import job_root
 from console.jobs.models import Run
 from console.operations import discard, reconciler
 from console.operations.models import Operation
@@ -30,7 +30,7 @@ def savepoint(run: Run) -> Checkpoint:
 
 
 def folder(checkpoint: Checkpoint) -> Any:
-    return root_of(checkpoint.job_id) / checkpoint.path
+    return job_root(checkpoint.job_id) / checkpoint.path
 
 
 def ask(api: APIClient, checkpoint: Checkpoint) -> Any:
@@ -65,7 +65,7 @@ def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepo
     assert "Checkpoint 7 needs the savepoint's files" in answer.json()["detail"]
     (folder(newer) / "manifest.json").write_bytes(b"damaged")
     assert "Checkpoint 7 cannot be read" in ask(api, savepoint).json()["detail"]
-    discard.remove_files()
+    discard.delete_discarded_files()
     assert folder(savepoint).exists()
     assert not Operation.objects.exists()
 

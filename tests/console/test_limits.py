@@ -13,7 +13,7 @@ from console.accounts import concurrency
 from console.accounts.models import User
 from console.api import health
 from console.jobs.models import Job, JobVersion
-from console.jobs.services import DESCRIPTION_LENGTH_MAX
+from console.jobs.services import MAX_DESCRIPTION_LENGTH
 from console.operations.models import Operation
 from tests.console.test_api import check_problem
 from tests.waiting import until
@@ -32,8 +32,8 @@ def test_many_questions_about_readiness_are_one_probe(rf: RequestFactory, monkey
         answer.wait(30)
         probing -= 1
 
-    monkeypatch.setattr(health, "_ask_database", lambda: None)
-    monkeypatch.setattr(health, "_ask_broker", probe)
+    monkeypatch.setattr(health, "_query_database", lambda: None)
+    monkeypatch.setattr(health, "_connect_broker", probe)
     with ThreadPoolExecutor(60) as strangers:
         asked = [strangers.submit(health.readyz, rf.get("/readyz")) for _ in range(60)]
         until(lambda: probing == 1)
@@ -46,11 +46,11 @@ def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory, monke
     def away() -> None:
         raise OSError
 
-    monkeypatch.setattr(health, "_FRESH_S", 0.0)
+    monkeypatch.setattr(health, "_CACHE_S", 0.0)
     for probe in ("_ask_database", "_ask_broker"):
         monkeypatch.setattr(health, probe, lambda: None)
     assert health.readyz(rf.get("/readyz")).status_code == 200
-    monkeypatch.setattr(health, "_ask_broker", away)
+    monkeypatch.setattr(health, "_connect_broker", away)
     assert health.readyz(rf.get("/readyz")).status_code == 503
 
 
@@ -59,7 +59,7 @@ def test_more_requests_than_connections_wait_and_are_then_told_to_come_back(
     rf: RequestFactory, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.WEIR_WEB_CONNECTIONS = 2
-    monkeypatch.setattr(concurrency, "WAIT_S", 0.05)
+    monkeypatch.setattr(concurrency, "MAX_WAIT_S", 0.05)
     go_on, handled = threading.Event(), threading.Semaphore(0)
 
     def view(request: HttpRequest) -> HttpResponse:
@@ -131,7 +131,7 @@ def test_the_limit_of_slots_is_a_setting(api: APIClient, job: Job, settings: Set
 
 def test_a_description_is_bounded_at_every_door(api: APIClient, browser: Client, job: Job) -> None:
     """Descriptions of 2 MB were stored, and drawn on every list."""
-    long = "x" * (DESCRIPTION_LENGTH_MAX + 1)
+    long = "x" * (MAX_DESCRIPTION_LENGTH + 1)
     made = api.post("/api/v1/jobs/", {"name": "big", "pipeline": "sums", "description": long})
     check_problem(made, 422, "invalid-field", "/description")
     drawn = browser.post("/jobs/new/", {"name": "big", "pipeline": "sums", "description": long})

@@ -14,7 +14,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run, StandingStage
 from console.operations import lineage_folders
 from console.runs import run_store
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.io.memory.exchange import MemorySnapshotStore
 from tests.console.ui import rows
@@ -46,7 +46,7 @@ def new_run(job: Job, *uids: str, restore: Checkpoint | None = None) -> Run:
     )
     run = run_store.create(None, job, version, 2, restore_checkpoint=restore)
     for uid in uids:
-        for folder in (run_store.streams_folder(run) / safe(uid), run_store.inputs_folder(run) / uid):
+        for folder in (run_store.streams_folder(run) / encode_name(uid), run_store.inputs_folder(run) / uid):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "file").touch()
     return run
@@ -60,7 +60,7 @@ def left(run: Run) -> list[str]:
     """The operators of its lineage with a folder, in both places alike."""
     streams, inputs = run_store.streams_folder(run), run_store.inputs_folder(run)
     found = sorted(path.name for path in inputs.glob("*"))
-    assert sorted(path.name for path in streams.glob("*")) == [safe(uid) for uid in found]
+    assert sorted(path.name for path in streams.glob("*")) == [encode_name(uid) for uid in found]
     assert not list(streams.parent.glob(".*")), "nothing is left aside"
     assert streams.exists() == bool(found)
     return found
@@ -68,23 +68,23 @@ def left(run: Run) -> list[str]:
 
 def test_a_canceled_run_without_a_checkpoint_leaves_nothing(job: Job) -> None:
     run = new_run(job, "orders", "rates")
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     end(run)
-    assert lineage_folders.remove_unneeded() == 2
+    assert lineage_folders.remove_unused_folders() == 2
     assert left(run) == []
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
 
 
 def test_a_run_that_has_just_ended_keeps_them_for_a_while(job: Job) -> None:
     """Its processes may not know of its end yet."""
     run = new_run(job, "orders")
     end(run, seconds_ago=1)
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     end(run)
     stage = StandingStage.objects.create(run=run, operator="orders", verb="stream", state="running", lease_owner="w")
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     StandingStage.objects.filter(pk=stage.pk).update(lease_owner="", state="ended")
-    assert lineage_folders.remove_unneeded() == 2
+    assert lineage_folders.remove_unused_folders() == 2
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "savepoint", "stop"])
@@ -93,9 +93,9 @@ def test_what_may_be_restored_keeps_them(job: Job, kind: str) -> None:
     checkpoint = rows.checkpoint(run, 3, kind=kind)
     end(run)
     other = new_run(job, "orders")
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     Checkpoint.objects.filter(pk=checkpoint.pk).update(discarded_at=Now())
-    assert lineage_folders.remove_unneeded() == 2
+    assert lineage_folders.remove_unused_folders() == 2
     assert (left(run), left(other)) == ([], ["orders"])
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_failed_keeps_nothing(job: Job) -> None:
     run = new_run(job, "orders")
     rows.checkpoint(run, 3, status="failed")
     end(run)
-    assert lineage_folders.remove_unneeded() == 2
+    assert lineage_folders.remove_unused_folders() == 2
 
 
 def test_a_lineage_stays_while_any_of_its_runs_goes_on(job: Job) -> None:
@@ -112,7 +112,7 @@ def test_a_lineage_stays_while_any_of_its_runs_goes_on(job: Job) -> None:
     end(first)
     second = new_run(job, "orders", restore=savepoint)
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=Now())
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     assert left(second) == ["orders"]
 
 
@@ -121,10 +121,10 @@ def test_the_folder_of_a_renamed_operator_goes_with_the_last_checkpoint_that_kno
     savepoint = rows.checkpoint(first, 3, kind="stop")
     end(first)
     second = new_run(job, "orders-1", "exchange", restore=savepoint)
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     assert left(second) == ["exchange", "orders-1", "rates"]
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=Now())
-    assert lineage_folders.remove_unneeded() == 2
+    assert lineage_folders.remove_unused_folders() == 2
     assert left(second) == ["exchange", "orders-1"]
 
 
@@ -134,7 +134,7 @@ def test_what_no_run_on_record_can_have_made_stays(job: Job) -> None:
     strange = run_store.streams_folder(run).with_name("999999")
     for folder in (strange / "orders", run_store.streams_folder(run) / "notes"):
         folder.mkdir(parents=True)
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     assert (strange / "orders").exists()
     assert (run_store.streams_folder(run) / "notes").exists()
 
@@ -145,7 +145,7 @@ def test_a_removal_that_was_cut_short_is_completed(job: Job) -> None:
     for half in (streams / ".removed-rates", streams.with_name(".removed-7")):
         half.mkdir()
         (half / "file").touch()
-    assert lineage_folders.remove_unneeded() == 0
+    assert lineage_folders.remove_unused_folders() == 0
     assert left(run) == ["orders"]
     assert not list(streams.glob(".removed-*"))
 
@@ -154,15 +154,15 @@ def test_storage_that_is_away_stops_no_other_job(job: Job, monkeypatch: pytest.M
     first, second = new_run(job, "orders"), new_run(rows.job("clicks"), "orders")
     end(first)
     end(second)
-    remove_of = lineage_folders._remove_of
+    remove_of = lineage_folders._remove_job_folders
 
     def away(of: Job) -> int:
         if of == job:
             raise OSError("no such device")
         return remove_of(of)
 
-    monkeypatch.setattr(lineage_folders, "_remove_of", away)
-    assert lineage_folders.remove_unneeded() == 2
+    monkeypatch.setattr(lineage_folders, "_remove_job_folders", away)
+    assert lineage_folders.remove_unused_folders() == 2
     assert (left(first), left(second)) == (["orders"], [])
 
 
@@ -180,5 +180,5 @@ def test_a_savepoint_of_a_canceled_run_still_restores(job: Job) -> None:
     rows.checkpoint(run, 3, kind="savepoint")
     end(run)
     end(new_run(job, "orders"))
-    assert lineage_folders.remove_unneeded() == 2
+    assert lineage_folders.remove_unused_folders() == 2
     assert ids(Reading(source, store=store, snapshots=[snapshot])) == [*range(10, 30)]

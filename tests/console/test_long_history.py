@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from console.jobs.models import Run
 from console.operations import reconciler
-from runtime.core.checkpoint.statistics import REMEMBERED
+from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS
 from runtime.core.job.lifecycle import RunState
 from runtime.io.postgres.queries import statement
 from tests.console.conftest import MakeRun
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ROWS = 20_000
 FEW = 200  #: rows of a page, of what is retained, of what the strip draws
-SUMMED_UP = REMEMBERED + FEW
+SUMMED_UP = MAX_SUMMARIZED_CHECKPOINTS + FEW
 
 _MANY = """
 INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, completed_at, duration_ms,

@@ -8,9 +8,9 @@ from rest_framework.test import APIClient
 
 from console.accounts.refusals import Refused
 from console.jobs import services
-from console.jobs.masking import unmasked
+from console.jobs.masking import unmask
 from console.jobs.models import Job, JobVersion, Pipeline
-from runtime.redaction import MASK, is_secret, masked, redacted
+from runtime.redaction import MASK, is_secret, mask, redact
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -46,7 +46,7 @@ def test_names_that_do_not(name: str) -> None:
 
 
 def test_what_is_masked_comes_back_whole() -> None:
-    shown = masked(PARAMS, SCHEMA)
+    shown = mask(PARAMS, SCHEMA)
     assert shown == {
         "path": "/data",
         "db_password": MASK,
@@ -54,24 +54,24 @@ def test_what_is_masked_comes_back_whole() -> None:
         "url": f"postgresql://weir:{MASK}@db/flights",
         "sink": {"opener": MASK, "apiKey": MASK, "rows": 5},
     }
-    assert unmasked(shown, PARAMS, SCHEMA) == PARAMS
+    assert unmask(shown, PARAMS, SCHEMA) == PARAMS
     changed = {**shown, "path": "/other", "pin": "0815", "sink": {**shown["sink"], "rows": 6}}
     expected = {**PARAMS, "path": "/other", "pin": "0815", "sink": {**PARAMS["sink"], "rows": 6}}
-    assert unmasked(changed, PARAMS, SCHEMA) == expected
+    assert unmask(changed, PARAMS, SCHEMA) == expected
 
 
 def test_a_connection_string_hides_its_password() -> None:
-    shown = masked({"dsn": "host=db password='two words' dbname=x", "q": "jdbc:x?user=a&password=b;c=d"}, {})
+    shown = mask({"dsn": "host=db password='two words' dbname=x", "q": "jdbc:x?user=a&password=b;c=d"}, {})
     assert shown == {"dsn": f"host=db password={MASK} dbname=x", "q": f"jdbc:x?user=a&password={MASK};c=d"}
 
 
 def test_a_mask_without_a_value_is_refused() -> None:
     with pytest.raises(Refused, match=r"params\.pin: .* stands for a secret that is not stored"):
-        unmasked({"pin": MASK}, {}, SCHEMA)
+        unmask({"pin": MASK}, {}, SCHEMA)
 
 
 def test_texts_lose_their_secrets() -> None:
-    assert redacted("cannot log in with hunter22 at s3cr3t", PARAMS, SCHEMA) == f"cannot log in with {MASK} at {MASK}"
+    assert redact("cannot log in with hunter22 at s3cr3t", PARAMS, SCHEMA) == f"cannot log in with {MASK} at {MASK}"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def secretive(job: Job, pipeline: Pipeline, version: JobVersion, operator: Any) 
 
 
 def test_no_answer_page_or_admin_shows_a_secret(secretive: JobVersion, api: APIClient, browser: Client) -> None:
-    services.record_rejected(secretive.pk, {"code": "bad", "field": "", "detail": "no way in with hunter22"})
+    services.store_rejection(secretive.pk, {"code": "bad", "field": "", "detail": "no way in with hunter22"})
     job = secretive.job_id
     paths = [
         *(f"/api/v1/{path}" for path in (f"versions/{secretive.pk}/", f"jobs/{job}/versions/", f"jobs/{job}/")),

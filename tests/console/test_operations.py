@@ -12,16 +12,16 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, Forbidden, Refused
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
-from console.operations.selectors import acts
-from console.operations.services import Accepted, Asked, request
+from console.operations.selectors import allowed_operations
+from console.operations.services import AcceptedOperation, OperationRequestContext, request
 from runtime.core.job.lifecycle import RunAct, RunState, refusal
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 RUN_ACTS = [act.value for act in RunAct]
 
 
-def ask(user: User, job: Job, kind: str, params: dict[str, Any] | None = None, **asked: Any) -> Accepted:
-    return request(Asked(user=user, **asked), job, kind, params)
+def ask(user: User, job: Job, kind: str, params: dict[str, Any] | None = None, **asked: Any) -> AcceptedOperation:
+    return request(OperationRequestContext(user=user, **asked), job, kind, params)
 
 
 def test_a_start_makes_a_queued_run_of_the_newest_ready_version(operator: User, job: Job, version: JobVersion) -> None:
@@ -109,7 +109,7 @@ def test_an_act_is_accepted_exactly_where_the_lifecycle_allows_it(
 ) -> None:
     run = make_run(state)
     reason = refusal(state, RunAct(kind))
-    shown = next(act for act in acts(job, run, operator) if act.act == kind)
+    shown = next(act for act in allowed_operations(job, run, operator) if act.act == kind)
     assert (shown.enabled, shown.reason) == (reason is None, reason or "")
     if reason is None:
         assert ask(operator, job, kind).operation.run == run
@@ -121,7 +121,9 @@ def test_an_act_is_accepted_exactly_where_the_lifecycle_allows_it(
 def test_acts_of_a_job_that_never_ran_say_so(operator: User, job: Job) -> None:
     with pytest.raises(Conflict, match="never run"):
         ask(operator, job, "savepoint")
-    assert {act.reason for act in acts(job, None, operator) if act.act in RUN_ACTS} == {"The job has never run."}
+    assert {act.reason for act in allowed_operations(job, None, operator) if act.act in RUN_ACTS} == {
+        "The job has never run."
+    }
 
 
 def test_cancelling_what_no_master_has_is_done_at_once(operator: User, job: Job, make_run: MakeRun) -> None:
@@ -144,7 +146,7 @@ def test_cancelling_a_running_run_is_left_to_its_master(operator: User, job: Job
 def test_one_stop_or_drain_at_a_time(operator: User, job: Job, make_run: MakeRun, second: str) -> None:
     run = make_run(RunState.RUNNING)
     first = ask(operator, job, "drain").operation
-    shown = next(act for act in acts(job, run, operator) if act.act == second)
+    shown = next(act for act in allowed_operations(job, run, operator) if act.act == second)
     assert not shown.enabled
     with pytest.raises(Conflict) as refused:
         ask(operator, job, second)
@@ -181,12 +183,12 @@ def test_a_second_click_that_comes_while_the_first_is_accepted_is_a_replay(
     """Between the look at the key and the look at the run the act has become illegal, by the same request."""
     if kind == "cancel":
         make_run(RunState.QUEUED)
-    first: list[Accepted] = []
+    first: list[AcceptedOperation] = []
 
     def overtaken(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         found = execute(sql, params, many, context)
         if "idempotency_key" in sql and not first:
-            first.append(Accepted(Operation()))
+            first.append(AcceptedOperation(Operation()))
             first[0] = ask(operator, job, kind, idempotency_key="k")
         return found
 
@@ -219,7 +221,7 @@ def test_who_may_not_operate_is_refused_with_the_missing_permission(
     user: User = request.getfixturevalue(who)
     with pytest.raises(Forbidden, match="the permission operations"):
         ask(user, job, "start")
-    assert not any(act.enabled for act in acts(job, None, user))
+    assert not any(act.enabled for act in allowed_operations(job, None, user))
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def earlier(run: Run, seconds: float, *fields: str) -> None:
 
 def seen_silent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reconciler saw the same beat for longer than a lease, with no gap in its passes and Postgres up."""
-    lost_leases.observe()
+    lost_leases.observe_leases()
     earlier(run, 5.5, "observed_since")
     earlier(run, 1, "observed_at")
-    monkeypatch.setattr(lost_leases, "_POSTGRES_BEGAN", Now() - timedelta(hours=1))
+    monkeypatch.setattr(lost_leases, "_POSTGRES_START", Now() - timedelta(hours=1))
 
 
 def test_a_claim_is_won_once(make_run: MakeRun) -> None:
@@ -69,8 +69,8 @@ def test_a_silent_lease_is_lost_and_its_token_is_worth_nothing(
     run = claimed(make_run)
     run.refresh_from_db()
     seen_silent(run, monkeypatch)
-    lost_leases.observe()
-    assert lost_leases.release_lost() == [run.pk]
+    lost_leases.observe_leases()
+    assert lost_leases.release_lost_runs() == [run.pk]
     token = run.token
     run.refresh_from_db()
     assert (run.state, run.lease_owner, run.releases) == ("queued", "", 1)
@@ -84,8 +84,8 @@ def test_a_run_that_was_being_cancelled_is_canceled_when_its_lease_is_lost(
     run = claimed(make_run)
     Run.objects.update(state="cancelling")
     seen_silent(run, monkeypatch)
-    lost_leases.observe()
-    lost_leases.release_lost()
+    lost_leases.observe_leases()
+    lost_leases.release_lost_runs()
     run.refresh_from_db()
     assert run.state == "canceled"
     assert run.ended_at is not None
@@ -95,52 +95,52 @@ def test_a_beat_keeps_the_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPat
     run = claimed(make_run)
     seen_silent(run, monkeypatch)
     run_store.renew(run.pk, "worker-1")
-    lost_leases.observe()
-    assert lost_leases.release_lost() == []
+    lost_leases.observe_leases()
+    assert lost_leases.release_lost_runs() == []
 
 
 def test_a_beat_between_looking_and_taking_keeps_the_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = claimed(make_run)
     seen_silent(run, monkeypatch)
-    lost_leases.observe()
+    lost_leases.observe_leases()
     run_store.renew(run.pk, "worker-1")
-    assert lost_leases.release_lost() == []
+    assert lost_leases.release_lost_runs() == []
 
 
 def test_a_reconciler_that_was_away_starts_counting_anew(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = claimed(make_run)
     seen_silent(run, monkeypatch)
     earlier(run, 60, "observed_since", "observed_at")
-    lost_leases.observe()
-    assert lost_leases.release_lost() == []
+    lost_leases.observe_leases()
+    assert lost_leases.release_lost_runs() == []
 
 
 def test_one_gap_as_long_as_a_lease_is_not_a_lost_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looked for 5.5 s, and the owner may have been kept from beating by what kept the reconciler away."""
     run = claimed(make_run)
-    lost_leases.observe()
-    monkeypatch.setattr(lost_leases, "_POSTGRES_BEGAN", Now() - timedelta(hours=1))
+    lost_leases.observe_leases()
+    monkeypatch.setattr(lost_leases, "_POSTGRES_START", Now() - timedelta(hours=1))
     earlier(run, 5.5, "observed_since", "observed_at")
-    lost_leases.observe()
-    assert lost_leases.release_lost() == []
+    lost_leases.observe_leases()
+    assert lost_leases.release_lost_runs() == []
 
 
 def test_time_without_postgres_does_not_count(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = claimed(make_run)
     seen_silent(run, monkeypatch)
-    monkeypatch.setattr(lost_leases, "_POSTGRES_BEGAN", Now() - timedelta(seconds=2))
-    lost_leases.observe()
-    assert lost_leases.release_lost() == []
+    monkeypatch.setattr(lost_leases, "_POSTGRES_START", Now() - timedelta(seconds=2))
+    lost_leases.observe_leases()
+    assert lost_leases.release_lost_runs() == []
 
 
 def test_the_start_of_postgres_is_asked_of_postgres(make_run: MakeRun) -> None:
     """Without the stand-in above: an observation from before its start is not continued."""
     run = claimed(make_run)
-    lost_leases.observe()
+    lost_leases.observe_leases()
     earlier(run, 10 * 365 * 86400, "observed_since")
-    lost_leases.observe()
+    lost_leases.observe_leases()
     run.refresh_from_db()
-    assert lost_leases.release_lost() == []
+    assert lost_leases.release_lost_runs() == []
 
 
 @pytest.fixture
@@ -159,21 +159,21 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def test_what_waits_is_woken_again_after_a_while(make_run: MakeRun, sent: list[tuple[str, int]]) -> None:
     run = make_run(RunState.QUEUED)
-    lost_leases.wake_waiting()
+    lost_leases.resend_wake_ups()
     assert sent == [], "the first message is on its way"
     earlier(run, 6, "observed_at")
-    lost_leases.wake_waiting()
-    lost_leases.wake_waiting()
+    lost_leases.resend_wake_ups()
+    lost_leases.resend_wake_ups()
     assert sent == [("supervise_run", run.pk)]
 
 
 def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tuple[str, int]]) -> None:
     version = JobVersion.objects.create(job=job, number=1, parallelism=1)
-    lost_leases.wake_waiting()
+    lost_leases.resend_wake_ups()
     assert sent == []
     JobVersion.objects.update(woken_at=Now() - timedelta(minutes=1))
-    lost_leases.wake_waiting()
-    lost_leases.wake_waiting()
+    lost_leases.resend_wake_ups()
+    lost_leases.resend_wake_ups()
     assert sent == [("compile_version", version.pk)]
 
 
@@ -252,7 +252,7 @@ def test_a_start_counts_as_begun_when_its_run_ran_and_ended_between_two_passes(
     for number in range(checkpoints):
         make_checkpoint(run, number + 1, status="in_progress")
     operation = Operation.objects.create(job=run.job, run=run, kind="start")
-    orphaned_operations.settle_new_runs()
+    orphaned_operations.update_start_operations()
     operation.refresh_from_db()
     assert operation.state == expected
 
@@ -260,7 +260,7 @@ def test_a_start_counts_as_begun_when_its_run_ran_and_ended_between_two_passes(
 def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> None:
     run = make_run(RunState.STOPPED, ended_at=Now())
     operation = Operation.objects.create(job=run.job, run=run, kind="stop", state="running")
-    orphaned_operations.settle_orphans()
+    orphaned_operations.end_orphaned_operations()
     operation.refresh_from_db()
     assert operation.state == "running"
 
@@ -268,19 +268,19 @@ def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> No
 def test_a_start_follows_its_run(make_run: MakeRun) -> None:
     run = make_run(RunState.STARTING)
     operation = Operation.objects.create(job=run.job, run=run, kind="start")
-    orphaned_operations.settle_new_runs()
+    orphaned_operations.update_start_operations()
     operation.refresh_from_db()
     assert (operation.state, operation.phase) == ("running", "starting")
     assert operation.started_at is not None
 
 
 def test_cancelling_a_queued_run_ends_its_start_as_failed(operator: User, make_run: MakeRun) -> None:
-    from console.operations.services import Asked, request
+    from console.operations.services import OperationRequestContext, request
 
     run = make_run(RunState.QUEUED)
     start = Operation.objects.create(job=run.job, run=run, kind="start")
-    request(Asked(user=operator), run.job, "cancel")
-    orphaned_operations.settle_new_runs()
+    request(OperationRequestContext(user=operator), run.job, "cancel")
+    orphaned_operations.update_start_operations()
     start.refresh_from_db()
     assert start.error is not None
     assert (start.state, start.error["code"]) == ("failed", "run-canceled")

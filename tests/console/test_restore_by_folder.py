@@ -12,9 +12,9 @@ from runtime.core.job.ids import Token
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres.store import PostgresRecords, load_run
+from runtime.io.postgres.store import PostgresRunStore, load_run
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from tests.contracts.test_records import url
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import running
@@ -46,12 +46,12 @@ def test_a_moved_savepoint_is_restored_to_its_end(api: APIClient, job: Job, sett
         job_id=str(row.job_id), token=token, job=compiled, storage=str(storage), allow_unmapped=row.allow_unmapped,
         coordinator=CoordinatorSettings(interval_ms=100),
     )  # fmt: skip
-    records = PostgresRecords(url(), run.pk, token, row.max_parallelism)
+    records = PostgresRunStore(url(), run.pk, token, row.max_parallelism)
     done = JobMaster(config, records, FileStore(storage), LocalLauncher(), SystemClock()).run()
     records.close()
 
     run.refresh_from_db()
-    assert (done, run.state, run.failure) == (Exit.DONE, "finished", None)
+    assert (done, run.state, run.failure) == (MasterExitCode.DONE, "finished", None)
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
     last = run.checkpoints.filter(status="completed").latest("number")
     assert last.number > int(next(storage.glob("savepoint-*")).name.split("-")[1]), "ids go on above the restored one"

@@ -12,12 +12,12 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import root_of
+from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest
-from runtime.core.snapshot.manifest_codec import FILE_NAME, opened, sealed
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 from tests.console.stored import store
 from tests.console.test_api import check_problem
@@ -44,7 +44,7 @@ def elsewhere(savepoint: Checkpoint, tmp_path: Path, settings: Settings) -> Path
 
 
 def folder_of(row: Checkpoint) -> Path:
-    return root_of(row.job_id) / row.path
+    return job_root(row.job_id) / row.path
 
 
 def restore(api: APIClient, job: Job, **params: Any) -> Any:
@@ -161,16 +161,16 @@ def alter(file: Path) -> None:
 
 def swap(file: Path) -> None:
     """The whole manifest of another attempt."""
-    file.write_bytes(sealed(msgspec.structs.replace(opened(file.read_bytes(), ""), token=99)))
+    file.write_bytes(encode_manifest(msgspec.structs.replace(decode_manifest(file.read_bytes(), ""), token=99)))
 
 
 @pytest.mark.parametrize(
     ("name", "harm", "said"),
     [
-        (FILE_NAME, Path.unlink, "there is no such file"),
-        (FILE_NAME, shorten, "not a readable manifest"),
-        (FILE_NAME, alter, "the file was altered or damaged"),
-        (FILE_NAME, swap, "it is of checkpoint 7, attempt 99"),
+        (MANIFEST_FILE, Path.unlink, "there is no such file"),
+        (MANIFEST_FILE, shorten, "not a readable manifest"),
+        (MANIFEST_FILE, alter, "the file was altered or damaged"),
+        (MANIFEST_FILE, swap, "it is of checkpoint 7, attempt 99"),
         ("sums-0/state.arrow", Path.unlink, "there is no such file"),
         ("sums-0/state.arrow", shorten, "it has 999 bytes; its manifest names 1000"),
     ],
@@ -195,7 +195,7 @@ def test_a_newer_format_is_refused(api: APIClient, savepoint: Checkpoint, by_pat
     named = {"path": str(folder_of(savepoint))} if by_path else {"checkpoint": savepoint.pk}
     answer = restore(api, savepoint.job, **named)
     body = check_problem(answer, 422, "newer-format", f"/params/{'path' if by_path else 'checkpoint'}")
-    assert FILE_NAME in body["detail"]
+    assert MANIFEST_FILE in body["detail"]
     assert nothing_started()
 
 
@@ -216,13 +216,13 @@ def test_a_savepoint_that_no_row_knows_is_restored_and_numbers_go_on_above_it(
     api: APIClient, savepoint: Checkpoint, elsewhere: Path
 ) -> None:
     job, run_before = savepoint.job, savepoint.run
-    file = elsewhere / FILE_NAME
+    file = elsewhere / MANIFEST_FILE
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval('weir_token_seq')")
         token = cursor.fetchone()[0] + 500
-    manifest = msgspec.json.decode(msgspec.json.encode(opened(file.read_bytes(), "")))
+    manifest = msgspec.json.decode(msgspec.json.encode(decode_manifest(file.read_bytes(), "")))
     text = msgspec.json.encode(manifest | {"token": token}).replace(b"savepoint-7-1/", b"savepoint-7-%d/" % token)
-    file.write_bytes(sealed(msgspec.json.decode(text, type=type(opened(file.read_bytes(), "")))))
+    file.write_bytes(encode_manifest(msgspec.json.decode(text, type=type(decode_manifest(file.read_bytes(), "")))))
     savepoint.delete()
     accepted = restore(api, job, path=str(elsewhere))
     run = Run.objects.get(pk=accepted.json()["run"])
@@ -239,11 +239,11 @@ def test_a_savepoint_written_outside_of_a_job_is_restored_and_the_report_says_ho
     api: APIClient, savepoint: Checkpoint, elsewhere: Path
 ) -> None:
     """It may have the number of a savepoint that the job has, and is another one."""
-    manifest = opened((elsewhere / FILE_NAME).read_bytes(), "")
+    manifest = decode_manifest((elsewhere / MANIFEST_FILE).read_bytes(), "")
     operators = {uid: msgspec.structs.replace(one, origin="re-keyed") for uid, one in manifest.operators.items()}
     made = msgspec.structs.replace(manifest, token=0, variant="1f0c", operators=operators)
     text = msgspec.json.encode(made).replace(b"savepoint-7-1/", b"savepoint-7-0-1f0c/")
-    (elsewhere / FILE_NAME).write_bytes(sealed(msgspec.json.decode(text, type=Manifest)))
+    (elsewhere / MANIFEST_FILE).write_bytes(encode_manifest(msgspec.json.decode(text, type=Manifest)))
     mapping = api.get(f"/api/v1/jobs/{savepoint.job_id}/mapping/", {"path": str(elsewhere)}).json()
     assert mapping["restorable"]
     assert all("(re-keyed)" in one["reason"] for one in mapping["operators"] if one["fate"] == "matched")
@@ -258,10 +258,10 @@ def test_numbers_that_no_job_comes_to_are_not_gone_on_above(
     api: APIClient, savepoint: Checkpoint, elsewhere: Path, changes: dict[str, int], code: str
 ) -> None:
     """They would use up what is left of the numbers for good."""
-    manifest = msgspec.structs.replace(opened((elsewhere / FILE_NAME).read_bytes(), ""), **changes)
+    manifest = msgspec.structs.replace(decode_manifest((elsewhere / MANIFEST_FILE).read_bytes(), ""), **changes)
     home = f"savepoint-{manifest.checkpoint}-{manifest.token}/".encode()
     text = msgspec.json.encode(manifest).replace(b"savepoint-7-1/", home)
-    (elsewhere / FILE_NAME).write_bytes(sealed(msgspec.json.decode(text, type=Manifest)))
+    (elsewhere / MANIFEST_FILE).write_bytes(encode_manifest(msgspec.json.decode(text, type=Manifest)))
     check_problem(restore(api, savepoint.job, path=str(elsewhere)), 422, code, "/params/path")
     assert nothing_started()
     savepoint.job.refresh_from_db()
@@ -319,7 +319,7 @@ def test_no_folder_outside_the_allowed_roots_is_read(
     """Not even whether it is there is told."""
     outside = shutil.copytree(elsewhere, tmp_path / "outside")
     path = lead(elsewhere, outside)
-    assert (path / FILE_NAME).is_file()
+    assert (path / MANIFEST_FILE).is_file()
     answer = restore(api, savepoint.job, path=str(path))
     there = check_problem(answer, 422, "path-not-allowed", "/params/path")["detail"]
     shutil.rmtree(outside)
@@ -327,7 +327,7 @@ def test_no_folder_outside_the_allowed_roots_is_read(
     assert gone["detail"] == there
 
 
-@pytest.mark.parametrize("name", [FILE_NAME, "sums-0/state.arrow"])
+@pytest.mark.parametrize("name", [MANIFEST_FILE, "sums-0/state.arrow"])
 def test_a_link_out_of_the_folder_is_not_followed(
     api: APIClient, savepoint: Checkpoint, elsewhere: Path, tmp_path: Path, name: str
 ) -> None:
@@ -365,10 +365,10 @@ def test_where_there_is_a_key_a_savepoint_from_elsewhere_must_be_signed(
 ) -> None:
     """Whoever can write below a shared root can make a savepoint with a right checksum, not one with our signature."""
     settings.WEIR_MANIFEST_KEYS = (b"k" * 32,)
-    file = elsewhere / FILE_NAME
+    file = elsewhere / MANIFEST_FILE
     check_problem(restore(api, savepoint.job, path=str(elsewhere)), 422, "not-signed", "/params/path")
-    file.write_bytes(sealed(opened(file.read_bytes(), ""), (b"x" * 32,)))
+    file.write_bytes(encode_manifest(decode_manifest(file.read_bytes(), ""), (b"x" * 32,)))
     check_problem(restore(api, savepoint.job, path=str(elsewhere)), 422, "not-signed", "/params/path")
     assert nothing_started()
-    file.write_bytes(sealed(opened(file.read_bytes(), ""), (b"k" * 32,)))
+    file.write_bytes(encode_manifest(decode_manifest(file.read_bytes(), ""), (b"k" * 32,)))
     assert restore(api, savepoint.job, path=str(elsewhere)).status_code == 202

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.runs.heartbeat_file import Pulse
+from console.runs.heartbeat_file import HeartbeatFile
 from tests.console.world import Worker, World, alive
 from tests.waiting import until
 
@@ -56,7 +56,7 @@ def test_silence_ends_with_a_beat_and_a_time_without_looking_is_not_silence(
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     (tmp_path / "run.beat").touch()  # of an older master
-    watched = Pulse(tmp_path / "run.beat")
+    watched = HeartbeatFile(tmp_path / "run.beat")
     now += 3
     assert watched.silent_s() == 3
     now += 3600

@@ -41,7 +41,7 @@ def reader(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Reader:
     made = Reader()
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = LIMIT_BYTES
     monkeypatch.setattr(asgi, "_django", made)
-    monkeypatch.setattr(slow_clients, "REQUEST_S", 0.5)
+    monkeypatch.setattr(slow_clients, "REQUEST_TIMEOUT_S", 0.5)
     return made
 
 
@@ -49,7 +49,7 @@ def reader(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Reader:
 def address(reader: Reader) -> Iterator[tuple[str, int]]:
     """uvicorn with the protocol and the application of `make up`, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol = slow_clients.PunctualProtocol
+    protocol = slow_clients.DeadlineProtocol
     server = uvicorn.Server(uvicorn.Config(asgi.application, http=protocol, lifespan="off", log_level="error"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()

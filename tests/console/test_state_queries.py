@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints import state_queries, state_stage
 from console.checkpoints.models import Checkpoint, StateQuery
-from console.checkpoints.storage import remove, root_of
+from console.checkpoints.storage import delete_savepoint, job_root
 from console.jobs import pipelines, stages
 from console.jobs.models import JobVersion, Pipeline, Run
 from console.operations import reconciler
@@ -48,7 +48,7 @@ def path(checkpoint: Checkpoint) -> str:
 
 
 def asked(user: User, checkpoint: Checkpoint) -> StateQuery:
-    return state_queries.ask_saved(user, checkpoint, "all sums")
+    return state_queries.request_saved_query(user, checkpoint, "all sums")
 
 
 # ---------------------------------------------------------------- what is in a checkpoint
@@ -68,14 +68,14 @@ def test_a_periodic_checkpoint_is_pinned_before_it_is_read(
     found = make_checkpoint(make_run(RunState.RUNNING), 4)
     for _ in range(2):
         assert api.get(f"/api/v1/checkpoints/{found.pk}/state/").status_code == 200
-    (pin,) = (root_of(found.job_id) / "pins").iterdir()
+    (pin,) = (job_root(found.job_id) / "pins").iterdir()
     now_ms = int(timezone.now().timestamp() * 1000)
     assert pinned_folders([decode_pin(pin.read_bytes())], now_ms) == {found.path}
     assert not pinned_folders([decode_pin(pin.read_bytes())], now_ms + 601_000)
 
 
 def test_a_checkpoint_without_files_is_named(api: APIClient, savepoint: Checkpoint) -> None:
-    remove(savepoint)
+    delete_savepoint(savepoint)
     gone = api.post(path(savepoint), ROWS)
     assert "there is no such file" in check_problem(gone, 422, "corrupt-checkpoint")["detail"]
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=timezone.now())
@@ -128,7 +128,7 @@ def test_a_wrong_request_is_refused_by_name(
 
 
 def test_a_user_waits_for_a_few_queries_at_a_time(api: APIClient, savepoint: Checkpoint) -> None:
-    for _ in range(state_queries.ACTIVE_MAX):
+    for _ in range(state_queries.MAX_ACTIVE_PER_USER):
         assert api.post(path(savepoint), ROWS).status_code == 202
     check_problem(api.post(path(savepoint), ROWS), 409, "too-many-queries")
     newest = StateQuery.objects.latest("pk")
@@ -148,7 +148,7 @@ def test_a_query_is_claimed_once_and_one_runs_at_a_time(operator: User, savepoin
     assert not state_queries.renew(first.pk, "b", None)
     state_queries.succeed(first.pk, "a", TABLE)
     assert state_queries.claim(second.pk, "b") is not None
-    state_queries.leave(second.pk, "b")
+    state_queries.release(second.pk, "b")
     second.refresh_from_db()
     assert (second.state, second.owner) == ("queued", "")
 
@@ -161,9 +161,9 @@ def test_the_table_and_its_errors_hold_no_secret(
     )
     Run.objects.filter(pk=savepoint.run_id).update(version=version)
     printed = {"table": {**TABLE, "rows": [["the s3cr3t-key of it", 1]]}}
-    seen: list[stages.Stage] = []
+    seen: list[stages.StageCommand] = []
 
-    def run(stage: stages.Stage, still_wanted: Any) -> Any:
+    def run(stage: stages.StageCommand, still_wanted: Any) -> Any:
         seen.append(stage)
         assert still_wanted({"phase": "reading"})
         if "fails" in stage.stdin["name"]:
@@ -175,7 +175,7 @@ def test_the_table_and_its_errors_hold_no_secret(
     state_stage.answer(query.pk)
     query.refresh_from_db()
     assert (query.state, (query.result or {})["rows"]) == ("succeeded", [["the ******** of it", 1]])
-    assert seen[0].arguments == ["state", "--checkpoint", str(root_of(savepoint.job_id) / savepoint.path)]
+    assert seen[0].arguments == ["state", "--checkpoint", str(job_root(savepoint.job_id) / savepoint.path)]
     failing = StateQuery.objects.create(checkpoint=savepoint, request={"kind": "sql", "name": "fails", "sql": ""})
     state_stage.answer(failing.pk)
     failing.refresh_from_db()
@@ -187,7 +187,7 @@ def test_the_table_and_its_errors_hold_no_secret(
 def test_a_savepoint_that_was_discarded_meanwhile_is_named(
     operator: User, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(stage: stages.Stage, still_wanted: Any) -> Any:
+    def run(stage: stages.StageCommand, still_wanted: Any) -> Any:
         Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=timezone.now())
         raise stages.StageFailed("corrupt-checkpoint", "state.arrow: there is no such file", "checkpoint")
 
@@ -210,7 +210,7 @@ def test_a_query_whose_worker_died_is_given_to_another_and_given_up_in_the_end(
     operator: User, savepoint: Checkpoint
 ) -> None:
     query = asked(operator, savepoint)
-    for lost in range(1, state_queries.LOSSES_MAX):
+    for lost in range(1, state_queries.MAX_LOSSES):
         assert state_queries.claim(query.pk, f"worker-{lost}") is not None
         reconciler.reconcile()
         query.refresh_from_db()
@@ -229,11 +229,11 @@ def test_a_query_whose_worker_died_is_given_to_another_and_given_up_in_the_end(
 
 def test_a_query_that_no_worker_takes_fails_and_old_answers_are_deleted(operator: User, savepoint: Checkpoint) -> None:
     query = asked(operator, savepoint)
-    earlier(query, state_queries.WAIT_S + 1, "created_at")
+    earlier(query, state_queries.MAX_QUEUED_S + 1, "created_at")
     reconciler.reconcile()
     query.refresh_from_db()
     assert (query.state, (query.error or {})["code"]) == ("failed", "no-worker")
-    earlier(query, state_queries.KEPT_S + 1, "ended_at")
+    earlier(query, state_queries.RETENTION_S + 1, "ended_at")
     reconciler.reconcile()
     assert not StateQuery.objects.exists()
 
@@ -268,5 +268,5 @@ def test_the_table_is_a_csv_file(api: APIClient, operator: User, savepoint: Chec
 
 
 def test_queries_come_with_the_registry(db: None) -> None:
-    pipelines.replace([pipelines.Offered("sums", queries={"all": "SELECT 1"})])
+    pipelines.replace([pipelines.OfferedPipeline("sums", queries={"all": "SELECT 1"})])
     assert Pipeline.objects.get(pk="sums").queries == {"all": "SELECT 1"}

@@ -12,7 +12,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import statistics
 from console.jobs.models import Attempt, Job, Run
 from console.operations import reconciler
-from runtime.core.checkpoint.statistics import REMEMBERED, spread
+from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, distribution
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
@@ -63,18 +63,18 @@ def test_the_summary_is_that_of_the_completed_rows(run: Run, make_checkpoint: Ma
     found = statistics(run.job).summary
     assert found is not None
     assert found.checkpoints == 3
-    assert found.duration_ms == spread([100, 200, 300])
-    assert found.state_bytes == spread([1_000, 2_000, 3_000])
-    assert found.written_bytes == spread([200, 400, 600])
-    assert found.alignment_ms == spread([0, 2.0, 7.5])
+    assert found.duration_ms == distribution([100, 200, 300])
+    assert found.state_bytes == distribution([1_000, 2_000, 3_000])
+    assert found.written_bytes == distribution([200, 400, 600])
+    assert found.alignment_ms == distribution([0, 2.0, 7.5])
 
 
 def test_a_long_history_is_counted_whole_and_summed_up_by_its_latest(run: Run) -> None:
-    lengthy(run, REMEMBERED + 2)
+    lengthy(run, MAX_SUMMARIZED_CHECKPOINTS + 2)
     found = statistics(run.job)
-    assert found.counts.completed == REMEMBERED + 2
+    assert found.counts.completed == MAX_SUMMARIZED_CHECKPOINTS + 2
     assert found.summary is not None
-    assert (found.summary.checkpoints, found.summary.duration_ms.least) == (REMEMBERED, 3)
+    assert (found.summary.checkpoints, found.summary.duration_ms.least) == (MAX_SUMMARIZED_CHECKPOINTS, 3)
 
 
 def test_the_latest_of_each_kind_is_told_apart(run: Run, make_checkpoint: MakeCheckpoint) -> None:
@@ -194,13 +194,13 @@ def test_what_is_in_progress_when_a_run_has_ended_has_failed_after_a_moment(
 ) -> None:
     run = make_run(RunState.CANCELED, token=1, ended_at=Now())
     make_checkpoint(run, 1, status="in_progress")
-    assert services.give_up_orphans() == 0, "its master may be writing still"
+    assert services.fail_orphaned_checkpoints() == 0, "its master may be writing still"
     Run.objects.update(ended_at=Now() - timedelta(seconds=6))
-    assert services.give_up_orphans() == 1
+    assert services.fail_orphaned_checkpoints() == 1
 
 
 def test_what_a_living_master_takes_is_left_alone(run: Run, make_checkpoint: MakeCheckpoint) -> None:
     make_checkpoint(run, 1)
     make_checkpoint(run, 2, status="in_progress")
-    assert services.give_up_orphans() == 0
+    assert services.fail_orphaned_checkpoints() == 0
     assert run.checkpoints.get(number=2).status == "in_progress"

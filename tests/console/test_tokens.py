@@ -118,11 +118,11 @@ def test_a_token_that_has_ended_already_is_not_issued(operator: User) -> None:
 
 
 def test_the_number_of_tokens_is_bounded_and_those_in_use_stay(operator: User, monkeypatch: Any) -> None:
-    monkeypatch.setattr(tokens, "TOKENS_MAX", 3)
+    monkeypatch.setattr(tokens, "MAX_TOKENS_PER_USER", 3)
     used = tokens.issue(operator)
     for _ in range(5):
         signed_in(used).get("/api/v1/jobs/")
-        ApiToken.objects.filter(digest=tokens.digest_of(used)).update(used_at="2999-01-01T00:00:00Z")
+        ApiToken.objects.filter(digest=tokens.token_digest(used)).update(used_at="2999-01-01T00:00:00Z")
         tokens.issue(operator)
     assert ApiToken.objects.count() == 3
     assert signed_in(used).get("/api/v1/jobs/").status_code == 200

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.services import Running, start_redis
+from stack.services import RunningServer, start_redis
 
 ROOT = Path(__file__).parents[2]
 #: As a web process does it: one wake-up while all is well, two while the broker hangs, one when it is back.
@@ -31,7 +31,7 @@ START_LIMIT_S = 60
 
 
 @pytest.fixture
-def broker() -> Iterator[Running]:
+def broker() -> Iterator[RunningServer]:
     home = Path(tempfile.mkdtemp(prefix="weir-broker-"))  # not below pytest's own folders, see `place`
     home.chmod(0o711)
     try:
@@ -52,7 +52,7 @@ def send(sender: "subprocess.Popen[str]", row_id: int) -> None:
     assert sender.stdout.readline() == "sent or given up\n"
 
 
-def test_a_broker_that_hangs_costs_a_request_one_timeout(broker: Running) -> None:
+def test_a_broker_that_hangs_costs_a_request_one_timeout(broker: RunningServer) -> None:
     environment = {
         **os.environ,
         "DATABASE_URL": "postgresql://weir@/weir?host=/nowhere",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
-from runtime.io.wire import Opening, encode
+from runtime.io.wire import ChannelOpening, encode
 from runtime.ports import Exchange
 
 TOKEN = Token(7)
@@ -30,18 +30,18 @@ class Recorder:
         self.losses: list[tuple[ChannelId, str]] = []
         self.on_arrival: Callable[[ChannelId, Message], None] = lambda channel, message: None
 
-    def arrived(self, channel: ChannelId, message: Message) -> None:
+    def on_message(self, channel: ChannelId, message: Message) -> None:
         with self.changed:
             self.messages[channel].append(message)
             self.changed.notify_all()
         self.on_arrival(channel, message)
 
-    def credited(self, channel: ChannelId, nbytes: int) -> None:
+    def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         with self.changed:
             self.credits[channel] += nbytes
             self.changed.notify_all()
 
-    def lost(self, channel: ChannelId, reason: str) -> None:
+    def on_lost(self, channel: ChannelId, reason: str) -> None:
         with self.changed:
             self.losses.append((channel, reason))
             self.changed.notify_all()
@@ -61,7 +61,7 @@ class Recorder:
 
 
 class CountingExchange(Exchange, Protocol):
-    repeats: int
+    duplicates: int
 
 
 class Network(Protocol):
@@ -117,7 +117,7 @@ class FlightNetwork:
         import pyarrow.flight as fl
 
         client = fl.connect(address)
-        opening = Opening(TOKEN, SECRET, channel.edge, channel.source, channel.target)
+        opening = ChannelOpening(TOKEN, SECRET, channel.edge, channel.source, channel.target)
         writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening)))
         self._streams.append((client, writer, reader))
         return writer

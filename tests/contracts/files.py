@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
-from runtime.core.job.key_groups import range_of
-from runtime.core.restore.state_assignment import Restored, _lists
+from runtime.core.job.key_groups import key_group_range
+from runtime.core.restore.state_assignment import SubtaskRestore, _redistribute_lists
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import OperatorContext, Source
@@ -43,13 +43,13 @@ class Reading:
     ) -> None:
         self.store = store or MemorySnapshotStore()
         self.clock = clock or ManualClock(1_000_000)
-        self.state = SubtaskState(range_of(index, GROUPS, parallelism), GROUPS, self.store)
+        self.state = SubtaskState(key_group_range(index, GROUPS, parallelism), GROUPS, self.store)
         found = tuple(snapshots)
         before = OperatorSnapshot(
             parallelism=max(len(found), 1), finished=FinishedState.RUNNING, subtasks=dict(enumerate(found))
         )
-        lists = _lists(before, index, parallelism)
-        self.state.restore(Restored(subtask=SubtaskId(OperatorId("files"), index), snapshots=found, lists=lists))
+        lists = _redistribute_lists(before, index, parallelism)
+        self.state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId("files"), index), snapshots=found, lists=lists))
         self.context = OperatorContext(
             job="job",
             uid="files",
@@ -63,7 +63,7 @@ class Reading:
         )
         self.reader = source.reader()
         self.reader.open(self.context)
-        self.state.check_all_declared()
+        self.state.check_declarations()
 
     def poll(self, max_rows: int = 1000) -> pa.RecordBatch | None:
         return self.reader.poll(max_rows)

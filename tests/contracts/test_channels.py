@@ -16,8 +16,8 @@ from runtime.core.job.messages import (
     EndOfPartition,
     Idle,
     Message,
-    Probe,
     Records,
+    TerminationMarker,
     Watermark,
 )
 from runtime.core.subtask.credits import Credits
@@ -81,7 +81,7 @@ def test_control_messages_keep_their_place_before_between_and_after_batches(netw
         Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 1_700_000_000_000),
         numbers(0, 3),
         Idle(),
-        Probe(3, 2),
+        TerminationMarker(3, 2),
         Barrier(CheckpointId(2), CheckpointKind.SAVEPOINT, 1_700_000_000_001),
         numbers(3, 3),
         CancelBarrier(CheckpointId(3)),

@@ -5,7 +5,7 @@ import pytest
 from runtime.core.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.io.postgres.store import PostgresRecords
+from runtime.io.postgres.store import PostgresRunStore
 from tests.contracts.test_records import make_run, url
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,14 +16,14 @@ def test_no_id_is_given_twice_whoever_dies_in_between() -> None:
     run = make_run()
     token, given = Token(run.token), list[int]()
     for _ in range(3):
-        records = PostgresRecords(url(), run.pk, token, 128)
+        records = PostgresRunStore(url(), run.pk, token, 128)
         number = records.next_checkpoint_id()
         assert number is not None
         given.append(number)
         newer = records.next_attempt("the master died", {})
         assert newer is not None
         records.close()
-        zombie = PostgresRecords(url(), run.pk, token, 128)
+        zombie = PostgresRunStore(url(), run.pk, token, 128)
         assert zombie.next_checkpoint_id() is None
         zombie.close()
         token = newer
@@ -35,7 +35,7 @@ def test_no_id_is_given_twice_whoever_dies_in_between() -> None:
 def test_the_row_of_a_pending_checkpoint_knows_what_it_waits_for() -> None:
     """S2-20: job, id, time of the trigger, and how many have to acknowledge."""
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     records.report_checkpoint(ReportCheckpoint(CheckpointId(3), CheckpointKind.SAVEPOINT, 1_000, 1_000, 0, 4))
     records.close()
     row = run.checkpoints.get()

@@ -40,8 +40,8 @@ def test_a_manual_clock_moves_when_it_is_moved() -> None:
 
 
 def test_a_deadline_passes_and_its_rest_is_never_negative() -> None:
-    assert Deadline(0.0).passed
+    assert Deadline(0.0).has_passed
     assert Deadline(-5.0).remaining_s == 0.0
     later = Deadline(3600.0)
-    assert not later.passed
+    assert not later.has_passed
     assert 0.0 < later.remaining_s <= 3600.0

@@ -66,7 +66,7 @@ def test_rows_leave_for_the_target_all_along_and_stay_hidden_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1-56: not in one piece when the checkpoint completes."""
-    monkeypatch.setattr(parquet, "_GROUP_BYTES", 1 << 16)
+    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 1 << 16)
     sink, sizes = writer(tmp_path), []
     noise = np.random.default_rng(7)
     for _ in range(4):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.connectors import commit_log
-from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
+from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
 from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
@@ -50,7 +50,7 @@ def test_an_epoch_holds_the_files_of_all_subtasks(tmp_path: Path) -> None:
     assert visible(tmp_path) == [1, 2, 3]
     (found,) = CommitLog(tmp_path).epochs("7", "out", [1])
     assert found.rows == 3
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == found.names
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == found.file_names
 
 
 def test_repeats_by_anybody_add_nothing(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_epoch_that_a_crash_cut_off_is_logged_by_the_restore(
         epoch(folder, files, checkpoint=1, token=2)
         clean(folder, 2)
         assert [(one, len(found)) for one, _, found in logged(folder)] == [(1, 2)]
-        assert not list((folder / commit_log.FOLDER).glob(".*.tmp"))
+        assert not list((folder / commit_log.LOG_FOLDER).glob(".*.tmp"))
 
 
 def _die_at(patch: pytest.MonkeyPatch, place: Any, name: str, call: int) -> None:
@@ -198,7 +198,7 @@ def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path)
         assert (log.numbers("7", "out"), log.backlog("7", "out"), visible(tmp_path)) == ([2], [2], [2])
     log.release("7", "out", 2)
     log.release("7", "out", 1)
-    assert (log.numbers("7", "out"), log.last_delivered("7", "out"), visible(tmp_path)) == ([2], 2, [])
+    assert (log.numbers("7", "out"), log.delivered_epoch("7", "out"), visible(tmp_path)) == ([2], 2, [])
     epoch(tmp_path, carried, checkpoint=3)
     assert log.backlog("7", "out") == []
     sink.write(batch(3))
@@ -213,7 +213,7 @@ def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path)
 
 def test_damage_and_newer_formats_are_named(tmp_path: Path) -> None:
     epoch(tmp_path, prepared(tmp_path, 1, 1), checkpoint=1)
-    entry = tmp_path / commit_log.FOLDER / "7-out-1.json"
+    entry = tmp_path / commit_log.LOG_FOLDER / "7-out-1.json"
     whole = entry.read_bytes()
     for damaged in (b"", whole[:-1], whole.replace(b'"number":1', b'"number":2'), whole.replace(b"part-7", b"../../x")):
         entry.write_bytes(damaged)
@@ -227,10 +227,10 @@ def test_damage_and_newer_formats_are_named(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_written_fails_the_commit(tmp_path: Path) -> None:
     files = prepared(tmp_path, 1, 1)
-    (tmp_path / commit_log.FOLDER).write_text("a file")
+    (tmp_path / commit_log.LOG_FOLDER).write_text("a file")
     with pytest.raises((JobRejected, EnvironmentFailure), match=r"\.commit-log"):
         epoch(tmp_path, files, checkpoint=1)
-    shutil.move(tmp_path / commit_log.FOLDER, tmp_path / "aside")
+    shutil.move(tmp_path / commit_log.LOG_FOLDER, tmp_path / "aside")
     epoch(tmp_path, files, checkpoint=1)
     assert [number for number, _, _ in logged(tmp_path)] == [1]
 
@@ -238,7 +238,7 @@ def test_a_log_that_cannot_be_written_fails_the_commit(tmp_path: Path) -> None:
 def test_a_log_outside_of_the_data_roots_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = prepared(tmp_path / "out", 1, 1)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "out" / commit_log.FOLDER).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "out" / commit_log.LOG_FOLDER).symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path / "out"))
     with pytest.raises(JobRejected, match="not a folder that jobs may use"):
         epoch(tmp_path / "out", files, checkpoint=1)
@@ -246,7 +246,7 @@ def test_a_log_outside_of_the_data_roots_is_not_written(tmp_path: Path, monkeypa
 
 
 def test_an_entry_reads_as_it_was_written(tmp_path: Path) -> None:
-    written = Epoch(
+    written = CommittedEpoch(
         log="x", job="7", sink="out", number=3, token=2, checkpoint=9, highest=(2, 9),
         files=(LoggedFile("part-7-2-out-0-9-1.parquet", 10, 4),), carried=("part-7-2-out-0-8-1.parquet",),
     )  # fmt: skip
@@ -254,4 +254,4 @@ def test_an_entry_reads_as_it_was_written(tmp_path: Path) -> None:
     assert log._append(written)
     assert not log._append(written)
     assert log.epochs("7", "out") == [written]
-    assert names(tmp_path) == [commit_log.FOLDER]
+    assert names(tmp_path) == [commit_log.LOG_FOLDER]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.connectors.sinks.discard import STATE, DiscardSink, DiscardWriter, totals
+from runtime.connectors.sinks.discard import STATE_NAME, DiscardSink, DiscardWriter, totals
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.dataflow.builder import Dataflow
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.launch.local import run_local
@@ -22,12 +22,12 @@ from runtime.state.backend import SubtaskState
 
 def state_of(context: OperatorContext) -> Any:
     assert isinstance(context.state, SubtaskState)
-    return context.state.capture(False).write(MemorySnapshotStore(), "chk-1")[0].lists[STATE]
+    return context.state.capture(False).write(MemorySnapshotStore(), "chk-1")[0].lists[STATE_NAME]
 
 
 def opened(*entries: Any) -> tuple[DiscardWriter, OperatorContext]:
     state = SubtaskState(range(16), 16, None)
-    state.restore(Restored(subtask=SubtaskId(OperatorId("out"), 0), lists={STATE: entries}))
+    state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId("out"), 0), lists={STATE_NAME: entries}))
     context = OperatorContext(
         job="7", uid="out", index=0, parallelism=1, max_parallelism=16, token=Token(1), state=state, now_ms=lambda: 0,
     )  # fmt: skip
@@ -82,6 +82,6 @@ def test_the_last_manifest_of_a_job_tells_what_was_discarded(tmp_path: Any) -> N
     flow.source("numbers", SequenceSource(rows=rows)).sink("out", DiscardSink())
     records = run_local(flow, parallelism=2, storage=str(tmp_path), settings=CoordinatorSettings(interval_ms=50))
     last = records.completed[-1].manifest.operators["out"].subtasks
-    found, sums = totals(entry for snapshot in last.values() for entry in snapshot.lists[STATE])
+    found, sums = totals(entry for snapshot in last.values() for entry in snapshot.lists[STATE_NAME])
     assert found == rows
     assert sums["id"] == rows * (rows - 1) // 2

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.epochs import EpochFolder
-from runtime.connectors.sources.epochs import LANES, EpochSource, schema_file
+from runtime.connectors.sources.epochs import LANE_COUNT, EpochSource, schema_file
 from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
@@ -23,7 +23,7 @@ COLUMNS = pa.schema([("id", pa.int64())])
 def write(folder: Path, number: int, ids: range, columns: pa.Schema = COLUMNS) -> None:
     epochs = EpochFolder(folder)
     epochs.prepare()
-    with epochs.writing(number, token=1) as aside:
+    with epochs.write_epoch(number, token=1) as aside:
         aside.mkdir()
         table = pa.table([pa.array(ids, columns.field(0).type)], schema=columns)
         pq.write_table(table, aside / "part-00000.parquet")
@@ -56,7 +56,7 @@ def test_an_epoch_appears_whole_and_is_never_overwritten(tmp_path: Path) -> None
 def test_what_fails_while_it_is_written_is_no_epoch_and_goes_at_the_next_start(tmp_path: Path) -> None:
     epochs = EpochFolder(tmp_path)
     epochs.prepare()
-    with contextlib.suppress(RuntimeError), epochs.writing(0, token=1) as aside:
+    with contextlib.suppress(RuntimeError), epochs.write_epoch(0, token=1) as aside:
         aside.mkdir()
         (aside / "part-00000.parquet").write_bytes(b"half of it")
         raise RuntimeError
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_back_makes_no_epoch(tmp_path: Path) -> None:
     epochs.prepare()
 
     def write_nonsense() -> None:
-        with epochs.writing(0, token=1) as aside:
+        with epochs.write_epoch(0, token=1) as aside:
             aside.mkdir()
             (aside / "part-00000.parquet").write_bytes(b"PAR1 nonsense PAR1")
 
@@ -120,7 +120,7 @@ def test_more_subtasks_than_lanes_stand_aside(tmp_path: Path) -> None:
     write(tmp_path, 0, range(500))
     readings = [Reading(source(tmp_path), index=index, parallelism=100) for index in range(100)]
     assert sorted(itertools.chain(*(ids(one) for one in readings))) == list(range(500))
-    assert [one.reader.idle for one in readings] == [False] * LANES + [True] * (100 - LANES)
+    assert [one.reader.idle for one in readings] == [False] * LANE_COUNT + [True] * (100 - LANE_COUNT)
 
 
 def test_an_epoch_that_is_missing_while_newer_ones_are_there_is_an_error(tmp_path: Path) -> None:

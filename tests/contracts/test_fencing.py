@@ -19,9 +19,9 @@ from runtime.core.snapshot.manifest import CommitPermit, FailureReason
 from runtime.errors import EnvironmentFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres.store import PostgresRecords
+from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from tests.contracts.test_records import completed, make_run, report, url
 from tests.contracts.test_sinks import batch, clean, names, visible, writer
 from tests.hosts.jobs import Numbers, committed, counts
@@ -63,7 +63,7 @@ def test_a_coordinator_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_p
     run = make_run()
     job = counts(Numbers(total=200, unbounded=True), tmp_path / "out").compile(2)
     store = SlowStore(FileStore(str(tmp_path / "state")))
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     config = MasterConfig(
         job_id=str(run.job_id),
         token=Token(run.token),
@@ -72,18 +72,18 @@ def test_a_coordinator_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_p
         coordinator=CoordinatorSettings(interval_ms=100, min_pause_ms=10),
     )
     master = JobMaster(config, records, store, LocalLauncher(), SystemClock())
-    exits: list[Exit] = []
+    exits: list[MasterExitCode] = []
     thread = threading.Thread(target=lambda: exits.append(master.run()))
     thread.start()
     until(store.reached.is_set)
-    successor = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    successor = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     assert successor.next_attempt("the master was silent", {}) is not None
     asked = Operation.objects.create(job=run.job, run=run, kind="savepoint", requested_by=run.job.created_by)
     before = rows()
     store.go_on.set()
     master.poke()
     thread.join(60)
-    assert exits == [Exit.SUPERSEDED]
+    assert exits == [MasterExitCode.SUPERSEDED]
     assert rows() == before
     assert committed(tmp_path / "out") == [], "it has shown output"
     assert successor.restore_point() is None
@@ -97,25 +97,25 @@ def test_a_coordinator_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_p
 def test_no_write_of_an_older_attempt_counts() -> None:
     """S1-12, S4-51: each of them, also those that answer nothing."""
     run = make_run()
-    zombie = PostgresRecords(url(), run.pk, Token(run.token), 128)
-    successor = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    zombie = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    successor = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     stop = Operation.objects.create(job=run.job, run=run, kind="stop", requested_by=run.job.created_by)
     zombie.take_operations(only_cancel=False)
-    zombie.record_completed(completed(1, token=run.token))
+    zombie.record_checkpoint(completed(1, token=run.token))
     zombie.report_checkpoint(report())
     assert successor.next_attempt("the master was silent", {}) is not None
     before = rows()
     assert zombie.next_checkpoint_id() is None
-    assert not zombie.record_completed(completed(3, token=run.token))
+    assert not zombie.record_checkpoint(completed(3, token=run.token))
     assert zombie.change_state(RunEvent.GAVE_UP, {"message": "late"}) is None
     assert zombie.take_operations(only_cancel=False) is None
     zombie.report_checkpoint(report(FailureReason.SUSPENDED))
     zombie.write_live({"restarts": 1})
     zombie.end_attempt("failed", "late")
-    zombie.note_restored("checkpoint-1")
+    zombie.record_restore("checkpoint-1")
     zombie.requeue_operations()
-    zombie.settle_operation(str(stop.pk), {"checkpoint": 1}, None)
-    assert zombie.discard_beyond(0) == []
+    zombie.complete_operation(str(stop.pk), {"checkpoint": 1}, None)
+    assert zombie.discard_older(0) == []
     assert zombie.next_attempt("late", {}) is None
     assert rows() == before
     assert Run.objects.get(pk=run.pk).live is None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.connectors.blocks import blocks
+from runtime.connectors.blocks import read_blocks
 from runtime.connectors.formats import CsvFormat, LineFormat, MalformedFile
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r\n\x00"), max_size=8)
@@ -31,7 +31,7 @@ def test_blocks_hold_whole_rows_and_number_them(rows: list[bytes], ends: bool, s
     data = b"\n".join(rows) + (b"\n" if ends and rows else b"")
     for blank_rows in (True, False):
         found = list[bytes]()
-        for block in blocks(io.BytesIO(data), blank_rows=blank_rows, block_bytes=size):
+        for block in read_blocks(io.BytesIO(data), blank_rows=blank_rows, block_bytes=size):
             assert block.first_row == len(found)
             found += [block.data(i, i + 1).removesuffix(b"\n") for i in range(len(block))]
         assert found == [line for line in lines_of(data) if blank_rows or line not in (b"", b"\r")]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.connectors.blocks import BLOCK_BYTES, blocks
+from runtime.connectors.blocks import BLOCK_BYTES, read_blocks
 from runtime.connectors.formats import Chunk, JsonLinesFormat, bisect_malformed
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
 from runtime.errors import DataRejected, JobRejected
@@ -70,7 +70,7 @@ def test_rows_come_back_from_every_row_on(
     expected = [{item.name: found.get(item.name) for item in SCHEMA} for found, _ in lines]
     start = data.draw(st.integers(0, len(expected)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bisect_malformed, "blocks", partial(blocks, block_bytes=size))
+        patch.setattr(bisect_malformed, "read_blocks", partial(read_blocks, block_bytes=size))
         chunks = read((text if last else text.rstrip()).encode(), tmp_path_factory.mktemp("in"), start)
     assert verdicts(chunks) == []
     assert rows_of(chunks) == expected[start:]

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors import blocks as module_of_blocks
-from runtime.connectors.blocks import blocks
+from runtime.connectors.blocks import read_blocks
 from runtime.connectors.formats import (
     Chunk,
     CsvFormat,
@@ -63,7 +63,7 @@ def test_what_a_row_says_does_not_depend_on_where_the_file_is_cut(
     folder, content = tmp_path_factory.mktemp("in"), b"".join(pieces)
     whole = told(read(kind, content, folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bisect_malformed, "blocks", partial(blocks, block_bytes=1))
+        patch.setattr(bisect_malformed, "read_blocks", partial(read_blocks, block_bytes=1))
         assert told(read(kind, content, folder)) == whole
     start = data.draw(st.integers(0, len(whole))) if data else len(whole) // 2
     assert told(read(kind, content, folder, start)) == {row: text for row, text in whole.items() if row >= start}
@@ -121,7 +121,7 @@ def test_a_byte_order_mark_belongs_to_no_row(tmp_path: Path) -> None:
 def test_rows_that_are_all_malformed_come_in_small_chunks(kind: Any, line: bytes, good: int, tmp_path: Path) -> None:
     """Each of them is parsed alone: a whole block of them would hold up the loop of the reader, and its checkpoints."""
     chunks = read(kind, line * good + b"1,2\n" + line * (1_000 - good), tmp_path)
-    assert max(len(chunk.malformed) for chunk in chunks) == bisect_malformed.MOST_MALFORMED
+    assert max(len(chunk.malformed) for chunk in chunks) == bisect_malformed.MAX_MALFORMED_ROWS
     assert [row for chunk in chunks for row in chunk.rows.tolist()] == [good]
     assert [bad.row for chunk in chunks for bad in chunk.malformed] == [row for row in range(1_001) if row != good]
     assert sorted(chunk.next_row for chunk in chunks) == [chunk.next_row for chunk in chunks]
@@ -148,7 +148,7 @@ def test_a_file_without_line_breaks_is_not_held_in_memory_whole(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something else than text, most likely: it would take the slot with it, and no one would know why."""
-    monkeypatch.setattr(module_of_blocks, "MOST_ROW_BYTES", 3 << 20)
+    monkeypatch.setattr(module_of_blocks, "MAX_ROW_BYTES", 3 << 20)
     good = b'{"a": "1"}\n' if isinstance(kind, JsonLinesFormat) else b"1,2\n"
     path = tmp_path / "a.txt"
     path.write_bytes(good * 2 + b"x" * (2 << 20) + b"\n" + b"x" * (9 << 20))

@@ -12,7 +12,7 @@ from django.db import connection
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.services import give_up_orphans
+from console.checkpoints.services import fail_orphaned_checkpoints
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.effects import ReportCheckpoint
@@ -21,11 +21,11 @@ from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.io.postgres.queries import load
-from runtime.io.postgres.store import PostgresRecords, connect, load_run
-from runtime.redaction import redacted_within
-from runtime.run_store import Completed, OperationRequest, RunRecords
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.io.postgres.queries import load_statements
+from runtime.io.postgres.store import PostgresRunStore, connect, load_run
+from runtime.redaction import redact_json
+from runtime.run_store import CompletedCheckpoint, OperationRequest, RunStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +39,7 @@ def url() -> str:
 
 class World(Protocol):
     @property
-    def records(self) -> RunRecords: ...
+    def records(self) -> RunStore: ...
     def supersede(self) -> None: ...
     def ask(self, id: str, kind: str) -> None: ...
     def answer(self, id: str) -> tuple[str, Any]: ...
@@ -47,7 +47,7 @@ class World(Protocol):
 
 @dataclass
 class MemoryWorld:
-    records: MemoryRecords
+    records: MemoryRunStore
 
     def supersede(self) -> None:
         self.records.superseded = True
@@ -62,7 +62,7 @@ class MemoryWorld:
 
 @dataclass
 class PostgresWorld:
-    records: PostgresRecords
+    records: PostgresRunStore
     run: Run
 
     def supersede(self) -> None:
@@ -90,15 +90,15 @@ def make_run() -> Run:
 @pytest.fixture(params=["memory", "postgres"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
-        yield MemoryWorld(MemoryRecords())
+        yield MemoryWorld(MemoryRunStore())
         return
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     yield PostgresWorld(records, run)
     records.close()
 
 
-def completed(number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT, token: int = 1) -> Completed:
+def completed(number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT, token: int = 1) -> CompletedCheckpoint:
     operator = OperatorSnapshot(parallelism=1, finished=FinishedState.FINISHED, subtasks={0: SubtaskSnapshot()})
     manifest = Manifest(
         job="1",
@@ -109,7 +109,7 @@ def completed(number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT, tok
         max_parallelism=128,
         operators={"source": operator},
     )
-    return Completed(
+    return CompletedCheckpoint(
         manifest=manifest, folder=f"{kind}-{number}", size_bytes=10, written_bytes=5, at=1_500, operators=[]
     )
 
@@ -125,22 +125,22 @@ def test_ids_increase_and_stop_when_superseded(world: World) -> None:
 
 def test_a_completed_checkpoint_is_what_is_restored_next_and_may_be_recorded_twice(world: World) -> None:
     assert world.records.restore_point() is None
-    assert world.records.record_completed(completed(1))
-    assert world.records.record_completed(completed(1))
-    assert world.records.record_completed(completed(2, CheckpointKind.SAVEPOINT))
+    assert world.records.record_checkpoint(completed(1))
+    assert world.records.record_checkpoint(completed(1))
+    assert world.records.record_checkpoint(completed(2, CheckpointKind.SAVEPOINT))
     assert world.records.restore_point() == "checkpoint-1"
-    assert world.records.retained() == ["checkpoint-1", "savepoint-2"]
+    assert world.records.retained_folders() == ["checkpoint-1", "savepoint-2"]
     assert world.records.final_savepoint() is None
 
 
 def test_a_superseded_master_records_nothing(world: World) -> None:
     """S1-12, S4-51: only the larger token's rows count."""
     world.supersede()
-    assert not world.records.record_completed(completed(1))
+    assert not world.records.record_checkpoint(completed(1))
     assert world.records.change_state(RunEvent.DEPLOYED) is None
     assert world.records.next_attempt("late", {}) is None
     assert world.records.take_operations(only_cancel=False) is None
-    assert world.records.retained() == []
+    assert world.records.retained_folders() == []
 
 
 def test_states_follow_the_transition_table(world: World) -> None:
@@ -155,7 +155,7 @@ def test_a_new_attempt_has_a_newer_token_and_the_records_follow_it(world: World)
     assert first is not None
     assert token is not None
     assert token > first
-    assert world.records.record_completed(completed(1, token=token))
+    assert world.records.record_checkpoint(completed(1, token=token))
 
 
 def test_requests_are_told_until_settled_and_given_back_to_the_next_attempt(world: World) -> None:
@@ -172,8 +172,8 @@ def test_requests_are_told_until_settled_and_given_back_to_the_next_attempt(worl
     taken = world.records.take_operations(only_cancel=False)
     assert taken is not None
     assert [request.id for request in taken] == ids
-    world.records.settle_operation(ids[0], {"checkpoint": 4}, None)
-    world.records.settle_operation(ids[1], None, {"code": "late", "message": "too late"})
+    world.records.complete_operation(ids[0], {"checkpoint": 4}, None)
+    world.records.complete_operation(ids[1], None, {"code": "late", "message": "too late"})
     assert world.records.take_operations(only_cancel=False) == []
     assert world.answer(ids[0]) == ("succeeded", {"checkpoint": 4})
     assert world.answer(ids[1]) == ("failed", {"code": "late", "message": "too late"})
@@ -191,39 +191,39 @@ def test_whoever_asked_for_a_stop_is_told_when_the_run_has_ended(world: World) -
 
 def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
     for number in (1, 2, 3, 5):
-        world.records.record_completed(completed(number))
-    world.records.record_completed(completed(4, CheckpointKind.SAVEPOINT))
-    assert sorted(world.records.discard_beyond(2)) == ["checkpoint-1", "checkpoint-2"]
-    assert world.records.discard_beyond(2) == []
-    assert sorted(world.records.retained()) == ["checkpoint-3", "checkpoint-5", "savepoint-4"]
+        world.records.record_checkpoint(completed(number))
+    world.records.record_checkpoint(completed(4, CheckpointKind.SAVEPOINT))
+    assert sorted(world.records.discard_older(2)) == ["checkpoint-1", "checkpoint-2"]
+    assert world.records.discard_older(2) == []
+    assert sorted(world.records.retained_folders()) == ["checkpoint-3", "checkpoint-5", "savepoint-4"]
     assert world.records.restore_point() == "checkpoint-5"
 
 
 def test_what_cannot_be_restored_is_passed_over_and_newer_ones_are_taken_again(world: World) -> None:
     """S0-11: back from checkpoint to checkpoint, never to a savepoint that told nobody or to a discarded one."""
     for number in (1, 2, 4):
-        world.records.record_completed(completed(number))
-    world.records.record_completed(completed(3, CheckpointKind.SAVEPOINT))
+        world.records.record_checkpoint(completed(number))
+    world.records.record_checkpoint(completed(3, CheckpointKind.SAVEPOINT))
     assert world.records.restore_point(["checkpoint-4"]) == "checkpoint-2"
     assert world.records.restore_point(["checkpoint-4", "checkpoint-2"]) == "checkpoint-1"
     assert world.records.restore_point(["checkpoint-4", "checkpoint-2", "checkpoint-1"]) is None
-    world.records.record_completed(completed(5))
+    world.records.record_checkpoint(completed(5))
     assert world.records.restore_point(["checkpoint-4", "checkpoint-2"]) == "checkpoint-5"
-    world.records.discard_beyond(2)
+    world.records.discard_older(2)
     assert world.records.restore_point(["checkpoint-5", "checkpoint-4"]) is None
 
 
 def test_output_committed_since_a_checkpoint_is_that_of_all_but_plain_savepoints(world: World) -> None:
-    world.records.record_completed(completed(1))
-    world.records.record_completed(completed(2, CheckpointKind.SAVEPOINT))
-    world.records.record_completed(completed(3))
-    world.records.record_completed(completed(4, CheckpointKind.STOP))
-    assert world.records.committed_since(1) == [3, 4]
-    assert world.records.committed_since(4) == []
+    world.records.record_checkpoint(completed(1))
+    world.records.record_checkpoint(completed(2, CheckpointKind.SAVEPOINT))
+    world.records.record_checkpoint(completed(3))
+    world.records.record_checkpoint(completed(4, CheckpointKind.STOP))
+    assert world.records.checkpoints_since(1) == [3, 4]
+    assert world.records.checkpoints_since(4) == []
 
 
 def test_a_completed_stop_is_found_again(world: World) -> None:
-    world.records.record_completed(completed(7, CheckpointKind.STOP))
+    world.records.record_checkpoint(completed(7, CheckpointKind.STOP))
     assert world.records.final_savepoint() == "stop-7"
     assert world.records.restore_point() is None
 
@@ -237,13 +237,13 @@ def report(reason: FailureReason | None = None) -> ReportCheckpoint:
 
 def test_a_checkpoint_row_tells_how_it_stands() -> None:
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     records.report_checkpoint(report())
     assert run.checkpoints.get().status == "in_progress"
     records.report_checkpoint(report(FailureReason.EXPIRED))
     row = run.checkpoints.get()
     assert (row.status, row.reason, row.duration_ms) == ("failed", "expired", 1_000)
-    records.record_completed(completed(4))
+    records.record_checkpoint(completed(4))
     assert run.checkpoints.get(number=4).finished_operators == ["source"]
     records.close()
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_row_tells_how_it_stands() -> None:
 def test_acknowledgements_of_the_checkpoint_under_way_stand_in_its_row() -> None:
     """What the graph shows and what lists, API and admin show is one number; also after its master has died."""
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     begun = report()
     records.report_checkpoint(begun)
     live = {"number": begun.checkpoint, "kind": "checkpoint", "acknowledged": 6, "subtasks": 10}
@@ -264,7 +264,7 @@ def test_acknowledgements_of_the_checkpoint_under_way_stand_in_its_row() -> None
     Run.objects.filter(pk=run.pk).update(token=run.token + 1)
     records.write_live({"checkpoint": {**live, "acknowledged": 9}})
     assert Checkpoint.objects.get().acknowledged == 6
-    assert give_up_orphans() == 1
+    assert fail_orphaned_checkpoints() == 1
     assert Checkpoint.objects.get().acknowledged == 6
 
 
@@ -277,7 +277,7 @@ def test_behind_what_a_run_was_started_from_comes_what_that_was_built_on() -> No
     complete(second, 4)
     complete(second, 5, CheckpointKind.STOP)
     third = restored_from(second, "stop-5")
-    records = PostgresRecords(url(), third.pk, Token(third.token), 128)
+    records = PostgresRunStore(url(), third.pk, Token(third.token), 128)
     line = ["stop-5", "checkpoint-4", "checkpoint-2", "checkpoint-1"]
     for passed in range(len(line)):
         assert records.restore_point(line[:passed]) == line[passed]
@@ -290,7 +290,7 @@ def test_a_savepoint_that_was_given_by_its_path_comes_before_the_row_that_knows_
     complete(first, 1, CheckpointKind.STOP)
     second = restored_from(first, "stop-1")
     Run.objects.filter(pk=second.pk).update(restore_path="/moved/away")
-    records = PostgresRecords(url(), second.pk, Token(second.token), 128)
+    records = PostgresRunStore(url(), second.pk, Token(second.token), 128)
     assert records.restore_point() == "/moved/away"
     assert records.restore_point(["/moved/away"]) == "stop-1"
     complete(second, 2)
@@ -306,8 +306,8 @@ def test_a_job_master_is_told_whether_state_may_go() -> None:
 
 
 def complete(run: Run, number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
-    assert records.record_completed(completed(number, kind, run.token))
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    assert records.record_checkpoint(completed(number, kind, run.token))
     records.close()
 
 
@@ -326,22 +326,22 @@ def restored_from(run: Run, path: str) -> Run:
 
 def test_a_superseded_master_settles_nothing_of_its_successor() -> None:
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     world = PostgresWorld(records, run)
     stop = "00000000-0000-0000-0000-000000000001"
     world.ask(stop, "stop")
     assert records.take_operations(only_cancel=False) == [OperationRequest(stop, "stop")]
     world.supersede()
     Operation.objects.filter(pk=stop).update(token=run.token + 99)
-    records.settle_operation(stop, None, {"code": "suspended", "message": "the attempt ended"})
+    records.complete_operation(stop, None, {"code": "suspended", "message": "the attempt ended"})
     assert Operation.objects.get(pk=stop).state == "running"
     records.close()
 
 
 def test_a_token_is_taken_even_if_the_answer_was_lost() -> None:
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
-    records._drawn = Token(run.token + 50)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    records._drawn_token = Token(run.token + 50)
     Run.objects.filter(pk=run.pk).update(token=run.token + 50)  # the commit went through, its answer did not
     assert records.next_attempt("a slot died", {}) == run.token + 50
     records.close()
@@ -349,7 +349,7 @@ def test_a_token_is_taken_even_if_the_answer_was_lost() -> None:
 
 def test_a_nul_in_a_failure_does_not_hide_the_failure() -> None:
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     records.change_state(RunEvent.GAVE_UP, {"code": "final", "message": "row 3: '1\x002'"})
     run.refresh_from_db()
     assert run.failure == {"code": "final", "message": "row 3: '1\ufffd2'"}
@@ -358,7 +358,7 @@ def test_a_nul_in_a_failure_does_not_hide_the_failure() -> None:
 
 def test_a_lost_connection_is_an_error_to_retry_and_the_next_call_connects_again() -> None:
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     assert records.next_checkpoint_id() == 1
     with connection.cursor() as cursor:
         cursor.execute(
@@ -374,7 +374,7 @@ def test_a_lost_connection_is_an_error_to_retry_and_the_next_call_connects_again
 def test_what_a_checkpoint_has_of_all_subtasks_is_never_more_than_all() -> None:
     """It began without those that had ended, and names them all the same."""
     run = make_run()
-    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     begun = ReportCheckpoint(
         checkpoint=CheckpointId(1),
         kind=CheckpointKind.CHECKPOINT,
@@ -384,7 +384,7 @@ def test_what_a_checkpoint_has_of_all_subtasks_is_never_more_than_all() -> None:
         at=1_000,
     )
     records.report_checkpoint(begun)
-    assert records.record_completed(completed(1, token=run.token))
+    assert records.record_checkpoint(completed(1, token=run.token))
     row = Checkpoint.objects.get()
     assert (row.acknowledged, row.subtasks) == (1, 1)
     records.close()
@@ -409,9 +409,9 @@ def test_an_unknown_run_and_an_unreachable_server_are_named() -> None:
         load_run("postgresql://nobody@127.0.0.1:1/none", 1)
 
 
-@pytest.mark.parametrize("name", sorted(load()))
+@pytest.mark.parametrize("name", sorted(load_statements()))
 def test_every_statement_is_described_and_prepares_against_the_migrated_schema(name: str) -> None:
-    described, sql = load()[name]
+    described, sql = load_statements()[name]
     assert described.endswith(".")
     prepared = re.sub(r"%\(\w+\)s", "NULL", sql)
     with connection.cursor() as cursor:
@@ -423,14 +423,14 @@ def test_no_reason_in_the_records_shows_a_secret() -> None:
     """Exceptions of an author's function may carry any parameter: attempts, failures, declines, operations."""
     run = make_run()
     secret = {"db_password": "hunter22"}
-    records = PostgresRecords(
-        url(), run.pk, Token(run.token), 128, redact=lambda value: redacted_within(value, secret, {})
+    records = PostgresRunStore(
+        url(), run.pk, Token(run.token), 128, redact=lambda value: redact_json(value, secret, {})
     )
     said = "login with 'hunter22' failed"
     records.report_checkpoint(replace(report(FailureReason.ASYNC_FAILED), detail=said))
     operation = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", token=run.token)
     run.attempts.create(token=run.token)
-    records.settle_operation(str(operation.pk), None, {"code": "declined", "message": said})
+    records.complete_operation(str(operation.pk), None, {"code": "declined", "message": said})
     records.next_attempt(said, {"message": said, "story": [said]})
     records.end_attempt("failed", said)
     records.change_state(RunEvent.GAVE_UP, {"code": "x", "message": said, "detail": {"log": [said]}})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.connectors.sources.sequence import MULTIPLIER, SCHEMA, SequenceSource
+from runtime.connectors.sources.sequence import KEY_MULTIPLIER, SCHEMA, SequenceSource
 from runtime.errors import JobRejected
 from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from tests.contracts.files import Reading
@@ -55,7 +55,7 @@ def test_every_number_is_given_once_across_restores_at_any_parallelism(seed: int
 @pytest.mark.parametrize("keys", [1, 7, 1_000, 100_003])
 def test_an_even_spread_follows_the_formula(keys: int) -> None:
     found = everything(SequenceSource(rows=200_000, keys=keys), max_rows=5_000)
-    wanted = [number * MULTIPLIER % keys for number in found["id"].to_pylist()]
+    wanted = [number * KEY_MULTIPLIER % keys for number in found["id"].to_pylist()]
     assert found["key"].to_pylist() == wanted
 
 

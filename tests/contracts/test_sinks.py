@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime import durable
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import CheckpointId, Token
@@ -583,8 +583,8 @@ def test_spark_sees_committed_files_only(tmp_path: Path) -> None:
 
 
 def test_names_keep_their_parts_apart() -> None:
-    assert safe("plain_Name.1") == "plain_Name.1"
-    assert safe("a-b/c é~") == "a~2Db~2Fc~20~C3~A9~7E"
+    assert encode_name("plain_Name.1") == "plain_Name.1"
+    assert encode_name("a-b/c é~") == "a~2Db~2Fc~20~C3~A9~7E"
 
 
 def test_a_sink_without_a_folder_is_refused() -> None:
@@ -646,8 +646,8 @@ def test_what_never_was_a_committable_is_refused(tmp_path: Path, committable: An
 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_every_name_that_the_writer_makes_is_its_own(job: str, uid: str) -> None:
-    from runtime.connectors.sinks.parquet import _FINAL, _PENDING
+    from runtime.connectors.sinks.parquet import _FINAL_NAME, _PENDING_NAME
 
-    owner = f"{safe(job)}-3-{safe(uid)}-0"
-    assert _PENDING.fullmatch(f".weir-{owner}-1.pending")
-    assert _FINAL.fullmatch(f"part-{owner}-5-1.parquet")
+    owner = f"{encode_name(job)}-3-{encode_name(uid)}-0"
+    assert _PENDING_NAME.fullmatch(f".weir-{owner}-1.pending")
+    assert _FINAL_NAME.fullmatch(f"part-{owner}-5-1.parquet")

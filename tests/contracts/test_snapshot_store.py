@@ -68,7 +68,7 @@ def test_files_are_listed_by_prefix_in_order(store: SnapshotStore) -> None:
     assert store.list("chk-1/") == ["chk-1/a/b", "chk-1/z"]
     assert store.list("chk-1") == ["chk-1/a/b", "chk-1/z", "chk-10/y"]
     assert store.list("nothing") == []
-    assert store.unfinished() == []
+    assert store.leftover_files() == []
 
 
 def test_a_producer_that_fails_leaves_the_old_file_or_none(store: SnapshotStore) -> None:
@@ -108,7 +108,7 @@ def test_a_file_left_behind_by_a_crash_is_not_there(tmp_path: Path) -> None:
     store.put("chk-1/a", [b"1"])
     (tmp_path / "chk-1" / ".tmp-99-0-b").write_bytes(b"half")
     assert store.list("") == ["chk-1/a"]
-    assert store.unfinished() == ["chk-1/.tmp-99-0-b"]
+    assert store.leftover_files() == ["chk-1/.tmp-99-0-b"]
 
 
 def test_a_disk_that_refuses_is_an_environment_failure_with_the_path(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def write_parquet(folder: Path, name: str, numbers: range) -> None:
 def write_split(folder: Path, name: str, numbers: range) -> None:
     splits, table = InputFolder(folder), pa.table({"id": pa.array(numbers, pa.int64())})
     splits.begin(table.schema, keep=True)
-    file = splits.aside()
+    file = splits.staging_path()
     pq.write_table(table, file, row_group_size=7)
     splits.publish(file, int(name.removeprefix("part-")))
     (folder / "complete.json").unlink(missing_ok=True)
@@ -76,7 +76,7 @@ def write_epoch(folder: Path, name: str, numbers: range) -> None:
     """As the standing stage of a stream does, in files of three rows."""
     epochs = EpochFolder(folder)
     epochs.prepare()
-    with epochs.writing(int(name.rpartition("-")[2]), token=1) as aside:
+    with epochs.write_epoch(int(name.rpartition("-")[2]), token=1) as aside:
         aside.mkdir()
         for start in range(0, len(numbers), 3):
             part = pa.table({"id": pa.array(numbers[start : start + 3], pa.int64())})

@@ -44,7 +44,7 @@ def test_a_small_queue_never_touches_the_disk() -> None:
 
 def test_files_go_one_by_one_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is never empty does not grow for ever."""
-    monkeypatch.setattr(module, "FILE_BYTES", 2_000)
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 2_000)
     queue, largest = Spool(memory_bytes=0), 0
     for n in range(300):
         queue.push(records(n))

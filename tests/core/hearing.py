@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.core.subtask.watermark_valve import WatermarkValve
 
 
 @dataclass
-class Heard:
-    watermarks: Watermarks
-    blocked: set[ChannelId] = field(default_factory=set)
+class WindowStub:
+    watermarks: WatermarkValve
+    blocked_channels: set[ChannelId] = field(default_factory=set)

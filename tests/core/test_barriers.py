@@ -18,26 +18,26 @@ def test_exactly_once_blocks_and_at_least_once_does_not() -> None:
     """S4-24, S4-25."""
     stories = {}
     for mode in (EXACTLY, AT_LEAST):
-        now = barrier_handler.fresh(mode, frozenset((ONE, TWO)))
-        now, verdicts = barrier_handler.received(now, ONE, barrier(1))
-        stories[mode] = (barrier_handler.blocked(now), barrier_handler.aligning(now), verdicts)
-        now, verdicts = barrier_handler.received(now, TWO, barrier(1))
+        now = barrier_handler.new_handler(mode, frozenset((ONE, TWO)))
+        now, verdicts = barrier_handler.on_barrier(now, ONE, barrier(1))
+        stories[mode] = (barrier_handler.blocked_channels(now), barrier_handler.aligning_checkpoint(now), verdicts)
+        now, verdicts = barrier_handler.on_barrier(now, TWO, barrier(1))
         assert verdicts == [Aligned(barrier(1))]
-        assert barrier_handler.aligning(now) is None
+        assert barrier_handler.aligning_checkpoint(now) is None
     assert stories == {EXACTLY: ({ONE}, 1, []), AT_LEAST: (frozenset(), None, [])}
 
 
 def test_both_agree_on_cancels_ends_aborts_and_triggers() -> None:
     for mode in (EXACTLY, AT_LEAST):
-        now = barrier_handler.fresh(mode, frozenset((ONE, TWO)))
-        now, verdicts = barrier_handler.cancelled(now, CheckpointId(1))
+        now = barrier_handler.new_handler(mode, frozenset((ONE, TWO)))
+        now, verdicts = barrier_handler.on_cancel(now, CheckpointId(1))
         assert verdicts == [GivenUp(CheckpointId(1), overtaken=False)]
-        now = barrier_handler.aborted(now, CheckpointId(2))
-        now, verdicts = barrier_handler.received(now, ONE, barrier(2))
+        now = barrier_handler.on_abort(now, CheckpointId(2))
+        now, verdicts = barrier_handler.on_barrier(now, ONE, barrier(2))
         assert verdicts == []
-        now, verdicts = barrier_handler.injected(now, barrier(3))
+        now, verdicts = barrier_handler.on_trigger(now, barrier(3))
         assert verdicts == []
-        now, verdicts = barrier_handler.ended(now, ONE)
+        now, verdicts = barrier_handler.on_channel_end(now, ONE)
         assert verdicts == []
-        now, verdicts = barrier_handler.ended(now, TWO)
+        now, verdicts = barrier_handler.on_channel_end(now, TWO)
         assert verdicts == [Aligned(barrier(3))]

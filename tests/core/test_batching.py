@@ -2,36 +2,43 @@
 
 import pytest
 
-from runtime.core.subtask.batch_size import FIRST_ROWS, GROWTH, LEAST_ROWS, LONG_MS, MOST_ROWS, BatchSize
+from runtime.core.subtask.batch_size import (
+    GROWTH_DIVISOR,
+    INITIAL_BATCH_ROWS,
+    MAX_BATCH_ROWS,
+    MIN_BATCH_ROWS,
+    SLOW_BATCH_MS,
+    BatchSize,
+)
 
 
 def after(*took_ms: float, rows: int | None = None) -> int:
     """The size after batches that each took so long; each was as large as it was asked for, or `rows`."""
     size, now = BatchSize(), 0.0
     for ms in (*took_ms, 0.0):
-        size.came(size.rows if rows is None else rows, now)
+        size.on_batch(size.rows if rows is None else rows, now)
         now += ms
     return size.rows
 
 
 def test_it_begins_in_the_middle() -> None:
-    assert LEAST_ROWS < after() == FIRST_ROWS < MOST_ROWS
+    assert MIN_BATCH_ROWS < after() == INITIAL_BATCH_ROWS < MAX_BATCH_ROWS
 
 
 def test_batches_that_take_long_are_halved_down_to_a_least_size() -> None:
-    assert after(51.0) == FIRST_ROWS // 2
-    assert after(51.0, 51.0) == FIRST_ROWS // 4
-    assert after(*[1_000.0] * 30) == LEAST_ROWS
+    assert after(51.0) == INITIAL_BATCH_ROWS // 2
+    assert after(51.0, 51.0) == INITIAL_BATCH_ROWS // 4
+    assert after(*[1_000.0] * 30) == MIN_BATCH_ROWS
 
 
 def test_batches_that_take_no_time_are_doubled_up_to_a_most_size() -> None:
-    assert after(9.0) == FIRST_ROWS * 2
-    assert after(*[1.0] * 30) == MOST_ROWS
+    assert after(9.0) == INITIAL_BATCH_ROWS * 2
+    assert after(*[1.0] * 30) == MAX_BATCH_ROWS
 
 
 def test_in_between_they_grow_little_by_little() -> None:
-    assert after(10.0) == after(50.0) == FIRST_ROWS + FIRST_ROWS // GROWTH
-    assert after(30.0, rows=FIRST_ROWS - 1) == FIRST_ROWS
+    assert after(10.0) == after(50.0) == INITIAL_BATCH_ROWS + INITIAL_BATCH_ROWS // GROWTH_DIVISOR
+    assert after(30.0, rows=INITIAL_BATCH_ROWS - 1) == INITIAL_BATCH_ROWS
 
 
 @pytest.mark.parametrize("beside_ms", [0, 5, 15, 30, 45])
@@ -39,16 +46,16 @@ def test_batches_that_take_long_once_a_second_do_not_stay_small(beside_ms: float
     """Where a slot's other work alone takes a while, no batch comes so soon that the size doubled again."""
     size, now, taken, captured = BatchSize(), 0.0, 0, 0.0
     while now < 60_000:
-        size.came(size.rows, now)
+        size.on_batch(size.rows, now)
         taken += size.rows
         now += beside_ms + size.rows * 0.001
         if now // 1_000 > captured:
             captured, now = now // 1_000, now + 100
-    assert taken / now > 0.5 * (LONG_MS - beside_ms) / LONG_MS / 0.001 / 2
+    assert taken / now > 0.5 * (SLOW_BATCH_MS - beside_ms) / SLOW_BATCH_MS / 0.001 / 2
 
 
 def test_a_source_that_gives_less_than_it_may_is_not_asked_for_more() -> None:
-    assert after(1.0, 1.0, 1.0, rows=FIRST_ROWS - 1) == FIRST_ROWS
+    assert after(1.0, 1.0, 1.0, rows=INITIAL_BATCH_ROWS - 1) == INITIAL_BATCH_ROWS
 
 
 def test_small_batches_that_take_long_are_halved_as_they_are() -> None:
@@ -58,18 +65,18 @@ def test_small_batches_that_take_long_are_halved_as_they_are() -> None:
 
 def test_the_time_in_which_there_was_nothing_to_read_does_not_count() -> None:
     size = BatchSize()
-    size.came(size.rows, 0.0)
-    size.none_came()
-    size.came(size.rows, 500.0)
-    assert size.rows == FIRST_ROWS
+    size.on_batch(size.rows, 0.0)
+    size.on_gap()
+    size.on_batch(size.rows, 500.0)
+    assert size.rows == INITIAL_BATCH_ROWS
 
 
 @pytest.mark.parametrize("ms_per_row", [0.0001, 0.001, 0.003, 0.1])
 def test_it_settles_where_a_batch_takes_a_short_time(ms_per_row: float) -> None:
     size, now = BatchSize(), 0.0
     for _ in range(40):
-        size.came(size.rows, now)
+        size.on_batch(size.rows, now)
         now += size.rows * ms_per_row
     took_ms = size.rows * ms_per_row
-    assert took_ms <= LONG_MS * (1 + 1 / GROWTH)
-    assert took_ms >= 10 or size.rows == MOST_ROWS
+    assert took_ms <= SLOW_BATCH_MS * (1 + 1 / GROWTH_DIVISOR)
+    assert took_ms >= 10 or size.rows == MAX_BATCH_ROWS

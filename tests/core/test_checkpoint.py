@@ -10,7 +10,7 @@ from tests.core.builders import DONE, SNAPSHOT, manifest, segment
 
 def test_what_counts_as_a_failure() -> None:
     """S2: lost races and shutdowns are nobody's fault."""
-    counted = {reason for reason in FailureReason if reason.counts}
+    counted = {reason for reason in FailureReason if reason.is_counted}
     assert counted == {
         FailureReason.ASYNC_FAILED,
         FailureReason.EXPIRED,

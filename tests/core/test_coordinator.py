@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint.coordinator import FINAL_RETRY_MS, Coordinator
+from runtime.core.checkpoint.coordinator import MIN_FINAL_RETRY_MS, Coordinator
 from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY
-from runtime.core.checkpoint.trigger_schedule import SOON_MS
+from runtime.core.checkpoint.trigger_schedule import RESUMED_TRIGGER_MS
 from runtime.core.effects import (
+    CompleteOperation,
     CoordinatorEffect,
     EndJob,
     FailAttempt,
@@ -17,7 +18,6 @@ from runtime.core.effects import (
     NotifyCompleted,
     ReportCheckpoint,
     ResumeJob,
-    SettleOperation,
     StoreManifest,
     TriggerSubtask,
     WakeAt,
@@ -42,8 +42,8 @@ from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import CheckpointStatus, FinishedState, Manifest, SubtaskSnapshot
 from runtime.core.snapshot.manifest import FailureReason as Why
-from runtime.core.snapshot.manifest import Fate, FinishedState, Manifest, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, segment
 
 GRAPH = chain()
@@ -133,7 +133,7 @@ def test_from_request_to_completion() -> None:
     assert completed[0] == ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 3, 3)
     (notice,) = of(NotifyCompleted, completed)
     assert (notice.permit.checkpoint, notice.permit.token, notice.subtasks) == (7, 5, ALL)
-    assert completed[-1] == SettleOperation("op", CheckpointId(7))
+    assert completed[-1] == CompleteOperation("op", CheckpointId(7))
     assert job.machine.progress is None
 
 
@@ -150,7 +150,7 @@ def test_a_plain_savepoint_notifies_nobody() -> None:
     job.ask(Kind.SAVEPOINT)
     completed = job.complete(1)
     assert not of(NotifyCompleted, completed)
-    assert of(SettleOperation, completed) == [SettleOperation("op", CheckpointId(1))]
+    assert of(CompleteOperation, completed) == [CompleteOperation("op", CheckpointId(1))]
     assert job.machine.savepoint is None
 
 
@@ -159,11 +159,11 @@ def test_repeated_late_and_unknown_acknowledgements_change_nothing() -> None:
     job = Job()
     job.ask()
     job.issue(1)
-    assert job.ack(9, A) == [LateAnswer(A, CheckpointId(9), False, Fate.UNKNOWN)]
+    assert job.ack(9, A) == [LateAnswer(A, CheckpointId(9), False, CheckpointStatus.UNKNOWN)]
     assert job.ack(1, A, A) == []
     assert len(of(StoreManifest, job.ack(1, B, C))) == 1
     job.record(1)
-    assert job.ack(1, A) == [LateAnswer(A, CheckpointId(1), False, Fate.COMPLETED)]
+    assert job.ack(1, A) == [LateAnswer(A, CheckpointId(1), False, CheckpointStatus.COMPLETED)]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_a_late_answer_is_told_what_became_of_its_checkpoint(end: str, why: Why)
         job.complete(2)
     else:
         _fail(job, end)
-    assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, Fate.FAILED, why)]
-    assert job.decline(1, Why.DECLINED_SUBSUMED) == [LateAnswer(B, CheckpointId(1), True, Fate.FAILED, why)]
+    assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, CheckpointStatus.FAILED, why)]
+    assert job.decline(1, Why.DECLINED_SUBSUMED) == [LateAnswer(B, CheckpointId(1), True, CheckpointStatus.FAILED, why)]
 
 
 def test_a_coordinator_starts_once() -> None:
@@ -199,7 +199,7 @@ def test_a_coordinator_starts_once() -> None:
 
 def test_periodic_checkpoints_of_a_resumed_job_begin_soon() -> None:
     job = Job(start=False, interval_ms=5_000)
-    soon = 100 + SOON_MS
+    soon = 100 + RESUMED_TRIGGER_MS
     assert job.machine.handle(JobStarted(100, resumed=True)) == [WakeAt(soon)]
     assert job.tick(soon) == [WakeAt(soon + 5_000), IssueId()]
 
@@ -266,7 +266,7 @@ def test_an_older_pending_one_is_subsumed_but_savepoints_and_stored_ones_are_not
     job.ack(3)
     job.ack(4)
     effects = job.record(4)
-    settled = {e.operation: e.reason for e in of(SettleOperation, effects)}
+    settled = {e.operation: e.reason for e in of(CompleteOperation, effects)}
     assert settled == {"old": Why.SUBSUMED, "new": None}
     assert job.machine.progress == (2, Kind.SAVEPOINT, 0, 3)
     assert of(NotifyCompleted, job.record(3))
@@ -276,7 +276,7 @@ def test_nothing_starts_before_every_subtask_runs() -> None:
     """S0-44, S2-12, S2-15: refused with a reason, and no id is taken."""
     job = Job(start=False)
     assert job.ask() == [
-        SettleOperation("op", None, Why.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer")
+        CompleteOperation("op", None, Why.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer")
     ]
 
 
@@ -286,8 +286,8 @@ def test_too_many_requests_turn_the_last_one_away() -> None:
     for number in range(QUEUE_CAPACITY):
         job.at += 1
         assert job.ask(operation=f"{number}") == []
-    assert of(SettleOperation, job.ask(Kind.SAVEPOINT, "urgent")) == [
-        SettleOperation(f"{QUEUE_CAPACITY - 1}", None, Why.TOO_MANY_REQUESTS, "too many requests are waiting")
+    assert of(CompleteOperation, job.ask(Kind.SAVEPOINT, "urgent")) == [
+        CompleteOperation(f"{QUEUE_CAPACITY - 1}", None, Why.TOO_MANY_REQUESTS, "too many requests are waiting")
     ]
 
 
@@ -309,7 +309,7 @@ def test_an_id_that_cannot_be_had_costs_that_checkpoint_only() -> None:
     job.machine.handle(IdUnavailable(200, "database away"))
     job.ask()
     assert job.machine.handle(IdUnavailable(210, "database away")) == [
-        SettleOperation("op", None, Why.ID_UNAVAILABLE, "database away")
+        CompleteOperation("op", None, Why.ID_UNAVAILABLE, "database away")
     ]
 
 
@@ -325,10 +325,10 @@ def test_a_decline_gives_it_up_and_the_next_waiting_one_starts() -> None:
     assert job.decline(1) == [
         ReportCheckpoint(CheckpointId(1), Kind.CHECKPOINT, 100, 100, 0, 3, Why.ASYNC_FAILED, "b/0: disk full"),
         NotifyAborted(CheckpointId(1), ALL),
-        SettleOperation("one", None, Why.ASYNC_FAILED, "b/0: disk full"),
+        CompleteOperation("one", None, Why.ASYNC_FAILED, "b/0: disk full"),
         IssueId(),
     ]
-    late = LateAnswer(B, CheckpointId(1), True, Fate.FAILED, Why.ASYNC_FAILED)
+    late = LateAnswer(B, CheckpointId(1), True, CheckpointStatus.FAILED, Why.ASYNC_FAILED)
     assert job.decline(1) == [late], "the rest of the declines come too late"
 
 
@@ -346,7 +346,7 @@ def test_a_declined_checkpoint_is_removed_with_its_snapshots_and_remembered_by_i
     job.issue(2)
     manifest = manifest_in(job.ack(2, snapshot=later))
     assert {one.path for one in manifest.segments()} == {"chk-2/later"}
-    assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, Fate.FAILED, Why.ASYNC_FAILED)]
+    assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, CheckpointStatus.FAILED, Why.ASYNC_FAILED)]
 
 
 def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:
@@ -354,7 +354,7 @@ def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:
     job.ask()
     job.issue(1)
     job.ack(1)
-    assert job.decline(1) == [LateAnswer(B, CheckpointId(1), True, Fate.STORING)]
+    assert job.decline(1) == [LateAnswer(B, CheckpointId(1), True, CheckpointStatus.STORING)]
     assert job.tick(5_000) == [], "and so does its timeout"
     assert of(NotifyCompleted, job.record(1))
 
@@ -497,7 +497,7 @@ def test_a_manifest_that_cannot_be_stored_fails_only_its_checkpoint() -> None:
     job.issue(1)
     job.ack(1)
     effects = job.machine.handle(ManifestFailed(100, CheckpointId(1), "disk full"))
-    assert of(SettleOperation, effects) == [SettleOperation("op", None, Why.FINALIZE_FAILED, "disk full")]
+    assert of(CompleteOperation, effects) == [CompleteOperation("op", None, Why.FINALIZE_FAILED, "disk full")]
     assert not of(FailAttempt, effects)
     assert job.ask() == [IssueId()]
 
@@ -516,7 +516,7 @@ def test_more_failures_in_a_row_than_tolerated_fail_the_attempt() -> None:
 def test_failures_count_as_in_flink(why: Why) -> None:
     """Its `CheckpointFailureManager`: declines (not ready, overtaken, cancelled upstream) do not count."""
     counted = {"async_failed", "expired", "finalize_failed", "id_unavailable", "trigger_failed"}
-    assert why.counts is (why in counted)
+    assert why.is_counted is (why in counted)
 
 
 def _finalize_fails(job: Job, checkpoint: int) -> Effects:
@@ -676,10 +676,10 @@ def test_the_last_checkpoint_is_tried_again_but_not_in_a_loop() -> None:
     job.issue(1)
     effects = job.decline(1)
     assert not of(IssueId, effects)
-    assert effects[-1] == WakeAt(100 + FINAL_RETRY_MS)
-    assert job.tick(100 + FINAL_RETRY_MS) == [IssueId()]
-    assert job.machine.handle(IdUnavailable(700, "away")) == [WakeAt(700 + FINAL_RETRY_MS)]
-    assert job.tick(700 + FINAL_RETRY_MS) == [IssueId()]
+    assert effects[-1] == WakeAt(100 + MIN_FINAL_RETRY_MS)
+    assert job.tick(100 + MIN_FINAL_RETRY_MS) == [IssueId()]
+    assert job.machine.handle(IdUnavailable(700, "away")) == [WakeAt(700 + MIN_FINAL_RETRY_MS)]
+    assert job.tick(700 + MIN_FINAL_RETRY_MS) == [IssueId()]
 
 
 def test_a_savepoint_does_not_take_the_place_of_the_last_checkpoint() -> None:
@@ -715,7 +715,7 @@ def test_who_asks_while_the_job_is_ending_is_told_so_and_the_run_goes_on_ending(
     job.finish_logic()
     job.complete(1, snapshot=DONE)
     detail = "all input has been read and the job is ending"
-    failed = SettleOperation("op", None, Why.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
+    failed = CompleteOperation("op", None, Why.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
     assert job.ask(Kind.SAVEPOINT) == [failed]
     assert job.ask(Kind.STOP) == [failed, ResumeJob()]
 
@@ -728,7 +728,7 @@ def test_requests_that_nobody_can_serve_any_more_are_settled_when_the_job_ends()
     job.ack(1, snapshot=DONE)
     assert job.record(1)[-1] == IssueId()
     ended = job.end(A, B, C)
-    assert ended == [SettleOperation("waiting", None, Why.SUSPENDED, "the job has ended"), EndJob()]
+    assert ended == [CompleteOperation("waiting", None, Why.SUSPENDED, "the job has ended"), EndJob()]
     assert job.issue(2) == [], "the id is burnt"
 
 
@@ -758,7 +758,7 @@ def test_what_is_pending_or_waits_gives_way_to_a_stop() -> None:
     job.ask(operation="waiting")
     job.tick(150)
     effects = job.ask(Kind.STOP, "stop")
-    settled = {e.operation: e.reason for e in of(SettleOperation, effects)}
+    settled = {e.operation: e.reason for e in of(CompleteOperation, effects)}
     assert settled == {"pending": Why.SUSPENDED, "waiting": Why.SUSPENDED}
     assert effects[-1] == IssueId()
     assert job.tick(200) == [], "no periodic ones from now on"
@@ -788,14 +788,14 @@ def test_a_checkpoint_that_is_being_stored_completes_during_a_stop() -> None:
 def test_one_stop_at_a_time() -> None:
     job = Job()
     job.ask(Kind.STOP, "first")
-    assert job.ask(Kind.DRAIN, "second") == [SettleOperation("second", None, Why.SUSPENDED, "a stop is under way")]
+    assert job.ask(Kind.DRAIN, "second") == [CompleteOperation("second", None, Why.SUSPENDED, "a stop is under way")]
 
 
 def test_a_stop_that_nobody_heard_of_is_taken_back() -> None:
     job = Job(interval_ms=50)
     job.ask(Kind.STOP)
     assert job.machine.handle(IdUnavailable(120, "away")) == [
-        SettleOperation("op", None, Why.ID_UNAVAILABLE, "away"),
+        CompleteOperation("op", None, Why.ID_UNAVAILABLE, "away"),
         ResumeJob(),
         WakeAt(170),
     ]
@@ -808,7 +808,7 @@ def test_a_stop_whose_savepoint_fails_restarts_the_attempt() -> None:
     job.ask(Kind.DRAIN)
     job.issue(1)
     effects = job.decline(1)
-    assert of(SettleOperation, effects) == [SettleOperation("op", None, Why.ASYNC_FAILED, "b/0: disk full")]
+    assert of(CompleteOperation, effects) == [CompleteOperation("op", None, Why.ASYNC_FAILED, "b/0: disk full")]
     assert effects[-1] == FailAttempt("the savepoint of the drain failed: async_failed: b/0: disk full")
 
 
@@ -820,11 +820,11 @@ def test_a_stop_that_meets_an_ending_subtask_is_planned_anew() -> None:
     effects = job.end(A)
     assert of(NotifyAborted, effects)
     assert not of(FailAttempt, effects)
-    assert not of(SettleOperation, effects)
+    assert not of(CompleteOperation, effects)
     assert effects[-1] == IssueId()
     assert of(TriggerSubtask, job.issue(3)) == [TriggerSubtask(B, Barrier(CheckpointId(3), Kind.STOP, 100))]
     job.ack(3, B, C)
-    assert of(SettleOperation, job.record(3)) == [SettleOperation("op", CheckpointId(3))]
+    assert of(CompleteOperation, job.record(3)) == [CompleteOperation("op", CheckpointId(3))]
 
 
 def test_a_stop_that_cannot_be_planned_anew_restarts_the_attempt() -> None:
@@ -835,7 +835,7 @@ def test_a_stop_that_cannot_be_planned_anew_restarts_the_attempt() -> None:
     job.end(A)
     effects = job.machine.handle(IdUnavailable(100, "away"))
     assert effects == [
-        SettleOperation("op", None, Why.ID_UNAVAILABLE, "away"),
+        CompleteOperation("op", None, Why.ID_UNAVAILABLE, "away"),
         FailAttempt("the stop could not be planned anew: away"),
     ]
 
@@ -848,7 +848,7 @@ def test_a_stop_that_is_overtaken_by_the_end_of_the_job_is_taken_back() -> None:
     job.ask(Kind.STOP)
     job.record(1)
     assert job.end(A, B, C)[-3:] == [
-        SettleOperation("op", None, Why.SUSPENDED, "the job has ended"),
+        CompleteOperation("op", None, Why.SUSPENDED, "the job has ended"),
         ResumeJob(),
         EndJob(),
     ]
@@ -911,7 +911,7 @@ def test_a_savepoint_that_meets_a_partly_finished_union_fails_its_operation() ->
     job = Job(WIDE)
     job.ask(Kind.SAVEPOINT)
     job.issue(1)
-    (settled,) = of(SettleOperation, acknowledge(job, 1, UNION, UNION_DONE))
+    (settled,) = of(CompleteOperation, acknowledge(job, 1, UNION, UNION_DONE))
     assert (settled.checkpoint, settled.reason) == (None, Why.UNION_STATE_PARTLY_FINISHED)
 
 
@@ -924,7 +924,7 @@ def test_a_stop_that_meets_a_partly_finished_union_fails_and_the_job_goes_on_fro
     job.ask(kind)
     job.issue(1)
     effects = acknowledge(job, 1, UNION, UNION_DONE)
-    (settled,) = of(SettleOperation, effects)
+    (settled,) = of(CompleteOperation, effects)
     assert settled.reason is Why.UNION_STATE_PARTLY_FINISHED
     assert len(of(FailAttempt, effects)) == 1
     assert not of(IssueId, effects)
@@ -941,7 +941,7 @@ def test_suspension_gives_everything_up_with_a_reason() -> None:
     job.ask(operation="issuing")
     job.ask(operation="waiting")
     job.tick(150)
-    settled = {e.operation: e.reason for e in of(SettleOperation, job.suspend())}
+    settled = {e.operation: e.reason for e in of(CompleteOperation, job.suspend())}
     assert settled == dict.fromkeys(("pending", "issuing", "waiting"), Why.SUSPENDED)
     assert job.tick(900) == []
     assert job.issue(2) == []
@@ -957,7 +957,7 @@ def test_a_savepoint_recorded_after_suspension_still_counts() -> None:
     job.ack(1)
     assert job.suspend() == []
     effects = job.record(1)
-    assert of(SettleOperation, effects) == [SettleOperation("op", CheckpointId(1))]
+    assert of(CompleteOperation, effects) == [CompleteOperation("op", CheckpointId(1))]
     assert job.machine.savepoint is not None
     assert job.suspend() == []
 

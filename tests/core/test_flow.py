@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.subtask.credits import Credits, Grants
+from runtime.core.subtask.credits import Credits, ReceiverWindow
 
 ONE, OTHER = ChannelId(0, 0, 0), ChannelId(0, 0, 1)
 
@@ -52,20 +52,20 @@ class Reader:
     """A subtask that reads ONE and OTHER at a speed, and the credit that their senders have."""
 
     def __init__(self, *channels: ChannelId) -> None:
-        self.grants = Grants(channels, 400, 1_000, 50, in_flight_ms=100, measured_ms=10)
+        self.grants = ReceiverWindow(channels, 400, 1_000, 50, in_flight_ms=100, measured_ms=10)
         self.credit = dict.fromkeys(channels, 400)
         self.now = 0.0
 
     def reads(self, channel: ChannelId, nbytes: int, takes_ms: float) -> None:
         self.credit[channel] -= nbytes
-        self.grants.reading(self.now)
+        self.grants.on_busy(self.now)
         self.now += takes_ms
-        for one, credit in self.grants.consumed(channel, nbytes, self.now):
+        for one, credit in self.grants.on_consumed(channel, nbytes, self.now):
             assert credit > 0
             self.credit[one] += credit
 
     def starves(self, for_ms: float) -> None:
-        self.grants.starved()
+        self.grants.on_starved()
         self.now += for_ms
 
 
@@ -111,7 +111,7 @@ def test_the_time_in_which_successors_give_no_credit_does() -> None:
     """It reads all the while: what is on its way would wait as well."""
     reader = Reader(ONE)
     for _ in range(20):
-        reader.grants.reading(reader.now)
+        reader.grants.on_busy(reader.now)
         reader.now += 95
         reader.reads(ONE, 100, takes_ms=5)
     assert reader.credit == {ONE: 100}
@@ -132,7 +132,7 @@ def test_credit_for_a_batch_that_overdrew_is_kept_back_too() -> None:
 
 def test_what_came_without_being_read_is_consumed_at_once() -> None:
     """Nothing says how long it took."""
-    assert Grants([ONE], 100, 100, 10).consumed(ONE, 70, 5.0) == [(ONE, 70)]
+    assert ReceiverWindow([ONE], 100, 100, 10).on_consumed(ONE, 70, 5.0) == [(ONE, 70)]
 
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(0, 3_000), st.floats(0, 500), st.booleans())))
@@ -148,4 +148,4 @@ def test_no_sender_waits_for_ever(steps: list[tuple[ChannelId, int, float, bool]
 
 def test_a_receiver_lets_something_through() -> None:
     with pytest.raises(AssertionError, match="window"):
-        Grants([ONE], 10, 10, least_bytes=0)
+        ReceiverWindow([ONE], 10, 10, least_bytes=0)

@@ -4,19 +4,19 @@ import pytest
 
 from runtime.core.job.graph import Guarantee, Role
 from runtime.core.job.guarantee import CheckpointMode as Mode
-from runtime.core.job.guarantee import End, Promise, promise
+from runtime.core.job.guarantee import ConnectorGuarantee, EndToEndGuarantee, end_to_end_guarantee
 
 EXACTLY, AT_LEAST, NONE = Guarantee
-LINES, WORDS = End("lines", Role.SOURCE, EXACTLY), End("words", Role.SINK, EXACTLY)
-SOCKET = End("socket", Role.SOURCE, NONE)
-MAIL = End("mail", Role.SOURCE, AT_LEAST)
-PRINT = End("print", Role.SINK, AT_LEAST)
-HOLE = End("hole", Role.SINK, NONE)
+LINES, WORDS = ConnectorGuarantee("lines", Role.SOURCE, EXACTLY), ConnectorGuarantee("words", Role.SINK, EXACTLY)
+SOCKET = ConnectorGuarantee("socket", Role.SOURCE, NONE)
+MAIL = ConnectorGuarantee("mail", Role.SOURCE, AT_LEAST)
+PRINT = ConnectorGuarantee("print", Role.SINK, AT_LEAST)
+HOLE = ConnectorGuarantee("hole", Role.SINK, NONE)
 
 
 def test_exactly_once_needs_the_mode_and_every_end() -> None:
     """S1-01, S1-02."""
-    assert promise(Mode.EXACTLY_ONCE, [LINES, WORDS]) == Promise(EXACTLY)
+    assert end_to_end_guarantee(Mode.EXACTLY_ONCE, [LINES, WORDS]) == EndToEndGuarantee(EXACTLY)
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_exactly_once_needs_the_mode_and_every_end() -> None:
     ],
 )
 def test_the_weakest_decides_and_each_weak_one_says_why(
-    mode: Mode, ends: list[End], found: Guarantee, why: list[str]
+    mode: Mode, ends: list[ConnectorGuarantee], found: Guarantee, why: list[str]
 ) -> None:
     """S1-01, S1-23, S4-47: exactly once is not claimed over a source that cannot go back."""
-    made = promise(mode, ends)
+    made = end_to_end_guarantee(mode, ends)
     assert made.guarantee is found
     assert len(made.reasons) == len(why)
     assert all(part in sentence for part, sentence in zip(why, made.reasons, strict=True))

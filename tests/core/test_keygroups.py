@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.job.key_groups import MAX_KEY_GROUPS, key_group_of, owner_of, range_of
+from runtime.core.job.key_groups import MAX_KEY_GROUPS, key_group_of, key_group_owner, key_group_range
 
 SMALL = [(most, parallelism) for most in range(1, 17) for parallelism in range(1, most + 1)]
 
@@ -10,15 +10,17 @@ SMALL = [(most, parallelism) for most in range(1, 17) for parallelism in range(1
 @pytest.mark.parametrize(("most", "parallelism"), SMALL)
 def test_ranges_partition_the_groups_and_owner_inverts_range(most: int, parallelism: int) -> None:
     """S3-22, S3-24."""
-    owned = [group for index in range(parallelism) for group in range_of(index, most, parallelism)]
+    owned = [group for index in range(parallelism) for group in key_group_range(index, most, parallelism)]
     assert owned == list(range(most))
     for index in range(parallelism):
-        assert all(owner_of(group, most, parallelism) == index for group in range_of(index, most, parallelism))
+        assert all(
+            key_group_owner(group, most, parallelism) == index for group in key_group_range(index, most, parallelism)
+        )
 
 
 @pytest.mark.parametrize(("most", "parallelism"), SMALL)
 def test_no_subtask_is_left_without_a_group(most: int, parallelism: int) -> None:
-    sizes = [len(range_of(index, most, parallelism)) for index in range(parallelism)]
+    sizes = [len(key_group_range(index, most, parallelism)) for index in range(parallelism)]
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
 
@@ -33,10 +35,10 @@ def test_a_key_stays_in_its_group_whatever_the_parallelism() -> None:
         lambda: key_group_of(1, 0),
         lambda: key_group_of(1, MAX_KEY_GROUPS + 1),
         lambda: key_group_of(-1, 8),
-        lambda: owner_of(0, 8, 9),
-        lambda: owner_of(8, 8, 2),
-        lambda: range_of(0, 8, 0),
-        lambda: range_of(2, 8, 2),
+        lambda: key_group_owner(0, 8, 9),
+        lambda: key_group_owner(8, 8, 2),
+        lambda: key_group_range(0, 8, 0),
+        lambda: key_group_range(2, 8, 2),
     ],
 )
 def test_values_outside_the_domain_are_a_broken_promise(call: object) -> None:

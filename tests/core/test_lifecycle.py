@@ -4,7 +4,16 @@ import itertools
 
 import pytest
 
-from runtime.core.job.lifecycle import TERMINAL, TRANSITIONS, RunAct, RunEvent, RunState, after, may_start, refusal
+from runtime.core.job.lifecycle import (
+    TERMINAL_STATES,
+    TRANSITIONS,
+    RunAct,
+    RunEvent,
+    RunState,
+    may_start,
+    next_state,
+    refusal,
+)
 
 S, E = RunState, RunEvent
 PRODUCT = list(itertools.product(RunState, RunEvent))
@@ -12,18 +21,18 @@ PRODUCT = list(itertools.product(RunState, RunEvent))
 
 @pytest.mark.parametrize(("state", "event"), PRODUCT)
 def test_every_pair_has_one_answer(state: RunState, event: RunEvent) -> None:
-    assert after(state, event) == TRANSITIONS.get((state, event))
+    assert next_state(state, event) == TRANSITIONS.get((state, event))
 
 
-@pytest.mark.parametrize(("state", "event"), [pair for pair in PRODUCT if pair[0] in TERMINAL])
+@pytest.mark.parametrize(("state", "event"), [pair for pair in PRODUCT if pair[0] in TERMINAL_STATES])
 def test_nothing_happens_to_a_run_that_has_ended(state: RunState, event: RunEvent) -> None:
-    assert after(state, event) is None
+    assert next_state(state, event) is None
 
 
 def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
     reached = set(TRANSITIONS.values()) | {S.QUEUED}
     assert reached == set(RunState)
-    for state in set(RunState) - TERMINAL:
+    for state in set(RunState) - TERMINAL_STATES:
         assert _terminal_within_reach(state)
 
 
@@ -34,7 +43,7 @@ def _terminal_within_reach(start: RunState) -> bool:
         following = {target for (origin, _), target in TRANSITIONS.items() if origin is state}
         waiting += following - seen
         seen |= following
-    return bool(seen & TERMINAL)
+    return bool(seen & TERMINAL_STATES)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +68,7 @@ def _terminal_within_reach(start: RunState) -> bool:
 )
 def test_named_transitions(state: RunState, event: RunEvent, expected: RunState | None) -> None:
     """S0-26, S0-28, S0-70: both ends of a job, and the way back when a savepoint fails."""
-    assert after(state, event) is expected
+    assert next_state(state, event) is expected
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from runtime.core.effects import (
     DropLog,
     EndInput,
     Finish,
+    FlushLoop,
     ForgetCheckpoint,
     LogFeedback,
     PreparePreBarrier,
-    Process,
+    ProcessRecords,
     ReportEnded,
     ReportFinished,
-    Settle,
     SubtaskEffect,
 )
 from runtime.core.events import (
@@ -42,8 +42,8 @@ from runtime.core.job.messages import (
     EndOfPartition,
     Idle,
     Message,
-    Probe,
     Records,
+    TerminationMarker,
     Watermark,
 )
 from runtime.core.job.messages import CheckpointKind as Kind
@@ -113,14 +113,14 @@ def taken(
 
 
 def probed(number: int, quiet: int) -> Effects:
-    return [Settle(), Broadcast(Probe(number, quiet))]
+    return [FlushLoop(), Broadcast(TerminationMarker(number, quiet))]
 
 
 def prove(machine: Subtask) -> Effects:
     """Lets the probes of a quiet loop come round; what follows the last of them."""
     for number in range(1, 4):
-        assert hear(machine, ROUND, Probe(number, number - 1)) == probed(number + 1, number)
-    return hear(machine, ROUND, Probe(4, 3))
+        assert hear(machine, ROUND, TerminationMarker(number, number - 1)) == probed(number + 1, number)
+    return hear(machine, ROUND, TerminationMarker(4, 3))
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -130,8 +130,8 @@ def test_a_head_waits_for_its_regular_inputs_only() -> None:
     """S4-29, S4-33, S4-34: a barrier on the back-edge is never awaited, or the loop would wait for itself."""
     machine = head()
     assert hear(machine, COMES, barrier(1)) == []
-    assert (machine.readable(COMES), machine.readable(ROUND)) == (False, True)
-    assert hear(machine, ROUND, ROWS) == [Process(ROUND, ROWS)], "still before the snapshot: part of the state"
+    assert (machine.is_readable(COMES), machine.is_readable(ROUND)) == (False, True)
+    assert hear(machine, ROUND, ROWS) == [ProcessRecords(ROUND, ROWS)], "still before the snapshot: part of the state"
     assert hear(machine, ALSO, barrier(1)) == taken(1)
 
 
@@ -139,10 +139,10 @@ def test_what_comes_round_after_the_snapshot_is_logged_and_handled_until_the_bar
     """S4-35..39: only then the host stores and answers."""
     machine = head()
     hear_both(machine, barrier(1))
-    assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST,), ROWS), Process(ROUND, ROWS)]
-    assert hear(machine, COMES, ROWS) == [Process(COMES, ROWS)], "S4-40: other channels are never logged"
+    assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST,), ROWS), ProcessRecords(ROUND, ROWS)]
+    assert hear(machine, COMES, ROWS) == [ProcessRecords(COMES, ROWS)], "S4-40: other channels are never logged"
     assert hear(machine, ROUND, barrier(1)) == [CloseLog(FIRST)]
-    assert hear(machine, ROUND, ROWS) == [Process(ROUND, ROWS)]
+    assert hear(machine, ROUND, ROWS) == [ProcessRecords(ROUND, ROWS)]
 
 
 def test_a_log_is_complete_when_every_back_edge_has_brought_the_barrier_or_is_gone() -> None:
@@ -163,7 +163,7 @@ def test_at_least_once_it_is_the_same() -> None:
     hear(machine, COMES, barrier(1))
     assert hear(machine, ALSO, barrier(1)) == taken(1)
     assert hear(machine, ROUND, ROWS, barrier(1)) == [
-        LogFeedback((FIRST,), ROWS), Process(ROUND, ROWS), CloseLog(FIRST)
+        LogFeedback((FIRST,), ROWS), ProcessRecords(ROUND, ROWS), CloseLog(FIRST)
     ]  # fmt: skip
 
 
@@ -173,23 +173,23 @@ def test_a_log_of_a_checkpoint_that_is_given_up_is_dropped() -> None:
     assert machine.handle(CheckpointAborted(FIRST)) == [DropLog(FIRST), ForgetCheckpoint(FIRST)]
     hear_both(machine, barrier(2))
     assert hear(machine, ROUND, CancelBarrier(CheckpointId(2))) == [DropLog(CheckpointId(2))], "it has gone round"
-    assert hear(machine, ROUND, ROWS, barrier(2)) == [Process(ROUND, ROWS)]
+    assert hear(machine, ROUND, ROWS, barrier(2)) == [ProcessRecords(ROUND, ROWS)]
 
 
 def test_a_cancel_that_comes_round_first_stops_the_alignment() -> None:
     machine = head()
     hear(machine, COMES, barrier(1))
     assert hear(machine, ROUND, CancelBarrier(FIRST)) == []
-    assert machine.readable(COMES)
+    assert machine.is_readable(COMES)
     assert hear(machine, ALSO, barrier(1)) == [], "a straggler"
 
 
 def test_an_early_barrier_waits_and_one_that_is_given_up_does_not() -> None:
     machine = head()
     hear(machine, ROUND, barrier(1))
-    assert not machine.readable(ROUND)
+    assert not machine.is_readable(ROUND)
     assert hear(machine, COMES, CancelBarrier(FIRST))[1] == Broadcast(CancelBarrier(FIRST))
-    assert machine.readable(ROUND)
+    assert machine.is_readable(ROUND)
 
 
 def test_time_comes_from_outside_only() -> None:
@@ -202,7 +202,7 @@ def test_time_comes_from_outside_only() -> None:
 def test_an_idle_head_counts_while_records_come_round() -> None:
     machine = head()
     hear_both(machine, Watermark(5), Idle())
-    heard = [Broadcast(Watermark(5)), Process(ROUND, ROWS), Broadcast(Idle())]
+    heard = [Broadcast(Watermark(5)), ProcessRecords(ROUND, ROWS), Broadcast(Idle())]
     assert hear(machine, ROUND, ROWS) == heard
     hear_both(machine, Idle(), STOPPED, barrier(1, Kind.STOP))
     assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST,), ROWS)]
@@ -222,15 +222,15 @@ def test_a_restored_log_is_replayed_before_anything_is_read() -> None:
     was = [machine.loop.replaying]
     assert machine.handle(SubtaskStarted()) == [AdvanceWatermark(7), Broadcast(Watermark(7))]
     was.append(machine.loop.replaying)
-    assert not any(machine.readable(channel) for channel in (COMES, ALSO, ROUND))
-    assert machine.handle(FeedbackReplayed(ROWS)) == [Process(ROUND, ROWS)]
+    assert not any(machine.is_readable(channel) for channel in (COMES, ALSO, ROUND))
+    assert machine.handle(FeedbackReplayed(ROWS)) == [ProcessRecords(ROUND, ROWS)]
     assert machine.handle(Triggered(barrier(1))) == [
         Decline(FIRST, Why.DECLINED_TASK_NOT_READY, "the log of the loop is being replayed"),
         Broadcast(CancelBarrier(FIRST)),
     ]
     assert machine.handle(FeedbackReplayEnded()) == []
     assert [*was, machine.loop.replaying] == [False, True, False]
-    assert all(machine.readable(channel) for channel in (COMES, ALSO, ROUND))
+    assert all(machine.is_readable(channel) for channel in (COMES, ALSO, ROUND))
 
 
 # ---------------------------------------------------------------- the end
@@ -241,16 +241,16 @@ def test_a_loop_ends_when_probes_have_shown_that_nothing_is_on_its_way() -> None
     machine = head()
     assert hear(machine, COMES, ENDED) == []
     assert hear(machine, ALSO, ENDED) == [EndInput(0), *probed(1, 0)]
-    assert (machine.logic_done, machine.may_fire, machine.loop.still) == (False, True, False)
-    assert hear(machine, ROUND, ROWS, Probe(1, 0)) == [Process(ROUND, ROWS), *probed(2, 0)]
-    assert hear(machine, ROUND, Probe(2, 0)) == probed(3, 1)
-    assert hear(machine, ROUND, Probe(3, 1)) == probed(4, 2)
-    assert machine.loop.still, "no timer may put anything into the loop now"
-    assert hear(machine, ROUND, Probe(4, 2)) == probed(5, 3)
+    assert (machine.is_logic_done, machine.may_fire, machine.loop.is_quiescing) == (False, True, False)
+    assert hear(machine, ROUND, ROWS, TerminationMarker(1, 0)) == [ProcessRecords(ROUND, ROWS), *probed(2, 0)]
+    assert hear(machine, ROUND, TerminationMarker(2, 0)) == probed(3, 1)
+    assert hear(machine, ROUND, TerminationMarker(3, 1)) == probed(4, 2)
+    assert machine.loop.is_quiescing, "no timer may put anything into the loop now"
+    assert hear(machine, ROUND, TerminationMarker(4, 2)) == probed(5, 3)
     end: Effects = [EndInput(1), Finish(), Broadcast(ENDED), ReportFinished()]
-    assert hear(machine, ROUND, Probe(5, 3)) == end
+    assert hear(machine, ROUND, TerminationMarker(5, 3)) == end
     assert hear(machine, ROUND, ENDED) == []
-    assert hear(machine, ROUND, Probe(6, 9)) == []
+    assert hear(machine, ROUND, TerminationMarker(6, 9)) == []
 
 
 def test_checkpoints_go_on_while_a_loop_comes_to_its_end() -> None:
@@ -287,7 +287,7 @@ def test_a_stop_leaves_what_goes_round_to_the_savepoint() -> None:
     """S4-30: behind its barrier nothing is handled any more."""
     machine = head()
     assert hear_both(machine, STOPPED) == [Broadcast(STOPPED), ReportFinished()]
-    assert hear(machine, ROUND, ROWS) == [Process(ROUND, ROWS)], "nobody has sent the barrier yet"
+    assert hear(machine, ROUND, ROWS) == [ProcessRecords(ROUND, ROWS)], "nobody has sent the barrier yet"
     assert hear_both(machine, barrier(1, Kind.STOP)) == taken(1, Kind.STOP)
     assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST,), ROWS)]
     assert hear(machine, ROUND, barrier(1, Kind.STOP)) == [CloseLog(FIRST)]
@@ -330,20 +330,20 @@ def test_a_stop_ends_a_loop_that_goes_round_on_its_own() -> None:
     hear_both(machine, ENDED)
     stop = hear_both(machine, barrier(1, Kind.STOP))
     assert stop == [Broadcast(STOPPED), ReportFinished(), *taken(1, Kind.STOP)]
-    assert hear(machine, ROUND, Probe(1, 0), ROWS) == [LogFeedback((FIRST,), ROWS)]
+    assert hear(machine, ROUND, TerminationMarker(1, 0), ROWS) == [LogFeedback((FIRST,), ROWS)]
 
 
 def test_a_subtask_of_the_body_passes_probes_on_behind_what_it_held_back() -> None:
     """And what lies outside the loop lets them be."""
-    assert hear(body(), COMES, Probe(1, 0)) == probed(1, 0)
+    assert hear(body(), COMES, TerminationMarker(1, 0)) == probed(1, 0)
     outside = Subtask(SubtaskSpec(id=subtask("c/0"), inputs={COMES: 0}))
     outside.handle(SubtaskStarted())
-    assert hear(outside, COMES, Probe(1, 0)) == []
+    assert hear(outside, COMES, TerminationMarker(1, 0)) == []
 
 
 def test_a_subtask_of_the_body_ends_like_any_other() -> None:
     machine = body()
-    hear(machine, COMES, Probe(1, 0))
+    hear(machine, COMES, TerminationMarker(1, 0))
     assert hear(machine, COMES, ENDED) == [EndInput(0), Finish(), Broadcast(ENDED), ReportFinished()]
 
 
@@ -358,6 +358,6 @@ def test_records_after_the_end_of_a_loop_name_it_and_say_what_to_do() -> None:
 def test_a_head_that_is_skipped_has_no_loop() -> None:
     """Its loop was at its end when the checkpoint was taken."""
     machine = head(finished_on_restore=True)
-    assert not machine.readable(ROUND)
+    assert not machine.is_readable(ROUND)
     assert hear_both(machine, ENDED) == [Broadcast(ENDED), ReportFinished()]
     assert Broadcast(barrier(1)) in hear_both(machine, barrier(1))

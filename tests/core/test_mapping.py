@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning, Role
-from runtime.core.restore.mapping import Fate, OperatorMapping, Target, TargetOperator, check_restorable, report
+from runtime.core.restore.mapping import (
+    OperatorMapping,
+    OperatorMatch,
+    RestoreTarget,
+    TargetOperator,
+    check_restorable,
+    mapping_report,
+)
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
@@ -16,10 +23,10 @@ OWING = SubtaskSnapshot(committables=("file",))
 
 
 def mapped(made: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMapping]:
-    return {one.uid: one for one in report(made, Target.of(graph or chain()), "job").operators}
+    return {one.uid: one for one in mapping_report(made, RestoreTarget.of(graph or chain()), "job").operators}
 
 
-def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, Fate]:
+def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMatch]:
     return {uid: one.fate for uid, one in mapped(made, graph).items()}
 
 
@@ -29,9 +36,14 @@ def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, Fate]:
 def test_each_operator_has_a_fate_and_a_reason() -> None:
     """S0-49, S0-50: by uid, whatever their order in either."""
     made = manifest({"gone": [SNAPSHOT], "b": [HELD], "a": [DONE]})
-    assert fates(made) == {"a": Fate.FINISHED, "b": Fate.MATCHED, "c": Fate.NEW, "gone": Fate.DROPPED}
+    assert fates(made) == {
+        "a": OperatorMatch.FINISHED,
+        "b": OperatorMatch.MATCHED,
+        "c": OperatorMatch.NEW,
+        "gone": OperatorMatch.DROPPED,
+    }
     assert all(one.reason for one in mapped(made).values())
-    assert not report(made, Target.of(chain()), "job").all_problems
+    assert not mapping_report(made, RestoreTarget.of(chain()), "job").all_problems
 
 
 def test_parallelism_is_told_before_and_after() -> None:
@@ -42,7 +54,9 @@ def test_parallelism_is_told_before_and_after() -> None:
 
 
 def test_the_report_prints_a_line_per_operator() -> None:
-    lines = str(report(manifest({"a": [DONE], "gone": [SNAPSHOT]}), Target.of(chain()), "job")).splitlines()
+    lines = str(
+        mapping_report(manifest({"a": [DONE], "gone": [SNAPSHOT]}), RestoreTarget.of(chain()), "job")
+    ).splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("a: finished, parallelism 1 to 1, 0 bytes; ")
     assert lines[-1].startswith("gone: dropped, parallelism 1 to none, ")
@@ -51,7 +65,7 @@ def test_the_report_prints_a_line_per_operator() -> None:
 def test_a_partly_finished_operator_is_matched_and_said_to_be_so() -> None:
     """S0-51."""
     found = mapped(manifest({"a": [DONE, HELD]}))["a"]
-    assert (found.fate, found.partly_finished) == (Fate.MATCHED, True)
+    assert (found.fate, found.partly_finished) == (OperatorMatch.MATCHED, True)
     assert "some of its subtasks had finished" in found.reason
     assert not mapped(manifest({"a": [HELD]}))["a"].partly_finished
 
@@ -72,7 +86,9 @@ def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
     """The same report before the restore as in the job master."""
     made = manifest({"a": [HELD], "gone": [HELD]})
     stored = msgspec.json.decode(msgspec.json.encode(chain().to_json()))
-    assert report(made, msgspec.convert(stored, Target), "job") == report(made, Target.of(chain()), "job")
+    assert mapping_report(made, msgspec.convert(stored, RestoreTarget), "job") == mapping_report(
+        made, RestoreTarget.of(chain()), "job"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,8 +107,8 @@ def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
 def test_a_graph_at_another_parallelism(compiled: int, most: int | None, now: int, after: int) -> None:
     """An author's own number may be more than the job had, or just as many. Graphs of before did not tell."""
     operators = (TargetOperator(uid="a", role=Role.SOURCE, parallelism=compiled, most=most),)
-    made = Target(max_parallelism=128, operators=operators, edges=())
-    (found,) = made.at(now, compiled_for=2).operators
+    made = RestoreTarget(max_parallelism=128, operators=operators, edges=())
+    (found,) = made.for_parallelism(now, compiled_for=2).operators
     assert (found.uid, found.parallelism) == ("a", after)
 
 
@@ -130,10 +146,12 @@ def test_output_of_a_committing_step_in_mid_stream_is_restored() -> None:
     check_restorable(manifest({"b": [OWING], "c": [OWING]}), committing, "job")
     stored = committing.to_json()
     assert [one["commits"] for one in stored["operators"]] == [False, True, True]
-    assert not report(manifest({"b": [OWING]}), msgspec.convert(stored, Target), "job").all_problems
+    assert not mapping_report(manifest({"b": [OWING]}), msgspec.convert(stored, RestoreTarget), "job").all_problems
     for one in stored["operators"]:
         del one["commits"]
-    problems = report(manifest({"b": [OWING], "c": [OWING]}), msgspec.convert(stored, Target), "job").all_problems
+    problems = mapping_report(
+        manifest({"b": [OWING], "c": [OWING]}), msgspec.convert(stored, RestoreTarget), "job"
+    ).all_problems
     assert [problem.field for problem in problems] == ["b"]
 
 
@@ -152,11 +170,11 @@ def test_a_new_operator_before_a_finished_one_is_incompatible_and_one_behind_it_
     )
     found = mapped(manifest({"a": [DONE], "b": [DONE], "c": [HELD]}), graph)
     assert (found["before"].fate, found["before"].problem and found["before"].problem.code) == (
-        Fate.INCOMPATIBLE,
+        OperatorMatch.INCOMPATIBLE,
         "operator-before-finished",
     )
     assert "feeds 'b'" in found["before"].reason
-    assert (found["behind"].fate, found["behind"].problem) == (Fate.NEW, None)
+    assert (found["behind"].fate, found["behind"].problem) == (OperatorMatch.NEW, None)
 
 
 def test_new_operators_behind_finished_ones_and_dropped_ones_without_state_are_allowed() -> None:
@@ -179,7 +197,7 @@ def test_a_key_column_of_another_type_is_refused_before_the_start(before: str, n
     """By operator, column and both types; letting state go does not help, since the operator is there."""
     made = manifest({"b": [SNAPSHOT, SubtaskSnapshot(key_types={"key": before})]})
     found = mapped(made, keyed(now))["b"]
-    assert found.fate is Fate.INCOMPATIBLE
+    assert found.fate is OperatorMatch.INCOMPATIBLE
     assert found.problem is not None
     assert (found.problem.code, found.problem.field) == ("key-type-changed", "b")
     assert found.problem.detail.startswith(f"key column 'key' is {before} in the checkpoint and {now} in the job")
@@ -209,7 +227,7 @@ def holding(before: str) -> Manifest:
 @pytest.mark.parametrize(("before", "now"), [("int64", "double"), ("timestamp[ms]", "int64"), ("int8", "uint64")])
 def test_a_state_column_of_another_type_is_refused_before_the_start(before: str, now: str) -> None:
     found = mapped(holding(before), summed(now))["b"]
-    assert found.fate is Fate.INCOMPATIBLE
+    assert found.fate is OperatorMatch.INCOMPATIBLE
     assert found.problem is not None
     assert (found.problem.code, found.problem.field) == ("state-type-changed", "b")
     text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job"
@@ -222,7 +240,7 @@ def test_a_state_column_of_another_type_is_refused_before_the_start(before: str,
 def test_a_widened_column_is_named_in_the_report(before: str, now: str, common: str) -> None:
     """A state column has a wider type on either side; a key column too, where that keeps its hash."""
     found = mapped(holding(before), summed(now))["b"]
-    assert (found.fate, found.problem) == (Fate.MATCHED, None)
+    assert (found.fate, found.problem) == (OperatorMatch.MATCHED, None)
     text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job: widened to {common}"
     assert found.reason == f"its state is restored; {text}"
     narrow = manifest({"b": [SubtaskSnapshot(key_types={"key": "int32"})]})
@@ -236,7 +254,7 @@ def test_equal_and_unknown_types_of_state_columns_are_not_mentioned() -> None:
         (manifest({"b": [HELD]}), summed("int8")),
     ]:
         found = mapped(made, graph)["b"]
-        assert (found.fate, found.reason) == (Fate.MATCHED, "its state is restored")
+        assert (found.fate, found.reason) == (OperatorMatch.MATCHED, "its state is restored")
 
 
 # ---------------------------------------------------------------- letting state go
@@ -245,7 +263,7 @@ def test_equal_and_unknown_types_of_state_columns_are_not_mentioned() -> None:
 def test_state_of_a_dropped_operator_may_be_let_go() -> None:
     made = manifest({"a": [HELD], "gone": [HELD]})
     check_restorable(made, chain(), "job", allow_unmapped=True)
-    assert report(made, Target.of(chain()), "job").loses == ("gone",)
+    assert mapping_report(made, RestoreTarget.of(chain()), "job").loses == ("gone",)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +277,7 @@ def test_state_of_a_dropped_operator_may_be_let_go() -> None:
 @pytest.mark.parametrize("allow", [False, True])
 def test_nothing_else_may(made: Manifest, code: str, allow: bool) -> None:
     """Output that is owed would be lost; so it is refused first, before one is asked to let state go."""
-    refusal = report(made, Target.of(chain()), "job").refusal(allow_unmapped=allow)
+    refusal = mapping_report(made, RestoreTarget.of(chain()), "job").refusal(allow_unmapped=allow)
     assert refusal is not None
     assert refusal.code == code
 

@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
-from runtime.core.checkpoint.plan import plan
+from runtime.core.checkpoint.plan import plan_checkpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, SubtaskSnapshot
@@ -15,7 +15,7 @@ A, B, C = GRAPH.subtasks
 
 def pending(ended: set[str] | None = None) -> PendingCheckpoint:
     barrier = Barrier(CheckpointId(7), CheckpointKind.CHECKPOINT, 100)
-    return PendingCheckpoint(barrier, plan(GRAPH, {subtask(name) for name in ended or ()}), None, 500)
+    return PendingCheckpoint(barrier, plan_checkpoint(GRAPH, {subtask(name) for name in ended or ()}), None, 500)
 
 
 def test_repeats_count_once_and_strangers_not_at_all() -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from runtime.core.checkpoint.plan import finished_state, plan
+from runtime.core.checkpoint.plan import finished_state, plan_checkpoint
 from runtime.core.job.graph import JobGraph
 from runtime.core.snapshot.manifest import FinishedState
 from tests.core.builders import chain, edge, looped, operator, sink, source, subtask
@@ -18,7 +18,7 @@ GRAPH = chain()
 )
 def test_running_subtasks_whose_predecessors_have_ended_are_triggered(ended: list[str], trigger: list[str]) -> None:
     """S0-19, S3-52: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
-    made = plan(GRAPH, {subtask(name) for name in ended})
+    made = plan_checkpoint(GRAPH, {subtask(name) for name in ended})
     assert made.trigger == {subtask(name) for name in trigger}
     assert made.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}
     assert made.notify == made.wait_for
@@ -32,7 +32,7 @@ def test_every_plan_reaches_every_running_subtask() -> None:
     )
     for count in range(len(graph.subtasks) + 1):
         for ended in itertools.combinations(graph.subtasks, count):
-            made = plan(graph, set(ended))
+            made = plan_checkpoint(graph, set(ended))
             reached = set(made.trigger)
             for one in graph.subtasks:
                 if one in made.wait_for and any(graph.source(channel) in reached for channel in graph.inputs[one]):
@@ -43,7 +43,7 @@ def test_every_plan_reaches_every_running_subtask() -> None:
 @pytest.mark.parametrize(("ended", "trigger"), [([], ["a/0"]), (["a/0"], ["h/0", "h/1"]), (["a/0", "h/0"], ["h/1"])])
 def test_the_head_of_a_loop_is_triggered_whatever_runs_in_the_loop(ended: list[str], trigger: list[str]) -> None:
     """S4-41: once what feeds it from outside has ended."""
-    made = plan(looped(heads=2), {subtask(name) for name in ended})
+    made = plan_checkpoint(looped(heads=2), {subtask(name) for name in ended})
     assert made.trigger == {subtask(name) for name in trigger}
 
 

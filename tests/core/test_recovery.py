@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import OperatorId
-from runtime.core.restore.state_assignment import assign
+from runtime.core.restore.state_assignment import assign_state
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source, subtask
 
@@ -16,7 +16,7 @@ HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
 
 
 def watermarks(old: list[SubtaskSnapshot], graph: JobGraph, uid: str = "a") -> list[int | None]:
-    dealt = assign(manifest({"a": old, "b": [SubtaskSnapshot(watermark=s.watermark) for s in old]}), graph)
+    dealt = assign_state(manifest({"a": old, "b": [SubtaskSnapshot(watermark=s.watermark) for s in old]}), graph)
     return [dealt[subtask(f"{uid}/{i}")].watermark for i in range(graph.by_uid[OperatorId(uid)].parallelism)]
 
 
@@ -51,12 +51,12 @@ def test_a_source_begins_no_later_than_any_split_that_it_may_hold_was(
 def test_event_time_behind_a_shuffle_is_not_that_of_one_sender() -> None:
     """A window that has fired stays closed, although an idle source was set aside far behind it."""
     graph = JobGraph((source("a"), sink("b")), (edge("a", "b", Partitioning.HASH),), max_parallelism=8)
-    dealt = assign(manifest({"a": [SubtaskSnapshot(watermark=3)], "b": [SubtaskSnapshot(watermark=80)]}), graph)
+    dealt = assign_state(manifest({"a": [SubtaskSnapshot(watermark=3)], "b": [SubtaskSnapshot(watermark=80)]}), graph)
     assert dealt[subtask("b/0")].watermark == 80
 
 
 def test_event_time_is_not_that_of_a_finished_source() -> None:
-    dealt = assign(manifest({"a": [DONE], "b": [SubtaskSnapshot(watermark=80)], "c": [SNAPSHOT]}), chain())
+    dealt = assign_state(manifest({"a": [DONE], "b": [SubtaskSnapshot(watermark=80)], "c": [SNAPSHOT]}), chain())
     assert dealt[subtask("b/0")].watermark == 80
 
 
@@ -65,13 +65,13 @@ def test_event_time_is_not_that_of_a_finished_source() -> None:
 
 def test_a_finished_operator_is_skipped() -> None:
     """S0-15, S0-50, S0-53: the others run."""
-    dealt = assign(manifest({"a": [DONE], "b": [SNAPSHOT], "c": [SNAPSHOT]}), chain())
+    dealt = assign_state(manifest({"a": [DONE], "b": [SNAPSHOT], "c": [SNAPSHOT]}), chain())
     assert {str(one): restored.finished for one, restored in dealt.items()} == {"a/0": True, "b/0": False, "c/0": False}
 
 
 def test_an_operator_that_the_checkpoint_does_not_know_starts_empty() -> None:
     """S0-62."""
-    dealt = assign(manifest({"a": [HELD]}), chain())
+    dealt = assign_state(manifest({"a": [HELD]}), chain())
     assert dealt[subtask("b/0")].snapshots == ()
     assert dealt[subtask("b/0")].watermark is None
 
@@ -79,7 +79,7 @@ def test_an_operator_that_the_checkpoint_does_not_know_starts_empty() -> None:
 def test_every_new_subtask_gets_the_snapshots_that_overlap_its_key_groups() -> None:
     """S3-21: and no others."""
     old = [SubtaskSnapshot(keyed={"k": (segment(str(index)),)}, watermark=10 + index) for index in range(2)]
-    dealt = assign(manifest({"a": old}), chain(parallelism=3))
+    dealt = assign_state(manifest({"a": old}), chain(parallelism=3))
     found = [[s.path for t in dealt[subtask(f"a/{i}")].snapshots for s in t.segments()] for i in range(3)]
     assert found == [["0"], ["0", "1"], ["1"]]
     assert [dealt[subtask(f"a/{i}")].watermark for i in range(3)] == [10, 10, 11]
@@ -87,7 +87,7 @@ def test_every_new_subtask_gets_the_snapshots_that_overlap_its_key_groups() -> N
 
 def test_list_state_is_dealt_in_contiguous_chunks() -> None:
     old = [SubtaskSnapshot(lists={"l": (1, 2, 3)}), SubtaskSnapshot(lists={"l": (4, 5), "m": (9,)})]
-    dealt = assign(manifest({"a": old}), chain(parallelism=3))
+    dealt = assign_state(manifest({"a": old}), chain(parallelism=3))
     assert [dealt[subtask(f"a/{i}")].lists["l"] for i in range(3)] == [(1, 2), (3, 4), (5,)]
     assert [dealt[subtask(f"a/{i}")].lists["m"] for i in range(3)] == [(9,), (), ()]
 
@@ -95,21 +95,21 @@ def test_list_state_is_dealt_in_contiguous_chunks() -> None:
 def test_lists_stay_where_they_are_at_the_same_parallelism() -> None:
     """S0-56: Flink redistributes at a rescale only."""
     old = [SubtaskSnapshot(lists={"l": (1, 2, 3)}), SubtaskSnapshot(lists={"l": (4,), "m": (9,)})]
-    dealt = assign(manifest({"a": old}), chain(parallelism=2))
+    dealt = assign_state(manifest({"a": old}), chain(parallelism=2))
     assert [dealt[subtask(f"a/{i}")].lists for i in range(2)] == [{"l": (1, 2, 3)}, {"l": (4,), "m": (9,)}]
 
 
 def test_only_running_subtasks_contribute_list_state() -> None:
     """S0-18, S0-51, S0-55, S0-56: what a finished one still lists is no work to be done."""
     old = [SubtaskSnapshot(finished=True, lists={"l": ("done",)}), SubtaskSnapshot(lists={"l": ("x", "y")})]
-    dealt = assign(manifest({"a": old}), chain(parallelism=2))
+    dealt = assign_state(manifest({"a": old}), chain(parallelism=2))
     assert [dealt[subtask(f"a/{i}")].lists["l"] for i in range(2)] == [("x",), ("y",)]
 
 
 def test_keyed_state_of_finished_subtasks_still_moves_with_its_key_groups() -> None:
     """S0-18: a split that was read to its end is remembered as read."""
     old = [SubtaskSnapshot(finished=True, keyed={"k": (segment("0"),)}, watermark=99), SubtaskSnapshot(watermark=5)]
-    dealt = assign(manifest({"a": old}), chain(parallelism=1))
+    dealt = assign_state(manifest({"a": old}), chain(parallelism=1))
     assert len(dealt[subtask("a/0")].snapshots) == 2
     assert dealt[subtask("a/0")].watermark == 5, "time is that of the running ones"
 
@@ -119,21 +119,21 @@ def test_broadcast_state_comes_from_a_running_subtask() -> None:
     stale = SubtaskSnapshot(finished=True, broadcast={"rules": (segment("old"),)})
     fresh = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
     for order in ([stale, fresh], [fresh, stale]):
-        dealt = assign(manifest({"a": order}), chain(parallelism=2))
+        dealt = assign_state(manifest({"a": order}), chain(parallelism=2))
         assert all(dealt[subtask(f"a/{i}")].broadcast is fresh for i in range(2))
 
 
 def test_broadcast_state_survives_an_empty_subtask_zero() -> None:
     """S0-57."""
     fresh = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
-    assert assign(manifest({"a": [SNAPSHOT, fresh]}), chain())[subtask("a/0")].broadcast is fresh
-    assert assign(manifest({"a": [SNAPSHOT]}), chain())[subtask("a/0")].broadcast is None
+    assert assign_state(manifest({"a": [SNAPSHOT, fresh]}), chain())[subtask("a/0")].broadcast is fresh
+    assert assign_state(manifest({"a": [SNAPSHOT]}), chain())[subtask("a/0")].broadcast is None
 
 
 def test_state_follows_the_uid_when_steps_are_reordered() -> None:
     """S0-49."""
     graph = JobGraph((sink("c"), operator("b"), source("a")), (edge("b", "c"), edge("a", "b")), max_parallelism=8)
-    assert assign(manifest({"b": [HELD]}), graph)[subtask("b/0")].snapshots == (HELD,)
+    assert assign_state(manifest({"b": [HELD]}), graph)[subtask("b/0")].snapshots == (HELD,)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
@@ -141,7 +141,7 @@ def test_a_union_list_goes_whole_to_everyone(parallelism: int) -> None:
     """S3-28, S0-61."""
     graph = chain(parallelism=parallelism)
     old = [SubtaskSnapshot(unions={"parts": ("a", "b")}), SubtaskSnapshot(unions={"parts": ("c",), "more": (1,)})]
-    dealt = assign(manifest({"b": old}), graph)
+    dealt = assign_state(manifest({"b": old}), graph)
     for index in range(parallelism):
         assert dealt[subtask(f"b/{index}")].unions == {"parts": ("a", "b", "c"), "more": (1,)}
 
@@ -152,10 +152,10 @@ def test_a_union_list_goes_whole_to_everyone(parallelism: int) -> None:
 def test_the_logs_of_a_loop_are_dealt_in_turn_and_replayed(heads: int, dealt: list[tuple[str, ...]]) -> None:
     """S4-30: whatever the parallelism is now."""
     logs = [SubtaskSnapshot(feedback=(segment(f"l{number}"),)) for number in range(3)]
-    restored = assign(manifest({"h": logs}), looped(heads=heads))
+    restored = assign_state(manifest({"h": logs}), looped(heads=heads))
     assert [tuple(s.path for s in restored[subtask(f"h/{index}")].feedback) for index in range(heads)] == dealt
 
 
 def test_a_log_that_was_let_go_is_not_replayed_into_an_operator_without_a_loop() -> None:
     made = manifest({"b": [SubtaskSnapshot(feedback=(segment("l"),))]})
-    assert assign(made, chain())[subtask("b/0")].feedback == ()
+    assert assign_state(made, chain())[subtask("b/0")].feedback == ()

@@ -3,34 +3,34 @@
 import pytest
 
 from runtime.core.job.restart_strategy import (
+    AttemptFailure,
     ExponentialDelay,
-    Failure,
     FixedDelay,
     NoRestart,
     RepeatedErrors,
+    RestartDecision,
     RestartStrategy,
-    Verdict,
 )
 
 EXPONENTIAL = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=2.0, reset_after_ms=5_000, jitter=0.0)
 
 
-def failure(ran_ms: int = 0, progressed: bool = False, draw: float = 0.5) -> Failure:
-    return Failure(ran_ms=ran_ms, progressed=progressed, draw=draw)
+def failure(ran_ms: int = 0, progressed: bool = False, draw: float = 0.5) -> AttemptFailure:
+    return AttemptFailure(ran_ms=ran_ms, progressed=progressed, draw=draw)
 
 
-def delays(strategy: RestartStrategy, *failures: Failure) -> list[int | None]:
+def delays(strategy: RestartStrategy, *failures: AttemptFailure) -> list[int | None]:
     """What a master waits that keeps count, failure by failure."""
     found, count = [], 0
     for each in failures:
-        verdict = strategy.after(each, count)
+        verdict = strategy.decide(each, count)
         count = verdict.failures
         found.append(verdict.delay_ms)
     return found
 
 
 def test_none_gives_up_at_once() -> None:
-    assert NoRestart().after(failure(), 0) == Verdict(1, None)
+    assert NoRestart().decide(failure(), 0) == RestartDecision(1, None)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_fixed_delay_counts_from_the_last_completed_checkpoint() -> None:
 
 def test_exponential_delay_grows_up_to_its_maximum_and_never_gives_up() -> None:
     assert delays(EXPONENTIAL, *[failure()] * 6) == [100, 200, 400, 800, 1_000, 1_000]
-    assert EXPONENTIAL.after(failure(), 100_000) == Verdict(100_001, 1_000), "a number too large is no error"
+    assert EXPONENTIAL.decide(failure(), 100_000) == RestartDecision(100_001, 1_000), "a number too large is no error"
 
 
 def test_exponential_delay_is_reset_by_running_for_long_enough_and_not_by_a_checkpoint() -> None:
@@ -62,12 +62,12 @@ def test_exponential_delay_is_reset_by_running_for_long_enough_and_not_by_a_chec
 )
 def test_jitter_spreads_the_delay_within_its_bounds(before: int, draw: float, expected: int) -> None:
     strategy = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=2.0, reset_after_ms=5_000, jitter=0.2)
-    assert strategy.after(failure(draw=draw), before).delay_ms == expected
+    assert strategy.decide(failure(draw=draw), before).delay_ms == expected
 
 
 def test_a_constant_delay_is_a_multiplier_of_one() -> None:
     strategy = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=1.0, reset_after_ms=5_000, jitter=0.0)
-    assert strategy.after(failure(), 1_000_000).delay_ms == 100
+    assert strategy.decide(failure(), 1_000_000).delay_ms == 100
 
 
 def test_a_programming_error_is_final_when_it_comes_again_at_the_same_record() -> None:

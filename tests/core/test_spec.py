@@ -17,12 +17,12 @@ def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
     assert spec == SubtaskSpec(
         id=subtask("j/0"),
         inputs={ChannelId(0, 0, 0): 0, ChannelId(2, 0, 0): 1},
-        build=frozenset({ChannelId(2, 0, 0)}),
+        build_channels=frozenset({ChannelId(2, 0, 0)}),
         restored_watermark=5,
     )
-    assert (spec.regular, spec.feedback) == (tuple(spec.inputs), frozenset())
-    assert spec_of(graph, subtask("t/0")).completes, "it feeds the build side through another operator"
-    assert not spec_of(graph, subtask("s/0")).completes
+    assert (spec.regular_channels, spec.feedback_channels) == (tuple(spec.inputs), frozenset())
+    assert spec_of(graph, subtask("t/0")).reads_to_end, "it feeds the build side through another operator"
+    assert not spec_of(graph, subtask("s/0")).reads_to_end
     assert feeds_build_side(graph, OperatorId("m"))
     opens_after = {str(one): spec_of(graph, one).opens_after for one in graph.subtasks}
     assert {uid for uid, joins in opens_after.items() if joins} == {"s/0"}
@@ -45,10 +45,10 @@ def test_the_place_in_a_loop_tells_what_comes_round_from_what_comes_in() -> None
     graph = looped(heads=2, body=2)
     head, body = spec_of(graph, subtask("h/1"), replays=True), spec_of(graph, subtask("b/0"))
     round_ = frozenset({ChannelId(2, 0, 1), ChannelId(2, 1, 1)})
-    assert (head.loop, head.regular) == (LoopPlace(back=round_, heads=2), (ChannelId(0, 0, 1),))
+    assert (head.loop, head.regular_channels) == (LoopPlace(back=round_, heads=2), (ChannelId(0, 0, 1),))
     assert head.loop is not None
     assert head.loop.is_entry
-    assert head.replays
+    assert head.replays_feedback
     assert body.loop == LoopPlace(inside=frozenset({ChannelId(1, 0, 0), ChannelId(1, 1, 0)}), heads=2)
     assert not body.loop.is_entry
     assert spec_of(graph, subtask("c/0")).loop is None
@@ -68,5 +68,5 @@ def test_only_sources_of_a_build_side_read_to_its_end_at_a_drain() -> None:
     operators = (source("a", bounded=True), operator("h"), operator("b"), source("p"), operator("j"), sink("k"))
     loop = (edge("a", "h"), edge("h", "b"), back("b", "h"), edge("b", "j", input=1, build=True))
     graph = JobGraph(operators, (*loop, edge("p", "j"), edge("j", "k")))
-    completes = {str(one): spec_of(graph, one).completes for one in graph.subtasks}
+    completes = {str(one): spec_of(graph, one).reads_to_end for one in graph.subtasks}
     assert [uid for uid, complete in completes.items() if complete] == ["a/0"]

@@ -6,7 +6,7 @@ from runtime.core.events import FeedbackReplayed, MessageArrived, SnapshotStored
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.core.subtask.event_log import STORY_LENGTH, Heard, Stored, Story
+from runtime.core.subtask.event_log import MAX_LOGGED_EVENTS, EventLog, LoggedRecords, LoggedSnapshot
 from tests.core.builders import TIMINGS
 
 LEFT = ChannelId(0, 0, 0)
@@ -17,28 +17,33 @@ class Payload:
 
 
 def test_the_story_of_the_last_events_is_kept_and_bounded() -> None:
-    story = Story()
-    for _ in range(STORY_LENGTH + 5):
-        story.note(MessageArrived(LEFT, Records("rows", 1, 10)))
-    assert len(story) == STORY_LENGTH
+    story = EventLog()
+    for _ in range(MAX_LOGGED_EVENTS + 5):
+        story.append(MessageArrived(LEFT, Records("rows", 1, 10)))
+    assert len(story) == MAX_LOGGED_EVENTS
 
 
 def test_the_story_keeps_no_records_and_no_state() -> None:
     """It outlives the batches by far, and people read it."""
-    story, payload = Story(), Payload()
+    story, payload = EventLog(), Payload()
     gone = weakref.ref(payload)
-    story.note(SubtaskStarted())
-    story.note(FeedbackReplayed(Records(payload, 2, 20)))
-    story.note(MessageArrived(LEFT, Records(payload, 3, 30)))
+    story.append(SubtaskStarted())
+    story.append(FeedbackReplayed(Records(payload, 2, 20)))
+    story.append(MessageArrived(LEFT, Records(payload, 3, 30)))
     del payload
     assert gone() is None
-    story.note(SnapshotStored(CheckpointId(1), SubtaskSnapshot(lists={"l": ("a value",)}), TIMINGS))
-    assert list(story) == [SubtaskStarted(), Heard(None, 2, 20), Heard(LEFT, 3, 30), Stored(CheckpointId(1), TIMINGS)]
+    story.append(SnapshotStored(CheckpointId(1), SubtaskSnapshot(lists={"l": ("a value",)}), TIMINGS))
+    assert list(story) == [
+        SubtaskStarted(),
+        LoggedRecords(None, 2, 20),
+        LoggedRecords(LEFT, 3, 30),
+        LoggedSnapshot(CheckpointId(1), TIMINGS),
+    ]
 
 
 def test_the_story_is_not_filled_with_the_time_of_a_source() -> None:
-    story = Story()
-    story.note(SubtaskStarted())
-    for time in range(STORY_LENGTH):
-        story.note(SourceAdvanced(time))
+    story = EventLog()
+    story.append(SubtaskStarted())
+    for time in range(MAX_LOGGED_EVENTS):
+        story.append(SourceAdvanced(time))
     assert list(story) == [SubtaskStarted()]

@@ -17,7 +17,7 @@ from runtime.core.effects import (
     Finish,
     ForgetCheckpoint,
     PreparePreBarrier,
-    Process,
+    ProcessRecords,
     ReportBuildSide,
     ReportEnded,
     ReportFinished,
@@ -105,7 +105,7 @@ def taken(checkpoint: int, kind: Kind = Kind.CHECKPOINT, finished: bool = False,
 
 
 def test_records_go_to_the_operator() -> None:
-    assert hear(one_input(), LEFT, ROWS) == [Process(LEFT, ROWS)]
+    assert hear(one_input(), LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)]
 
 
 def test_time_is_first_given_to_the_operator_then_sent_on() -> None:
@@ -137,10 +137,10 @@ def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
     """What fires when time goes on is output, so the successors must count this channel before."""
     machine = one_input()
     hear(machine, LEFT, Watermark(9), Idle())
-    assert machine.idle
+    assert machine.is_idle
     again = [Broadcast(Watermark(9)), AdvanceWatermark(12), Broadcast(Watermark(12))]
     assert hear(machine, LEFT, Watermark(12)) == again
-    assert not machine.idle
+    assert not machine.is_idle
 
 
 def test_a_subtask_wakes_its_successors_even_when_time_has_not_risen() -> None:
@@ -160,7 +160,7 @@ def test_when_an_idle_input_is_all_that_is_left_the_subtask_is_idle() -> None:
     hear(machine, LEFT, Watermark(9))
     assert hear(machine, RIGHT, Idle()) == risen(9)
     assert hear(machine, LEFT, Watermark(MAX_WATERMARK)) == []
-    assert hear(machine, LEFT, ROWS) == [Process(LEFT, ROWS)], "what it flushed at its end"
+    assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)], "what it flushed at its end"
     assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0), Broadcast(Idle())]
     assert hear(machine, RIGHT, Watermark(MAX_WATERMARK)) == [Broadcast(Watermark(9)), *risen(MAX_WATERMARK)]
 
@@ -174,9 +174,9 @@ def test_an_idle_source_says_so_once_and_counts_again_before_its_next_records() 
     assert machine.handle(SourceResumed()) == [], "it was not idle"
     assert machine.handle(SourceIdle()) == [Broadcast(Idle())]
     assert machine.handle(SourceIdle()) == []
-    assert machine.idle
+    assert machine.is_idle
     assert machine.handle(SourceResumed()) == [Broadcast(Watermark(MIN_WATERMARK))]
-    assert not machine.idle
+    assert not machine.is_idle
 
 
 def test_a_restored_source_that_is_idle_resumes_with_its_restored_time() -> None:
@@ -189,7 +189,7 @@ def test_time_that_rises_ends_the_idleness_of_a_source() -> None:
     machine = started()
     machine.handle(SourceIdle())
     assert machine.handle(SourceAdvanced(7)) == [Broadcast(Watermark(7))]
-    assert not machine.idle
+    assert not machine.is_idle
     assert machine.handle(SourceIdle()) == [Broadcast(Idle())]
 
 
@@ -221,11 +221,11 @@ def test_without_a_restored_time_nothing_is_told(time: int | None) -> None:
 
 def test_nothing_is_read_before_the_start_and_it_starts_once() -> None:
     machine = Subtask(SubtaskSpec(id=subtask("b/0"), inputs={LEFT: 0}))
-    assert not machine.readable(LEFT)
+    assert not machine.is_readable(LEFT)
     with pytest.raises(AssertionError, match="not readable"):
         hear(machine, LEFT, ROWS)
     machine.handle(SubtaskStarted())
-    assert machine.readable(LEFT)
+    assert machine.is_readable(LEFT)
     with pytest.raises(AssertionError, match="starts once"):
         machine.handle(SubtaskStarted())
 
@@ -247,12 +247,12 @@ def test_a_channel_that_delivered_its_barrier_is_blocked_until_the_other_has() -
     """S4-20, S4-24..27, S3-51."""
     machine = two_inputs()
     assert hear(machine, LEFT, barrier(1)) == []
-    assert not machine.readable(LEFT)
-    assert (machine.aligning, machine.blocked) == (CheckpointId(1), frozenset({LEFT}))
-    assert hear(machine, RIGHT, ROWS) == [Process(RIGHT, ROWS)]
+    assert not machine.is_readable(LEFT)
+    assert (machine.aligning_checkpoint, machine.blocked_channels) == (CheckpointId(1), frozenset({LEFT}))
+    assert hear(machine, RIGHT, ROWS) == [ProcessRecords(RIGHT, ROWS)]
     assert hear(machine, RIGHT, barrier(1)) == taken(1)
-    assert machine.readable(LEFT)
-    assert (machine.aligning, machine.blocked) == (None, frozenset())
+    assert machine.is_readable(LEFT)
+    assert (machine.aligning_checkpoint, machine.blocked_channels) == (None, frozenset())
 
 
 def test_the_snapshot_names_the_time_at_the_barrier() -> None:
@@ -293,7 +293,7 @@ def test_an_abort_unblocks_and_lets_the_operator_forget() -> None:
     machine = two_inputs()
     hear(machine, LEFT, barrier(1))
     assert machine.handle(CheckpointAborted(CheckpointId(1))) == [ForgetCheckpoint(CheckpointId(1))]
-    assert machine.readable(LEFT)
+    assert machine.is_readable(LEFT)
     assert hear(machine, RIGHT, barrier(1)) == [], "a straggler"
 
 
@@ -308,7 +308,7 @@ def test_a_subtask_without_running_predecessors_waits_for_their_last_messages() 
     machine = one_input()
     assert machine.handle(Triggered(barrier(1))) == []
     effects = hear(machine, LEFT, ROWS, EndOfData(drain=True), EndOfPartition())
-    assert effects[0] == Process(LEFT, ROWS)
+    assert effects[0] == ProcessRecords(LEFT, ROWS)
     assert effects[-3:] == taken(1, finished=True)
 
 
@@ -335,9 +335,9 @@ def test_completion_is_passed_to_the_operator_once_and_in_order() -> None:
 def test_a_source_at_its_end_sends_maximum_time_then_end_of_data() -> None:
     """S0-40, S0-64, S0-72: in exactly this order; S0-41: finish once."""
     machine = started()
-    assert (machine.may_poll, machine.logic_done) == (True, False)
+    assert (machine.may_poll, machine.is_logic_done) == (True, False)
     assert machine.handle(SourceExhausted()) == DRAINED
-    assert (machine.may_poll, machine.logic_done) == (False, True)
+    assert (machine.may_poll, machine.is_logic_done) == (False, True)
     assert machine.handle(SourceExhausted()) == []
 
 
@@ -345,7 +345,7 @@ def test_the_operator_is_told_of_the_end_of_each_input_and_finishes_after_all() 
     """S0-66, S0-76, S0-79."""
     machine = two_inputs()
     assert hear(machine, RIGHT, Watermark(MAX_WATERMARK), EndOfData(drain=True)) == [EndInput(1)]
-    assert not machine.logic_done
+    assert not machine.is_logic_done
     time = [AdvanceWatermark(MAX_WATERMARK), Broadcast(Watermark(MAX_WATERMARK))]
     end = [EndInput(0), Finish(), Broadcast(EndOfData(drain=True)), ReportFinished()]
     assert hear(machine, LEFT, Watermark(MAX_WATERMARK), EndOfData(drain=True)) == time + end
@@ -382,7 +382,7 @@ def test_what_is_flushed_before_the_barrier_of_a_stop_may_follow_end_of_data() -
     """S0-33: nobody has finished, so a batching operator upstream still owes what it holds, before the barrier."""
     machine = one_input()
     hear(machine, LEFT, EndOfData(drain=False))
-    assert hear(machine, LEFT, ROWS) == [Process(LEFT, ROWS)]
+    assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)]
     assert hear(machine, LEFT, barrier(1, Kind.STOP)) == taken(1, Kind.STOP)
 
 
@@ -397,7 +397,7 @@ def test_it_ends_with_the_first_checkpoint_that_began_after_its_end() -> None:
     end: Effects = [CommitOutput(permit(2).permit), Close(), Broadcast(EndOfPartition()), ReportEnded()]
     assert machine.handle(permit(2)) == end
     assert machine.ended
-    assert not machine.readable(LEFT)
+    assert not machine.is_readable(LEFT)
 
 
 def test_a_later_checkpoint_releases_it_as_well() -> None:
@@ -483,19 +483,19 @@ UNALIGNED = "records arrived on the probe side before the build side was read"
 
 def test_a_barrier_passes_while_the_build_side_is_read() -> None:
     machine = joining()
-    assert hear(machine, RIGHT, ROWS, barrier(1)) == [Process(RIGHT, ROWS)]
+    assert hear(machine, RIGHT, ROWS, barrier(1)) == [ProcessRecords(RIGHT, ROWS)]
     assert hear(machine, LEFT, barrier(1)) == taken(1)
-    assert hear(machine, RIGHT, ROWS, WHOLE) == [Process(RIGHT, ROWS), EndInput(1), ReportBuildSide()]
-    assert hear(machine, LEFT, ROWS) == [Process(LEFT, ROWS)]
+    assert hear(machine, RIGHT, ROWS, WHOLE) == [ProcessRecords(RIGHT, ROWS), EndInput(1), ReportBuildSide()]
+    assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)]
 
 
 def test_probe_rows_that_come_early_wait_for_the_build_side() -> None:
     """They come of restored state. Their channel is blocked behind the first of them."""
     machine = joining()
     assert hear(machine, LEFT, ROWS) == []
-    assert not machine.readable(LEFT)
-    assert hear(machine, RIGHT, WHOLE) == [EndInput(1), ReportBuildSide(), Process(LEFT, ROWS)]
-    assert machine.readable(LEFT)
+    assert not machine.is_readable(LEFT)
+    assert hear(machine, RIGHT, WHOLE) == [EndInput(1), ReportBuildSide(), ProcessRecords(LEFT, ROWS)]
+    assert machine.is_readable(LEFT)
 
 
 def test_checkpoints_are_declined_once_while_probe_rows_wait() -> None:
@@ -508,7 +508,7 @@ def test_checkpoints_are_declined_once_while_probe_rows_wait() -> None:
     assert hear(machine, LEFT, ROWS) == []
     assert hear(machine, RIGHT, barrier(1)) == declined
     assert hear(machine, third, barrier(1)) == []
-    assert machine.readable(RIGHT), "and nothing is blocked"
+    assert machine.is_readable(RIGHT), "and nothing is blocked"
     hear(machine, RIGHT, WHOLE)
     hear(machine, third, WHOLE)
     assert hear(machine, LEFT, barrier(1)) == [], "a straggler"
@@ -518,7 +518,7 @@ def test_a_checkpoint_whose_barrier_came_before_the_probe_rows_is_declined_too()
     machine = joining()
     assert hear(machine, RIGHT, barrier(1)) == []
     assert [type(effect) for effect in hear(machine, LEFT, ROWS)] == [Decline, Broadcast]
-    assert machine.readable(RIGHT)
+    assert machine.is_readable(RIGHT)
 
 
 def test_a_drain_is_aligned_behind_the_build_side_and_the_rows_that_waited() -> None:
@@ -529,10 +529,10 @@ def test_a_drain_is_aligned_behind_the_build_side_and_the_rows_that_waited() -> 
     assert hear(machine, RIGHT, WHOLE, drain) == []
     assert hear(machine, LEFT, ROWS) == [], "the barrier stays pending"
     assert hear(machine, third, ROWS, WHOLE, drain)[:4] == [
-        Process(third, ROWS),
+        ProcessRecords(third, ROWS),
         EndInput(1),
         ReportBuildSide(),
-        Process(LEFT, ROWS),
+        ProcessRecords(LEFT, ROWS),
     ]
     effects = hear(machine, LEFT, WHOLE, drain)
     assert effects[-3:] == taken(1, Kind.DRAIN, finished=True)
@@ -615,9 +615,9 @@ def test_at_least_once_reads_on_while_a_barrier_is_awaited() -> None:
     """S4-24, S3-51: nobody is blocked, and what came behind the first barrier is in the snapshot."""
     machine = two_inputs(mode=CheckpointMode.AT_LEAST_ONCE)
     assert hear(machine, LEFT, barrier(1)) == []
-    assert machine.readable(LEFT)
-    assert machine.aligning is None
-    assert hear(machine, LEFT, ROWS, barrier(2)) == [Process(LEFT, ROWS)]
+    assert machine.is_readable(LEFT)
+    assert machine.aligning_checkpoint is None
+    assert hear(machine, LEFT, ROWS, barrier(2)) == [ProcessRecords(LEFT, ROWS)]
     assert hear(machine, RIGHT, barrier(1), barrier(2)) == taken(1) + taken(2)
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.checkpoint.pending import PendingCheckpoint
 from runtime.core.effects import (
+    CompleteOperation,
     CoordinatorEffect,
     IssueId,
     NotifyAborted,
     NotifyCompleted,
     ReportCheckpoint,
-    SettleOperation,
     StoreManifest,
     TriggerSubtask,
     WakeAt,
@@ -295,7 +295,7 @@ def test_under_any_schedule_a_checkpoint_ends_once_and_the_journal_replays(
     assert max(Counter(failed + done).values(), default=0) <= 1
     assert [e.checkpoint for e in schedule.all(NotifyAborted)] == failed  # type: ignore[union-attr]
     stored = [e.manifest.checkpoint for e in schedule.all(StoreManifest)]  # type: ignore[union-attr]
-    settled = [e.operation for e in schedule.all(SettleOperation)]  # type: ignore[union-attr]
+    settled = [e.operation for e in schedule.all(CompleteOperation)]  # type: ignore[union-attr]
     assert len(set(stored)) == len(stored)
     assert len(set(settled)) == len(settled)
     again = schedule.fresh()

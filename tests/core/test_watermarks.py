@@ -6,13 +6,13 @@ import pytest
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
-from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.core.subtask.watermark_valve import WatermarkValve
 
 LEFT, RIGHT, THIRD = ChannelId(0, 0, 0), ChannelId(1, 0, 0), ChannelId(2, 0, 0)
 
 
 def test_the_minimum_over_the_channels_counts() -> None:
-    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks = WatermarkValve([LEFT, RIGHT])
     assert watermarks.current == MIN_WATERMARK
     assert watermarks.advance(LEFT, 10) is None
     assert watermarks.advance(RIGHT, 5) == 5
@@ -21,24 +21,24 @@ def test_the_minimum_over_the_channels_counts() -> None:
 
 
 def test_a_channel_never_goes_back() -> None:
-    watermarks = Watermarks([LEFT])
+    watermarks = WatermarkValve([LEFT])
     assert watermarks.advance(LEFT, 10) == 10
     assert watermarks.advance(LEFT, 5) is None
     assert watermarks.current == 10
 
 
 def test_an_idle_channel_is_set_aside_until_it_speaks() -> None:
-    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks = WatermarkValve([LEFT, RIGHT])
     watermarks.advance(LEFT, 10)
-    assert watermarks.idle(RIGHT) == 10
+    assert watermarks.mark_idle(RIGHT) == 10
     assert not watermarks.all_idle
     assert watermarks.advance(RIGHT, 3) is None, "late, but the subtask does not go back"
     assert watermarks.advance(LEFT, 20) is None, "the right one counts again"
 
 
 def test_when_all_are_idle_time_stands_still() -> None:
-    watermarks = Watermarks([LEFT])
-    assert watermarks.idle(LEFT) is None
+    watermarks = WatermarkValve([LEFT])
+    assert watermarks.mark_idle(LEFT) is None
     assert watermarks.all_idle
     assert watermarks.current == MIN_WATERMARK, "no channel has said anything of time"
 
@@ -46,43 +46,43 @@ def test_when_all_are_idle_time_stands_still() -> None:
 @pytest.mark.parametrize("order", [*permutations([LEFT, RIGHT, THIRD])])
 def test_when_the_last_channel_becomes_idle_time_rises_to_the_maximum(order: tuple[ChannelId, ...]) -> None:
     """Whatever the order, a window below the maximum waits for no channel any more."""
-    watermarks = Watermarks([LEFT, RIGHT, THIRD])
+    watermarks = WatermarkValve([LEFT, RIGHT, THIRD])
     for channel, time in ((LEFT, 100), (RIGHT, 5), (THIRD, 20)):
         watermarks.advance(channel, time)
-    risen = [watermarks.idle(channel) for channel in order]
+    risen = [watermarks.mark_idle(channel) for channel in order]
     assert watermarks.current == 100
     assert (risen[-1] == 100) == (order[-1] != LEFT), "it is told once"
     assert watermarks.advance(RIGHT, 30) is None, "late, but the subtask does not go back"
 
 
 def test_what_an_ended_channel_had_reached_counts_when_the_others_become_idle() -> None:
-    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks = WatermarkValve([LEFT, RIGHT])
     watermarks.advance(LEFT, 100)
     watermarks.advance(RIGHT, 5)
     assert watermarks.advance(LEFT, MAX_WATERMARK) is None
-    assert watermarks.ended(LEFT) is None, "the right one is active"
-    assert watermarks.idle(RIGHT) == 100, "not the end of time: the right one may come back"
+    assert watermarks.end_channel(LEFT) is None, "the right one is active"
+    assert watermarks.mark_idle(RIGHT) == 100, "not the end of time: the right one may come back"
 
 
 def test_the_end_of_the_last_active_channel_raises_time_as_well() -> None:
-    watermarks = Watermarks([LEFT, RIGHT, THIRD])
+    watermarks = WatermarkValve([LEFT, RIGHT, THIRD])
     watermarks.advance(LEFT, 100)
-    watermarks.idle(LEFT)
+    watermarks.mark_idle(LEFT)
     watermarks.advance(RIGHT, 5)
-    watermarks.idle(THIRD)
+    watermarks.mark_idle(THIRD)
     assert watermarks.current == 5
     assert watermarks.advance(RIGHT, MAX_WATERMARK) is None, "records may precede its end of data"
-    assert watermarks.ended(RIGHT) == 100
+    assert watermarks.end_channel(RIGHT) == 100
 
 
 def test_the_end_of_one_channel_does_not_speak_for_another_that_is_idle() -> None:
     """Time at its end would make all that the idle one still brings late."""
-    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks = WatermarkValve([LEFT, RIGHT])
     watermarks.advance(LEFT, 10)
-    watermarks.idle(RIGHT)
+    watermarks.mark_idle(RIGHT)
     assert watermarks.advance(LEFT, MAX_WATERMARK) is None
     seen = [(watermarks.current, watermarks.all_idle)]  # its last words may still be records
-    watermarks.ended(LEFT)
+    watermarks.end_channel(LEFT)
     seen.append((watermarks.current, watermarks.all_idle))
     for time in (30, MAX_WATERMARK):
         watermarks.advance(RIGHT, time)
@@ -92,27 +92,27 @@ def test_the_end_of_one_channel_does_not_speak_for_another_that_is_idle() -> Non
 
 def test_the_restored_watermark_is_a_floor() -> None:
     """A window that has fired must not open again."""
-    watermarks = Watermarks([LEFT], restored=50)
+    watermarks = WatermarkValve([LEFT], restored=50)
     assert watermarks.current == 50
     assert watermarks.advance(LEFT, 40) is None
     assert watermarks.advance(LEFT, 60) == 60
 
 
 def test_a_source_has_only_its_own() -> None:
-    watermarks = Watermarks([])
+    watermarks = WatermarkValve([])
     assert watermarks.advance_own(7) == 7
     assert watermarks.advance_own(7) is None
 
 
 def test_a_channel_is_compared_with_those_that_may_still_bring_something() -> None:
     """Whatever time was restored: only what has been heard tells who is behind."""
-    watermarks = Watermarks([LEFT, RIGHT, THIRD], restored=50)
-    seen = [(watermarks.time(LEFT), watermarks.others(LEFT))]
+    watermarks = WatermarkValve([LEFT, RIGHT, THIRD], restored=50)
+    seen = [(watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT))]
     for channel, time in ((LEFT, 70), (RIGHT, 60), (THIRD, 80), (RIGHT, MAX_WATERMARK)):
         watermarks.advance(channel, time)
-        seen.append((watermarks.time(LEFT), watermarks.others(LEFT)))
-    watermarks.idle(THIRD)
-    seen.append((watermarks.time(LEFT), watermarks.others(LEFT)))
+        seen.append((watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT)))
+    watermarks.mark_idle(THIRD)
+    seen.append((watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT)))
     never = MIN_WATERMARK
     heard = [[never, never], [60, never], [60, 80], [80], []]
     assert seen == [(never, [never, never]), *((70, others) for others in heard)]

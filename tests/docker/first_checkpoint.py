@@ -19,7 +19,7 @@ def main() -> None:
         story = define(api, environment, children, bar)
         children.feeder(story.flights, SLOW_FEED_S)
         steps.start(story, 2)
-        story.until("the first checkpoint", lambda _: story.completed() or None)
+        story.until("the first checkpoint", lambda _: story.completed_checkpoints() or None)
         story.operate("cancel")
     sys.stdout.write("first checkpoint completed\n")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stack.demo_api import Api
-from stack.demo_live import AllRead
+from stack.demo_live import InputEndDetector
 from stack.demo_steps import RECORDS, REST_FEED_S
 from stack.demo_story import SLOW_FEED_S
 from stack.launch.java import find_java
@@ -112,9 +112,9 @@ def test_the_story_of_the_demo_is_exact_on_containers(composition: Composition) 
 
     api.operate(job, "restore", {"checkpoint": api.checkpoints(job)[-1]["id"], "parallelism": 3}, PATIENCE_S)
     assert feed(flights, REST_FEED_S).wait() == 0
-    done = AllRead()
+    done = InputEndDetector()
     run = int(api.latest_run(job)["id"])
-    until(lambda: done.settled(api.run(run), int(api.checkpoints(job)[-1]["number"])), PATIENCE_S)
+    until(lambda: done.is_complete(api.run(run), int(api.checkpoints(job)[-1]["number"])), PATIENCE_S)
     api.operate(job, "drain", {}, PATIENCE_S)
     until(lambda: api.run(run)["state"] == "finished", PATIENCE_S)
 

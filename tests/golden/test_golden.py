@@ -8,8 +8,8 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState
-from runtime.core.snapshot.manifest_codec import FILE_NAME, opened
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest
+from runtime.io.memory.run_store import MemoryRunStore
 from tests.golden.job import HALF, KEYS, RULES, SPLITS, WHOLE, Steps, Tally, job, row
 from tests.golden.make import make
 from tests.hosts.jobs import committed
@@ -20,7 +20,7 @@ GOLDEN = sorted(Path(__file__).parent.glob("format-*"))
 
 def restored(savepoint: Path, folder: Path) -> Tally:
     """Runs the job from `savepoint` to its end, at another parallelism."""
-    tally, records = Tally(), MemoryRecords(token=Token(9), restore_from=str(savepoint))
+    tally, records = Tally(), MemoryRunStore(token=Token(9), restore_from=str(savepoint))
     sinks = ParquetSink(str(folder / "counted")), ParquetSink(str(folder / "kept"))
     with running(job(Steps(WHOLE, SPLITS), tally, *sinks).compile(3), folder / "state", records) as run:
         run.join()
@@ -58,7 +58,7 @@ def test_a_savepoint_of_this_format_restores(savepoint: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("savepoint", GOLDEN, ids=lambda path: path.name)
 def test_a_golden_savepoint_holds_what_it_is_there_for(savepoint: Path) -> None:
-    manifest = opened((savepoint / FILE_NAME).read_bytes(), FILE_NAME)
+    manifest = decode_manifest((savepoint / MANIFEST_FILE).read_bytes(), MANIFEST_FILE)
     assert savepoint.name == f"format-{manifest.format}"
     assert manifest.finished_operators() == ("rules",)
     kept = [one for uid in ("numbers", "tally", "counts", "kept") for one in manifest.operators[uid].subtasks.values()]

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.master.launcher import Launcher
 from tests.hosts import live
@@ -25,13 +25,13 @@ class Jobs:
     settings: CoordinatorSettings = live.FAST
 
     def running(
-        self, job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any
+        self, job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any
     ) -> AbstractContextManager[live.Run]:
         return live.running(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
 
     def run_to_end(
-        self, job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any
-    ) -> MemoryRecords:
+        self, job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any
+    ) -> MemoryRunStore:
         """A job that ends by itself."""
         return live.run_to_end(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
 

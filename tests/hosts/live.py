@@ -13,14 +13,14 @@ import pyarrow as pa
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.running_aggregate import RunningAggregate
@@ -38,9 +38,9 @@ class Run:
     """A job master in a thread."""
 
     master: JobMaster
-    records: MemoryRecords
+    records: MemoryRunStore
     thread: threading.Thread
-    exit: list[Exit]
+    exit: list[MasterExitCode]
 
     def wait_for(self, what: Callable[[], Any]) -> None:
         """As long as the master is there: what it has not done by its end will not come."""
@@ -70,7 +70,7 @@ class Run:
         self.records.operations.append(OperationRequest(kind, kind))
         self.master.poke()
 
-    def join(self) -> Exit:
+    def join(self) -> MasterExitCode:
         """Pokes now and then, as the listener of a run does."""
         deadline = time.monotonic() + PATIENCE_S
         while self.thread.is_alive():
@@ -82,7 +82,7 @@ class Run:
     def end(self, kind: str) -> str:
         """Asks for a stop, drain or cancel and waits for the end. Returns the folder of the savepoint, if any."""
         self.ask(kind)
-        assert self.join() is Exit.DONE
+        assert self.join() is MasterExitCode.DONE
         assert self.records.failure is None, self.records.failure
         return self.records.final_savepoint() or ""
 
@@ -91,7 +91,7 @@ class Run:
 def running(
     job: CompiledJob,
     storage: Path,
-    records: MemoryRecords | None = None,
+    records: MemoryRunStore | None = None,
     settings: CoordinatorSettings = FAST,
     restart: RestartStrategy | None = None,
     launcher: Launcher | None = None,
@@ -99,13 +99,13 @@ def running(
     **more: Any,
 ) -> Iterator[Run]:
     """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `more` goes to the master."""
-    records = records or MemoryRecords()
+    records = records or MemoryRunStore()
     config = MasterConfig(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
         restart=restart or FixedDelay(attempts=0), retained_checkpoints=retained, **more,
     )  # fmt: skip
     master = JobMaster(config, records, FileStore(str(storage)), launcher or LocalLauncher(), SystemClock())
-    done: list[Exit] = []
+    done: list[MasterExitCode] = []
     run = Run(master, records, threading.Thread(target=lambda: done.append(master.run()), daemon=True), done)
     run.thread.start()
     try:
@@ -116,10 +116,10 @@ def running(
             run.thread.join(PATIENCE_S)
 
 
-def run_to_end(job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any) -> MemoryRecords:
+def run_to_end(job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any) -> MemoryRunStore:
     """A job that ends by itself. Arguments as of `running`."""
     with running(job, storage, records, **more) as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert run.records.failure is None, run.records.failure
     return run.records
 
@@ -137,7 +137,7 @@ def _restored(manifest: Manifest, uid: str, root: Path) -> SubtaskState:
     """All state of an operator, as one subtask."""
     state = SubtaskState(range(manifest.max_parallelism), manifest.max_parallelism, FileStore(str(root)))
     snapshots = tuple(manifest.operators[uid].subtasks.values())
-    state.restore(Restored(subtask=SubtaskId(OperatorId(uid), 0), snapshots=snapshots))
+    state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId(uid), 0), snapshots=snapshots))
     return state
 
 

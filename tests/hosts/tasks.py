@@ -44,9 +44,9 @@ def opened(
         clock=clock,
         store=store,
         report=lambda message: None,
-        consumed=consumed,
+        return_credit=consumed,
         background=lambda work: None,
-        tidying=lambda work: None,
+        submit_compaction=lambda work: None,
     )
     made.open()
     return made

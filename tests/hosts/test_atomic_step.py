@@ -21,12 +21,12 @@ from runtime.core.job.messages import (
     Records,
     Watermark,
 )
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
-from runtime.io.control.messages import Ack
+from runtime.io.control.messages import AcknowledgeCheckpoint
 from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
@@ -110,7 +110,7 @@ class Live:
 
     busy_ms: int = 0
     operator: Any = None
-    restored: Restored | None = None
+    restored: SubtaskRestore | None = None
     store: MemorySnapshotStore = field(default_factory=MemorySnapshotStore)
     log: list[str] = field(default_factory=list)  #: hooks and sent messages in one order
     sent: list[tuple[ChannelId, Message]] = field(default_factory=list)
@@ -126,13 +126,13 @@ class Live:
             state=SubtaskState(range(groups // 2), groups, self.store), now_ms=self.clock.now_ms,
         )  # fmt: skip
         state: Any = context.state
-        restored = self.restored or Restored(subtask=ME)
+        restored = self.restored or SubtaskRestore(subtask=ME)
         state.restore(restored)
         self.task = Task(
             machine=Subtask(spec_of(GRAPH, ME, restored.watermark)), operator=self.operator, state=state,
             context=context, outputs=Outputs(GRAPH, ME, self._send), clock=self.clock, store=self.store,
-            report=self.said.append, consumed=lambda channel, nbytes: None, background=self.works.append,
-            tidying=lambda work: None,
+            report=self.said.append, return_credit=lambda channel, nbytes: None, background=self.works.append,
+            submit_compaction=lambda work: None,
         )  # fmt: skip
         self.task.open()
         self.task.start()
@@ -151,13 +151,13 @@ class Live:
             while self.task.step():
                 pass
 
-    def store_all(self) -> list[Ack]:
+    def store_all(self) -> list[AcknowledgeCheckpoint]:
         """Does what was left to the background; the acknowledgements that follow."""
         works = list(self.works)
         self.works.clear()
         for work in works:
             self.task.handle(work())
-        return [word for word in self.said if isinstance(word, Ack)]
+        return [word for word in self.said if isinstance(word, AcknowledgeCheckpoint)]
 
 
 def records(*numbers: int) -> Records:
@@ -287,7 +287,7 @@ def test_channels_state_and_code_are_all_that_a_task_is_made_of() -> None:
     first = Live()
     first.hear(records(1), Watermark(5), records(2), barrier(1))
     (ack,) = first.store_all()
-    restored = Restored(subtask=ME, snapshots=(ack.snapshot,), lists=ack.snapshot.lists, watermark=5)
+    restored = SubtaskRestore(subtask=ME, snapshots=(ack.snapshot,), lists=ack.snapshot.lists, watermark=5)
     second = Live(restored=restored, store=first.store)
     assert second.operator.rows == [1, 2]
     outputs = []

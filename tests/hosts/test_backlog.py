@@ -24,7 +24,7 @@ def a_stage(folder: Path, max_backlog: int) -> EpochStage:
 
 def deliver(stage: EpochStage, upto: int | None = None) -> list[int]:
     """Takes what waits, up to an epoch, as the stage of a run does. Returns the values."""
-    log, found = stage.log(), list[int]()
+    log, found = stage.commit_log(), list[int]()
     for job, sink in log.sinks():
         for epoch in log.epochs(job, sink, [n for n in log.backlog(job, sink) if upto is None or n <= upto]):
             for file in epoch.files:

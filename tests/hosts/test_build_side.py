@@ -14,7 +14,7 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.snapshot.manifest import FailureReason
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated, GatedReader
 from tests.hosts.jobs import committed
@@ -103,7 +103,7 @@ def test_a_stop_does_not_wait_for_the_table(jobs: Jobs, tmp_path: Path) -> None:
     with jobs.running(job, tmp_path / "storage") as run:
         run.wait_for(lambda: table.shows_half(run))
         savepoint = run.end("stop")
-    records = MemoryRecords(token=Token(2), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     with jobs.running(job, tmp_path / "storage", records) as run:
         finish(run, table, output)
     assert [o.positions for o in table.opened if o.token == 2 and o.positions] == [{0: HALF}]

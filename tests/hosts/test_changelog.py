@@ -9,7 +9,7 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Sum
 from tests.hosts.gated import Bomb, Gated
@@ -65,7 +65,7 @@ def test_the_committed_changes_are_exact_after_a_crash_and_a_rescale(tmp_path: P
         run.wait_for(lambda: newest(output) == expected_counts(source.numbers))
         savepoint = run.end("stop")
         assert sum(outcome == "failed" for _, outcome, _ in run.records.attempts) == 2
-    records = MemoryRecords(token=Token(9), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(9), restore_from=savepoint)
     more = Numbers(total=200)
     run_local(changes(more, output), parallelism=3, storage=str(storage), settings=FAST, records=records)
     assert records.state is RunState.FINISHED

@@ -10,7 +10,7 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.lifecycle import RunState
 from runtime.dataflow.builder import Dataflow
-from runtime.master.job_master import Exit
+from runtime.master.job_master import MasterExitCode
 from runtime.ports import Collector, Operator, OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers
@@ -87,7 +87,7 @@ def test_an_operator_is_closed_once_at_every_end(end: str, tmp_path: Path, jobs:
         if end != "by itself":
             run.wait_for(lambda: run.operator("out").get("records_in", 0) > 0)
             run.ask(end)
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert run.records.state is ENDS.get(end, RunState.CANCELED)
     assert sorted(index for place, index in resources.calls if place == "close") == [0, 1]
     assert sorted(resources.opened) == sorted(resources.closed) == [0, 1]
@@ -100,7 +100,7 @@ def test_an_operator_that_fails_is_closed_and_so_is_its_neighbour(place: str, tm
     """S0-43: also one whose `open` or `finish` raised."""
     resources = Resources()
     with jobs.running(job(resources, tmp_path, True, place), tmp_path / "state") as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert run.records.state is RunState.FAILED
     assert f"operator 'closing', subtask 1, in {place}: RuntimeError: no {place}" in str(run.records.failure)
     assert sorted(index for name, index in resources.calls if name == "close") == [0, 1]

@@ -2,8 +2,8 @@
 
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.io.memory.exchange import MemorySnapshotStore
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.master.finalize import complete
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.master.finalize import finalize_checkpoint
 from tests.core.builders import manifest, segment, subtask
 
 KEPT = SubtaskSnapshot(keyed={"counts": (segment("one"), segment("two"))})
@@ -12,9 +12,12 @@ SLOW = SnapshotTimings(start_delay_ms=5, alignment_ms=0, sync_ms=4, async_ms=99.
 
 
 def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
-    records = MemoryRecords()
+    records = MemoryRunStore()
     timings = ((subtask("a/0"), QUICK), (subtask("a/1"), SLOW))
-    assert complete(MemorySnapshotStore(), records, manifest({"a": [KEPT, KEPT], "b": []}), timings, at=9) is True
+    assert (
+        finalize_checkpoint(MemorySnapshotStore(), records, manifest({"a": [KEPT, KEPT], "b": []}), timings, at=9)
+        is True
+    )
     shown, ended = records.completed[0].operators
     assert (shown["subtasks"], shown["state_bytes"], shown["written_bytes"]) == (2, 40, 30)
     longest = {name: ms for name, ms in shown.items() if name.startswith("max_")}

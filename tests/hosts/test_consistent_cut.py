@@ -13,7 +13,7 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import Manifest
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import counts_in, positions_in
@@ -98,7 +98,7 @@ def test_a_restore_needs_nothing_but_the_storage(tmp_path: Path, jobs: Jobs) -> 
     shutil.move(first, second)
     saved = positions_in(read_manifest(FileStore(str(second)), savepoint), second, source.splits)
     whole = Numbers(total=1_500, splits=5, batch=20)
-    records = MemoryRecords(token=Token(7), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(7), restore_from=savepoint)
     jobs.run_to_end(counts(whole, tmp_path / "out").compile(3), second, records)
     assert records.state is RunState.FINISHED
     assert sum(saved) > 0

@@ -11,11 +11,11 @@ import pytest
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.commit import owed
+from runtime.core.snapshot.commit import pending_committables
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.master.job_master import Exit
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.master.job_master import MasterExitCode
 from runtime.run_store import OperationRequest
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
@@ -64,8 +64,8 @@ def half(folder: Path, kind: str, *then: str) -> Path:
                 run.master.poke()
                 run.wait_for(lambda number=number: len(run.manifests) == number)  # type: ignore[misc]
             run.end("cancel")
-        assert run.join() is Exit.DONE
-    assert owed(run.manifests[0])
+        assert run.join() is MasterExitCode.DONE
+    assert pending_committables(run.manifests[0])
     return folder / "state" / run.records.completed[0].folder
 
 
@@ -84,7 +84,9 @@ def test_a_consumer_that_takes_every_file_at_once_gets_each_row_once_over_restar
             savepoint = run.end("drain")
         assert run.records.token == 4, "no attempt has failed by itself"
         last = tmp_path / "state" / savepoint
-        assert not owed(read_manifest(FileStore(str(tmp_path / "state")), savepoint)), "the record says so too"
+        assert not pending_committables(read_manifest(FileStore(str(tmp_path / "state")), savepoint)), (
+            "the record says so too"
+        )
         restored(counts(source, output, bomb), last, tmp_path / "state")
     assert final_counts(tmp_path / "consumed") == expected_counts(source.numbers)
 
@@ -125,7 +127,7 @@ def test_a_savepoint_whose_output_is_committed_restores_on_a_machine_that_has_no
 def test_output_that_is_neither_here_nor_there_is_named(tmp_path: Path) -> None:
     savepoint = half(tmp_path, "savepoint")
     (tmp_path / "blue").rename(tmp_path / "left behind")
-    records = MemoryRecords(token=Token(9), restore_from=savepoint.name)
+    records = MemoryRunStore(token=Token(9), restore_from=savepoint.name)
     with running(counts(WHOLE, tmp_path / "green").compile(1), tmp_path / "state", records, FAST) as run:
         run.join()
     message = str((records.failure or {}).get("message"))
@@ -142,7 +144,7 @@ def test_output_that_is_neither_here_nor_there_is_named(tmp_path: Path) -> None:
 def test_a_bounded_job_that_has_ended_ends_at_once_although_its_files_are_gone(tmp_path: Path) -> None:
     source = Numbers(total=50)
     with running(counts(source, tmp_path / "out").compile(1), tmp_path / "state") as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     for path in (tmp_path / "out").glob("part-*"):
         path.unlink()
     restored(

@@ -18,10 +18,10 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
-from runtime.master.restore_fallback import Damage, number_of
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
 from runtime.master.retention import files_of
 from runtime.run_store import OperationRequest
 from runtime.state.keyed_table import KeyedTable
@@ -36,7 +36,7 @@ class Scene:
     """A job whose first master was released after some checkpoints."""
 
     folder: Path
-    records: MemoryRecords
+    records: MemoryRunStore
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -55,7 +55,7 @@ class Scene:
         return f"{self.records.completed[index].folder}/manifest.json"
 
 
-def master_of(folder: Path, records: MemoryRecords, policy: Any = "fail") -> JobMaster:
+def master_of(folder: Path, records: MemoryRunStore, policy: Any = "fail") -> JobMaster:
     source = replace(SOURCE, slow_until=str(folder / "hurry"))
     config = MasterConfig(
         job_id="1",
@@ -70,7 +70,7 @@ def master_of(folder: Path, records: MemoryRecords, policy: Any = "fail") -> Job
 
 
 def play(folder: Path) -> Scene:
-    first = MemoryRecords()
+    first = MemoryRunStore()
     master = master_of(folder, first)
     thread = threading.Thread(target=master.run)
     thread.start()
@@ -93,9 +93,9 @@ def scene(played: Scene, tmp_path: Path) -> Scene:
     return Scene(tmp_path, played.records)
 
 
-def again(scene: Scene, policy: str) -> tuple[MemoryRecords, JobMaster]:
+def again(scene: Scene, policy: str) -> tuple[MemoryRunStore, JobMaster]:
     ids = itertools.count(scene.manifests[-1].checkpoint + 1)
-    records = MemoryRecords(token=Token(50), completed=list(scene.records.completed), _ids=ids)
+    records = MemoryRunStore(token=Token(50), completed=list(scene.records.completed), _ids=ids)
     return records, master_of(scene.folder, records, policy)
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_offered(
     # What checkpoints that were given up have left is swept by the next attempt.
     before = {path for m in scene.manifests for path in map(scene.path, files_of(m)) if path.exists()}
     records, master = again(scene, "fail")
-    assert master.run() is Exit.DONE
+    assert master.run() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     numbers = [manifest.checkpoint for manifest in scene.manifests]
     assert records.failure is not None
@@ -177,7 +177,7 @@ def last_counts(scene: Scene) -> dict[int, tuple[int, int]]:
 @pytest.fixture
 def shared_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scene:
     """All keys of this job change all the time, so that each checkpoint would have files of its own."""
-    monkeypatch.setattr(KeyedTable, "mostly_changed", False)
+    monkeypatch.setattr(KeyedTable, "is_mostly_changed", False)
     return play(tmp_path)
 
 
@@ -202,7 +202,7 @@ def test_with_nothing_left_to_restore_the_run_fails_and_does_not_begin_from_noth
         truncated(scene.path(scene.manifest_file(index)))
     rows = len(committed(scene.folder / "out"))
     records, master = again(scene, policy)
-    assert master.run() is Exit.DONE
+    assert master.run() is MasterExitCode.DONE
     assert records.failure is not None
     assert (records.failure["previous"], records.failure["repeated"]) == (None, [])
     assert "No completed checkpoint before it can be restored" in records.failure["message"]
@@ -222,7 +222,7 @@ def test_a_damaged_savepoint_of_a_drain_is_not_passed_over(scene: Scene) -> None
     ended = Scene(scene.folder, records)
     truncated(ended.path(ended.manifest_file(-1)))
     later, master = again(ended, "previous")
-    assert master.run() is Exit.DONE
+    assert master.run() is MasterExitCode.DONE
     assert later.state is RunState.FAILED
     assert later.failure is not None
     assert later.failure["code"] == "corrupt-state"
@@ -231,9 +231,15 @@ def test_a_damaged_savepoint_of_a_drain_is_not_passed_over(scene: Scene) -> None
 
 
 def test_what_is_said_where_nothing_is_repeated_and_of_a_folder_with_another_name() -> None:
-    damage = Damage(
-        file="f", operator="", detail="f: gone", checkpoint=4, previous=3, repeated=(), passed_over=("chk-4-1",)
+    damage = RestoreFallback(
+        file="f",
+        operator="",
+        detail="f: gone",
+        checkpoint=4,
+        previous=3,
+        repeated_checkpoints=(),
+        unusable_folders=("chk-4-1",),
     )
-    assert damage.offer == "Checkpoint 3, completed before it, can be restored instead."
-    assert damage.resort.endswith("repeats the output of none")
-    assert [number_of(folder) for folder in ("chk-4-1", "/mnt/savepoint-7-2", "moved")] == [4, 7, None]
+    assert damage.fallback_hint == "Checkpoint 3, completed before it, can be restored instead."
+    assert damage.fallback_reason.endswith("repeats the output of none")
+    assert [checkpoint_number(folder) for folder in ("chk-4-1", "/mnt/savepoint-7-2", "moved")] == [4, 7, None]

@@ -15,20 +15,20 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import FixedDelay, NoRestart
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.commit import owed
+from runtime.core.snapshot.commit import pending_committables
 from runtime.core.snapshot.manifest import FORMAT_VERSION
-from runtime.core.snapshot.manifest_codec import sealed
+from runtime.core.snapshot.manifest_codec import encode_manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher, local_master, run_local
 from runtime.master import job_master
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
-from runtime.master.metadata_thread import Scribe
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.metadata_thread import MetadataThread
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import running
@@ -49,7 +49,7 @@ def broken(folder: Path) -> CompiledJob:
 
 
 def test_a_cancel_is_heard_between_attempts(tmp_path: Path) -> None:
-    records = MemoryRecords()
+    records = MemoryRunStore()
     patient = FixedDelay(attempts=100, delay_ms=3_600_000)
     master = local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, patient)
     thread = threading.Thread(target=master.run)
@@ -64,7 +64,7 @@ def test_a_cancel_is_heard_between_attempts(tmp_path: Path) -> None:
 
 def test_a_master_that_is_superseded_between_attempts_goes_at_once_and_touches_nothing(tmp_path: Path) -> None:
     """S1-11: neither for the rest of the delay nor once more into the files of the job."""
-    records, exits = MemoryRecords(), list[Exit]()
+    records, exits = MemoryRunStore(), list[MasterExitCode]()
     patient = FixedDelay(attempts=100, delay_ms=3_600_000)
     master = local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, patient)
     thread = threading.Thread(target=lambda: exits.append(master.run()))
@@ -76,7 +76,7 @@ def test_a_master_that_is_superseded_between_attempts_goes_at_once_and_touches_n
     master.release()
     thread.join(60)
     assert heard
-    assert exits == [Exit.SUPERSEDED]
+    assert exits == [MasterExitCode.SUPERSEDED]
 
 
 def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
     whole = manifest.read_bytes()
     manifest.write_bytes(whole[:-20])
     kept = {p for p in (tmp_path / "state").rglob("*") if p.is_file()}
-    second = MemoryRecords(token=Token(9), completed=list(first.completed))
+    second = MemoryRunStore(token=Token(9), completed=list(first.completed))
     second.restore_point = lambda passed_over=(): None  # type: ignore[method-assign]
     run_local(counts(Numbers(total=100), tmp_path / "out2"), storage=storage, settings=FAST, records=second)
     assert all(path.exists() for path in kept)
@@ -117,9 +117,9 @@ def test_a_retained_checkpoint_of_newer_software_is_left_alone_and_bars_nothing(
     storage = tmp_path / "state"
     first = run_local(counts(Numbers(total=100), tmp_path / "out"), storage=str(storage), settings=FAST)
     newer = msgspec.structs.replace(first.completed[-1].manifest, format=FORMAT_VERSION + 1)
-    (storage / first.completed[-1].folder / "manifest.json").write_bytes(sealed(newer))
+    (storage / first.completed[-1].folder / "manifest.json").write_bytes(encode_manifest(newer))
     kept = {path for path in storage.rglob("*") if path.is_file()}
-    second = MemoryRecords(token=Token(9), completed=list(first.completed))
+    second = MemoryRunStore(token=Token(9), completed=list(first.completed))
     second.restore_point = lambda passed_over=(): None  # type: ignore[method-assign]
     again = run_local(
         counts(Numbers(total=100), tmp_path / "out2"), storage=str(storage), settings=FAST, records=second
@@ -128,9 +128,9 @@ def test_a_retained_checkpoint_of_newer_software_is_left_alone_and_bars_nothing(
     assert all(path.exists() for path in kept)
 
 
-def drained_but_not_committed(folder: Path) -> tuple[MemoryRecords, list[Path]]:
+def drained_but_not_committed(folder: Path) -> tuple[MemoryRunStore, list[Path]]:
     """A run whose drain is recorded and whose files of that savepoint are pending still, as if all slots died there."""
-    first = MemoryRecords()
+    first = MemoryRunStore()
     job = counts(Numbers(total=100, unbounded=True), folder / "out").compile(1)
     master = local_master(job, str(folder / "state"), first, CoordinatorSettings(interval_ms=None))
     thread = threading.Thread(target=master.run)
@@ -145,11 +145,11 @@ def drained_but_not_committed(folder: Path) -> tuple[MemoryRecords, list[Path]]:
     for mark in (folder / "out").glob(".committed-*"):
         mark.unlink()
     shown = []
-    for committable in owed(savepoint)[OperatorId("out")]:
+    for committable in pending_committables(savepoint)[OperatorId("out")]:
         shown.append(folder / "out" / committable["final"])
         shown[-1].rename(folder / "out" / committable["pending"])
     assert shown, "a test of nothing"
-    return MemoryRecords(token=Token(5), completed=list(first.completed)), shown
+    return MemoryRunStore(token=Token(5), completed=list(first.completed)), shown
 
 
 def test_a_recorded_savepoint_of_a_drain_ends_the_run_and_is_committed_from_its_manifest(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_recorded_savepoint_of_a_drain_ends_the_run_and_is_committed_from_its_
     records, shown = drained_but_not_committed(tmp_path)
     records.operations.append(OperationRequest("d", "drain"))
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
-    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
+    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert all(path.exists() for path in shown)
     assert records.settled["d"] == ({"checkpoint": records.completed[-1].manifest.checkpoint}, None)
@@ -169,9 +169,9 @@ def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savep
     records, _ = drained_but_not_committed(tmp_path)
     for path in (tmp_path / "out").glob(".*.pending"):
         path.unlink()
-    monkeypatch.setattr(job_master, "COMMIT_PATIENCE_MS", 0)
+    monkeypatch.setattr(job_master, "COMMIT_TIMEOUT_MS", 0)
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
-    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
+    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
     number = records.completed[-1].manifest.checkpoint
@@ -186,11 +186,11 @@ def test_a_master_that_is_released_leaves_what_it_could_not_commit_to_the_next_o
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
     master = local_master(job, str(tmp_path / "state"), records, FAST)
     master.release()
-    assert master.run() is Exit.RELEASED
+    assert master.run() is MasterExitCode.RELEASED
     assert not records.state.is_terminal
     for path, place in zip(kept, lost, strict=True):
         path.rename(place)
-    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
+    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert all(path.exists() for path in shown)
 
@@ -209,12 +209,12 @@ class ClockThat(SystemClock):
 
 
 def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> None:
-    records, storage, clock = MemoryRecords(), str(tmp_path / "state"), ClockThat()
+    records, storage, clock = MemoryRunStore(), str(tmp_path / "state"), ClockThat()
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
     config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, coordinator=FAST)
     master = JobMaster(config, records, FileStore(storage), LocalLauncher(), clock)
     clock.act = master.release
-    exits: list[Exit] = []
+    exits: list[MasterExitCode] = []
     thread = threading.Thread(target=lambda: exits.append(master.run()))
     thread.start()
     thread.join(10)
@@ -222,20 +222,20 @@ def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> 
     master.release()
     thread.join(30)
     assert heard
-    assert exits == [Exit.RELEASED]
+    assert exits == [MasterExitCode.RELEASED]
 
 
 class SpentLauncher(LocalLauncher):
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return False
 
 
 def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_path: Path) -> None:
-    records, storage = MemoryRecords(), str(tmp_path / "state")
+    records, storage = MemoryRunStore(), str(tmp_path / "state")
     config = MasterConfig(job_id="1", token=records.token, job=broken(tmp_path), storage=storage, coordinator=FAST)
     master = JobMaster(config, records, FileStore(storage), SpentLauncher(), SystemClock())
-    assert master.run() is Exit.BROKEN
+    assert master.run() is MasterExitCode.BROKEN
     assert not records.state.is_terminal
 
 
@@ -251,7 +251,7 @@ def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
     def unexpected(error: BaseException) -> None:
         pytest.fail(str(error))
 
-    scribe = Scribe(unexpected)
+    scribe = MetadataThread(unexpected)
     scribe.submit(work)
     scribe.close(10)
     assert done == ["written"]
@@ -260,7 +260,7 @@ def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
     assert done == ["written", "last word"]
 
 
-class AskedMeanwhile(MemoryRecords):
+class AskedMeanwhile(MemoryRunStore):
     """Somebody asks just after the waiting requests have been read, and says so before the master has the answer."""
 
     poke: Callable[[], None] | None = None
@@ -308,10 +308,10 @@ def test_a_local_run_restores_a_savepoint_whose_token_is_higher(tmp_path: Path) 
     """It died with an assertion: a permit of an older token."""
     source = Numbers(total=100, unbounded=True)
     job = counts(source, tmp_path / "out").compile(1)
-    with running(job, tmp_path / "state", MemoryRecords(token=Token(7))) as run:
+    with running(job, tmp_path / "state", MemoryRunStore(token=Token(7))) as run:
         run.checkpoints()
         folder = run.end("stop")
-    records = MemoryRecords(restore_from=folder)
+    records = MemoryRunStore(restore_from=folder)
     storage = str(tmp_path / "state")
     run_local(
         counts(Numbers(total=200), tmp_path / "out"),

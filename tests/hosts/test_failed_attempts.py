@@ -13,12 +13,12 @@ from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.commit import owed
+from runtime.core.snapshot.commit import pending_committables
 from runtime.core.snapshot.manifest import CommitPermit, Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import Collector, Operator, OperatorContext, Sink
 from runtime.run_store import OperationRequest
@@ -144,7 +144,7 @@ class StubbornSink(ParquetSink):
 
 
 def finals(manifest: Manifest) -> set[str]:
-    return {each["final"] for committables in owed(manifest).values() for each in committables}
+    return {each["final"] for committables in pending_committables(manifest).values() for each in committables}
 
 
 def test_a_commit_that_fails_in_one_subtask_is_repeated_after_a_restart(tmp_path: Path, jobs: Jobs) -> None:
@@ -278,7 +278,7 @@ def test_an_operator_is_called_at_the_snapshot_and_told_what_it_was_given_back(t
     flow.source("numbers", source).map_batches("seen", lambda batch: batch).sink("out", PrintSink())
     folder = ""
     for attempt, parallelism in enumerate((2, 3, 1)):
-        records = MemoryRecords(token=Token(10 * attempt + 1), restore_from=folder or None)
+        records = MemoryRunStore(token=Token(10 * attempt + 1), restore_from=folder or None)
         made = with_operator(flow.compile(parallelism), "seen", lambda: Remembering(lives))
         with jobs.running(made, tmp_path / "state", records, settings=ASKED) as run:
             goal = 4 * 40 if attempt == 0 else 4 * 20

@@ -28,6 +28,6 @@ def faults(first: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not malloc.keep(), reason="another C library")
+@pytest.mark.skipif(not malloc.keep_freed_memory(), reason="another C library")
 def test_batches_use_the_pages_of_those_before_them() -> None:
     assert faults("freed.keep()") * 10 < faults("")

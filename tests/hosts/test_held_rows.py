@@ -15,7 +15,7 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.ports import Collector, Operator
@@ -119,7 +119,7 @@ def test_open_requests_are_in_the_savepoint_of_a_stop_and_asked_again(tmp_path: 
         run.wait_for(lambda: service.open == 40)
         savepoint = run.end("stop")
     assert committed(output) == []
-    again = MemoryRecords(token=Token(2), restore_from=savepoint)
+    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
     flow = lookups(Numbers(total=30), Service(), output)
     run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST, records=again)
     assert found(output) == rows_of(Numbers(total=30))
@@ -192,7 +192,7 @@ def test_rows_that_wait_move_with_their_keys_over_a_rescale(tmp_path: Path, old:
         run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 30)
         savepoint = run.end("stop")
     assert sizes.values == []
-    again = MemoryRecords(token=Token(2), restore_from=savepoint)
+    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
     flow = batched(Numbers(total=60, splits=1), output, sizes, max_rows=8, max_wait_ms=60_000)
     jobs.run_to_end(flow.compile(new), tmp_path / "state", again)
     assert found(output) == rows_of(Numbers(total=60, splits=1))

@@ -9,7 +9,7 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed
@@ -43,7 +43,7 @@ def job(source: Keyed, output: Path) -> Dataflow:
     return flow
 
 
-def stopped(source: Keyed, tmp_path: Path, records: MemoryRecords) -> str:
+def stopped(source: Keyed, tmp_path: Path, records: MemoryRunStore) -> str:
     with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", records) as run:
         run.wait_for(lambda: run.operator("counts").get("records_in", 0) > 0)
         run.checkpoints(2)
@@ -52,8 +52,8 @@ def stopped(source: Keyed, tmp_path: Path, records: MemoryRecords) -> str:
 
 def test_a_job_whose_key_column_became_wider_goes_on(tmp_path: Path) -> None:
     """Every snapshot failed in the background, for ever, and nothing was committed."""
-    savepoint = stopped(Keyed(total=20, kind=pa.int32()), tmp_path, MemoryRecords())
-    again = MemoryRecords(token=Token(2), restore_from=savepoint)
+    savepoint = stopped(Keyed(total=20, kind=pa.int32()), tmp_path, MemoryRunStore())
+    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
     source = Keyed(total=40, kind=pa.int64())
     with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
         run.wait_for(lambda: max((row["n"] for row in committed(tmp_path / "out")), default=0) >= 22)
@@ -65,8 +65,8 @@ def test_a_job_whose_key_column_became_wider_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [Keyed, Described])
 def test_a_job_whose_key_column_became_another_is_refused_by_name(tmp_path: Path, make: type[Keyed]) -> None:
     """Where a step declares its columns before anything starts; else with the first batch, and for good."""
-    savepoint = stopped(make(total=20, kind=pa.float32()), tmp_path, MemoryRecords())
-    again = MemoryRecords(token=Token(2), restore_from=savepoint)
+    savepoint = stopped(make(total=20, kind=pa.float32()), tmp_path, MemoryRunStore())
+    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
     with running(job(make(total=40, kind=pa.float64()), tmp_path / "out").compile(2), tmp_path / "state", again) as run:
         run.join()
     assert again.failure is not None

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.ports import OperatorContext, SourceReader
@@ -67,7 +67,7 @@ def test_a_source_does_not_run_far_ahead_of_a_slower_one(tmp_path: Path) -> None
     rows = flow.source("rows", source).map_batches("same", lambda batch: batch)
     windows = rows.key_by("key").window("windows", timedelta(milliseconds=20), "time", {"n": Count()})
     windows.sink("out", ParquetSink(str(tmp_path / "out")))
-    records = MemoryRecords()
+    records = MemoryRunStore()
     run_local(flow, parallelism=2, storage=str(tmp_path / "state"), records=records)
     assert max(source.leads) <= 2 * 20 + 6 * 10, "two panes, and the batches that were on their way"
     assert records.live["counters"]["waited_for_slower_sources_ms"] > 0

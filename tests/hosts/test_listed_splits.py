@@ -14,7 +14,7 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count
 from runtime.ports import OperatorContext, SourceReader
 from tests.hosts.gated import Bomb
@@ -119,7 +119,7 @@ def test_no_row_of_a_split_is_late_after_a_crash_nor_after_a_rescale(
         assert late_records(run) == 0
         savepoint = run.end("stop")
     source.rows = 200
-    records = MemoryRecords(token=Token(10), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(10), restore_from=savepoint)
     with running(job(source, bomb, output).compile(parallelisms[1]), storage, records) as run:
         run.wait_for(lambda: run.operator("bomb").get("records_in", 0) == 5 * 120)
         assert late_records(run) == 0

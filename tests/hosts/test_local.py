@@ -11,7 +11,7 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.master import attempt
 from runtime.operators.functions.function import RowCollector
@@ -42,7 +42,7 @@ def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_outp
     rows = len(committed(tmp_path / "out"))
     last = records.completed[-1]
     assert set(last.manifest.finished_operators()) == {"numbers", "counts", "out"}
-    again = MemoryRecords(restore_from=last.folder)
+    again = MemoryRunStore(restore_from=last.folder)
     run_local(counts(source, tmp_path / "out"), parallelism=2, storage=storage, settings=FAST, records=again)
     assert again.state is RunState.FINISHED
     assert len(committed(tmp_path / "out")) == rows
@@ -67,8 +67,8 @@ def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_u
 
 def test_checkpoints_follow_each_other_without_any_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The master wakes when the coordinator wants to be woken, however long it would wait for mail."""
-    monkeypatch.setattr(attempt, "TICK_S", 60.0)
-    monkeypatch.setattr(slot, "HEARTBEAT_S", 60.0)
+    monkeypatch.setattr(attempt, "TICK_INTERVAL_S", 60.0)
+    monkeypatch.setattr(slot, "HEARTBEAT_INTERVAL_S", 60.0)
     source = Numbers(total=200, splits=1, batch=1, slow_until=str(tmp_path / "never"))
     settings = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
     records = run_local(counts(source, tmp_path / "out"), storage=str(tmp_path / "state"), settings=settings)

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from runtime.io import logs
-from runtime.redaction import redacted_within
+from runtime.redaction import redact_json
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def defaults() -> Iterator[None]:
 
 
 def test_secrets_of_the_parameters_do_not_reach_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(lambda event: redacted_within(event, {"db_password": "fish-and-chips"}, {}))
+    logs.configure(lambda event: redact_json(event, {"db_password": "fish-and-chips"}, {}))
     structlog.get_logger().error("slot failed", traceback="ValueError: cannot log in with fish-and-chips", slot=1)
     logged = capsys.readouterr().err
     assert "cannot log in with ********" in logged

@@ -18,7 +18,7 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.functions.keyed_process import KeyedProcessFunction
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
@@ -104,7 +104,7 @@ def test_a_stopped_loop_goes_on_at_another_parallelism(tmp_path: Path, before: i
     with jobs.running(looping(source, output).compile(before), tmp_path / "state") as run:
         run.wait_for(lambda: any(logged(m) for m in run.manifests))
         savepoint = run.end("stop")
-    again = MemoryRecords(token=Token(7), restore_from=savepoint)
+    again = MemoryRunStore(token=Token(7), restore_from=savepoint)
     with jobs.running(looping(source, output).compile(after), tmp_path / "state", again) as run:
         run.wait_for(lambda: written(output) == expected(source))
         run.end("drain")
@@ -238,7 +238,7 @@ def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
     one = next(completed for completed in run.records.completed if logged(completed.manifest))
     log = [s for snapshot in one.manifest.operators["loop"].subtasks.values() for s in snapshot.feedback]
     (tmp_path / "state" / log[0].path).unlink()
-    with running(job, tmp_path / "state", MemoryRecords(token=Token(7), restore_from=one.folder)) as again:
+    with running(job, tmp_path / "state", MemoryRunStore(token=Token(7), restore_from=one.folder)) as again:
         again.join()
     assert again.records.failure is not None
     assert log[0].path in again.records.failure["message"]

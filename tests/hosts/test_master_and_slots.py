@@ -16,39 +16,39 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from runtime.core.checkpoint.trigger_schedule import Pacing
+from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import FailureReason as Why
 from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.control.messages import (
-    Aborted,
-    Ack,
-    Completed,
-    Declined,
+    AbortCheckpoint,
+    AcknowledgeCheckpoint,
+    ConfirmCheckpoint,
+    DeclineCheckpoint,
     Deploy,
-    Deployed,
-    Ended,
-    Failed,
-    Finished,
-    Go,
     Heartbeat,
     Shutdown,
+    SlotDeployed,
+    SlotFailed,
+    StartSubtasks,
+    SubtaskClosed,
+    SubtaskFinished,
     SubtaskMetrics,
     ToMaster,
     ToSlot,
-    Trigger,
+    TriggerCheckpoint,
 )
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from runtime.master.launcher import SlotPhase, SlotStatus
 from runtime.ports import OperatorContext, SourceReader
 from runtime.run_store import OperationRequest
@@ -83,7 +83,7 @@ class PlayedSlot:
 class Played:
     """Implements `terms.Launcher` with slots that do what the test says."""
 
-    usable = True
+    is_usable = True
     spans_hosts = False
     ui_address = ""
 
@@ -114,11 +114,11 @@ class Stage:
     """A master in a thread."""
 
     master: JobMaster
-    records: MemoryRecords
+    records: MemoryRunStore
     launcher: Played
     turns: list[float]
     thread: threading.Thread
-    exit: list[Exit] = field(default_factory=list)
+    exit: list[MasterExitCode] = field(default_factory=list)
 
     @property
     def slots(self) -> list[PlayedSlot]:
@@ -132,20 +132,20 @@ class Stage:
     def deploy(self, *indices: int) -> None:
         until(lambda: self.launcher.attempts and all(slot.of(Deploy) for slot in self.slots), PATIENCE_S)
         for index in indices or range(len(self.slots)):
-            self.slots[index].say(Deployed())
+            self.slots[index].say(SlotDeployed())
 
     def acknowledge(self, checkpoint: int, snapshot: Callable[[SubtaskId], SubtaskSnapshot]) -> None:
         for index, slot in enumerate(self.slots):
             for uid in ("numbers", "counts", "out"):
                 one = SubtaskId(OperatorId(uid), index)
-                slot.say(Ack(one, checkpoint, snapshot(one), SnapshotTimings(written_bytes=5)))
+                slot.say(AcknowledgeCheckpoint(one, checkpoint, snapshot(one), SnapshotTimings(written_bytes=5)))
 
 
 @contextmanager
 def master(
     folder: Path,
     parallelism: int,
-    records: MemoryRecords,
+    records: MemoryRunStore,
     *,
     hook: Callable[[], None] = lambda: None,
     clock: SystemClock | None = None,
@@ -184,22 +184,24 @@ def master(
 
 def test_one_slot_that_is_not_deployed_is_enough_to_have_no_checkpoint(tmp_path: Path) -> None:
     """S2-12, S2-14, S2-15, S2-26, S0-44: no id is taken, nobody is triggered; with the last slot it begins."""
-    with master(tmp_path, 5, MemoryRecords()) as stage:
+    with master(tmp_path, 5, MemoryRunStore()) as stage:
         stage.deploy(0, 1, 2, 4)
         stage.let_pass(4)
         assert not stage.records.reports
-        assert not [message for slot in stage.slots for message in slot.of(Trigger)]
+        assert not [message for slot in stage.slots for message in slot.of(TriggerCheckpoint)]
         assert next(stage.records._ids) == 1, "no id was taken"
         stage.deploy(3)
-        until(lambda: all(slot.of(Trigger) for slot in stage.slots), PATIENCE_S)
-        assert {message.subtask.operator for slot in stage.slots for message in slot.of(Trigger)} == {"numbers"}
+        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
+        assert {message.subtask.operator for slot in stage.slots for message in slot.of(TriggerCheckpoint)} == {
+            "numbers"
+        }
 
 
 def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) -> None:
     """S2-13, S2-27: whoever must acknowledge is not there any more, so there is no checkpoint until all are again."""
-    with master(tmp_path, 3, MemoryRecords(), restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
+    with master(tmp_path, 3, MemoryRunStore(), restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
-        until(lambda: all(slot.of(Trigger) for slot in stage.slots), PATIENCE_S)
+        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
         first = stage.slots
         first[2].close()
         until(lambda: len(stage.launcher.attempts) == 2, PATIENCE_S)
@@ -209,12 +211,12 @@ def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) ->
         stage.deploy(0, 1)
         stage.let_pass(3)
         assert len(stage.records.reports) == begun
-        assert not [message for slot in stage.slots for message in slot.of(Trigger)]
+        assert not [message for slot in stage.slots for message in slot.of(TriggerCheckpoint)]
 
 
 def test_a_drain_that_a_lost_slot_cut_off_is_asked_again_by_the_next_attempt(tmp_path: Path) -> None:
     """It was given up, and the run went on as if nobody had asked."""
-    records = MemoryRecords(operations=[OperationRequest("d", "drain")])
+    records = MemoryRunStore(operations=[OperationRequest("d", "drain")])
     with master(tmp_path, 2, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
         until(lambda: _drains(stage.slots), PATIENCE_S)
@@ -228,22 +230,22 @@ def test_a_drain_that_a_lost_slot_cut_off_is_asked_again_by_the_next_attempt(tmp
 
 def test_a_savepoint_that_a_worker_shutting_down_cut_off_stays_asked(tmp_path: Path) -> None:
     """Another worker goes on with the run, and its master takes what the one before left open."""
-    records = MemoryRecords(operations=[OperationRequest("s", "savepoint")])
+    records = MemoryRunStore(operations=[OperationRequest("s", "savepoint")])
     with master(tmp_path, 2, records) as stage:
         stage.deploy()
         until(lambda: _triggers(stage.slots, CheckpointKind.SAVEPOINT), PATIENCE_S)
         stage.master.release()
-        until(lambda: stage.exit == [Exit.RELEASED], PATIENCE_S)
+        until(lambda: stage.exit == [MasterExitCode.RELEASED], PATIENCE_S)
         assert "s" not in records.settled
 
 
 def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path) -> None:
     """The drain may be the cause: asked again, it would fail again and again."""
-    records = MemoryRecords(operations=[OperationRequest("d", "drain")])
+    records = MemoryRunStore(operations=[OperationRequest("d", "drain")])
     with master(tmp_path, 1, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
         until(lambda: _drains(stage.slots), PATIENCE_S)
-        stage.slots[0].say(Failed("ValueError: in finish", "counts", "", False, [], ""))
+        stage.slots[0].say(SlotFailed("ValueError: in finish", "counts", "", False, [], ""))
         until(lambda: "d" in records.settled, PATIENCE_S)
         assert records.settled["d"][1] is not None
 
@@ -253,7 +255,7 @@ def _drains(slots: list[PlayedSlot]) -> bool:
 
 
 def _triggers(slots: list[PlayedSlot], kind: CheckpointKind) -> bool:
-    return any(message.barrier.kind is kind for slot in slots for message in slot.of(Trigger))
+    return any(message.barrier.kind is kind for slot in slots for message in slot.of(TriggerCheckpoint))
 
 
 def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_path: Path) -> None:
@@ -266,24 +268,24 @@ def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_pat
             held.set()
             gate.wait(PATIENCE_S)
 
-    with master(tmp_path, 1, MemoryRecords(), hook=hook) as stage:
+    with master(tmp_path, 1, MemoryRunStore(), hook=hook) as stage:
         until(lambda: stage.launcher.attempts and stage.slots[0].of(Deploy), PATIENCE_S)
         gate.clear()
         assert held.wait(PATIENCE_S)
         stage.master.release()
-        stage.slots[0].say(Deployed())
+        stage.slots[0].say(SlotDeployed())
         time.sleep(0.3)  # for the message to arrive; the loop stands still meanwhile
         gate.set()
         stage.thread.join(PATIENCE_S)
-    assert stage.exit == [Exit.RELEASED]
+    assert stage.exit == [MasterExitCode.RELEASED]
     assert stage.records.state is RunState.STARTING
-    assert not stage.slots[0].of(Go)
+    assert not stage.slots[0].of(StartSubtasks)
 
 
 # ---------------------------------------------------------------- trouble with the clock and its ids
 
 
-class Troubled(MemoryRecords):
+class Troubled(MemoryRunStore):
     """Gives the first id only when it is let go, or not at all."""
 
     let_go: threading.Event
@@ -310,7 +312,7 @@ def test_heartbeats_are_heard_while_an_id_is_waited_for(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert not records.attempts, "both are alive"
         records.let_go.set()
-        until(lambda: all(slot.of(Trigger) for slot in stage.slots), PATIENCE_S)
+        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
 
 
 @pytest.mark.parametrize("silent", [0, 1])
@@ -338,9 +340,9 @@ class Jumping(SystemClock):
 def test_a_master_that_was_itself_stopped_reads_its_mail_before_it_judges_silence(tmp_path: Path) -> None:
     """SIGSTOP and SIGCONT: heartbeats sent meanwhile are still on their way when the loop turns again."""
     clock = Jumping()
-    with master(tmp_path, 2, MemoryRecords(), clock=clock, heartbeat_timeout_ms=10_000) as stage:
+    with master(tmp_path, 2, MemoryRunStore(), clock=clock, heartbeat_timeout_ms=10_000) as stage:
         stage.deploy()
-        until(lambda: all(slot.of(Trigger) for slot in stage.slots), PATIENCE_S)
+        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
         clock.ahead_ms += 25_000
         stage.let_pass(3)
         assert not stage.records.attempts, "no slot was silent: nobody listened"
@@ -354,17 +356,17 @@ def _beat_until_over(stage: Stage, beating: int) -> bool:
 
 def test_an_exception_in_the_timer_costs_that_checkpoint_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2-03: it is counted and shown, and the next period has its checkpoint; the attempt is the same."""
-    ask, raised = Pacing.ask, list[int]()
+    ask, raised = TriggerSchedule.due, list[int]()
 
-    def unlucky(pacing: Pacing, at: int) -> int | None:
+    def unlucky(pacing: TriggerSchedule, at: int) -> int | None:
         following = ask(pacing, at)
         if following is not None and not raised:
             raised.append(at)
             raise RuntimeError("something that nobody has thought of")
         return following
 
-    monkeypatch.setattr(Pacing, "ask", unlucky)
-    with master(tmp_path, 1, MemoryRecords()) as stage:
+    monkeypatch.setattr(TriggerSchedule, "due", unlucky)
+    with master(tmp_path, 1, MemoryRunStore()) as stage:
         stage.deploy()
         went_on(stage)
     assert raised
@@ -384,7 +386,7 @@ def test_an_id_that_cannot_be_had_for_any_reason_costs_that_checkpoint_only(tmp_
 
 def went_on(stage: Stage) -> None:
     """The next trigger comes, in the same attempt, and one that failed is shown."""
-    until(lambda: stage.slots[0].of(Trigger) or stage.exit, PATIENCE_S)
+    until(lambda: stage.slots[0].of(TriggerCheckpoint) or stage.exit, PATIENCE_S)
     assert not stage.exit
     assert not stage.records.attempts
     until(lambda: stage.records.live.get("counters") == {"checkpoints_not_triggered": 1}, PATIENCE_S)
@@ -395,10 +397,10 @@ def went_on(stage: Stage) -> None:
 
 def test_the_sizes_of_all_acknowledgements_are_summed_up_for_the_page(tmp_path: Path) -> None:
     """S2-44, S2-47: per operator and as a whole, with the time that it took."""
-    with master(tmp_path, 2, MemoryRecords()) as stage:
+    with master(tmp_path, 2, MemoryRunStore()) as stage:
         stage.deploy()
-        until(lambda: all(slot.of(Trigger) for slot in stage.slots), PATIENCE_S)
-        number = stage.slots[0].of(Trigger)[0].barrier.checkpoint
+        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
+        number = stage.slots[0].of(TriggerCheckpoint)[0].barrier.checkpoint
 
         def snapshot(one: SubtaskId) -> SubtaskSnapshot:
             found: tuple[Segment, ...] = (segment(f"{one}"),) if one.operator != "out" else ()
@@ -422,16 +424,22 @@ BARRIER = Barrier(CheckpointId(7), CheckpointKind.SAVEPOINT, 123)
 METRICS = SubtaskMetrics(ONE, "running", 1, 2, 3, 4.0, 5.0, {"late_records": 6})
 SNAPSHOT = SubtaskSnapshot(finished=True, watermark=-5, keyed={"s": (segment("p"),)}, committables=({"n": 1},))
 TO_SLOT = [
-    (Trigger(ONE, BARRIER), Trigger(OTHER, BARRIER)),
-    (Completed(7), Completed(8)),
-    (Aborted(7), Aborted(8)),
-    (Deploy("job", "/s", {0: "x"}, [Restored(subtask=ONE)]), Deploy("job", "/s", {0: "x"}, [Restored(subtask=OTHER)])),
+    (TriggerCheckpoint(ONE, BARRIER), TriggerCheckpoint(OTHER, BARRIER)),
+    (ConfirmCheckpoint(7), ConfirmCheckpoint(8)),
+    (AbortCheckpoint(7), AbortCheckpoint(8)),
+    (
+        Deploy("job", "/s", {0: "x"}, [SubtaskRestore(subtask=ONE)]),
+        Deploy("job", "/s", {0: "x"}, [SubtaskRestore(subtask=OTHER)]),
+    ),
 ]
 TO_MASTER = [
-    (Ack(ONE, 7, SNAPSHOT, SnapshotTimings(sync_ms=1.5)), Ack(ONE, 8, SNAPSHOT, SnapshotTimings(sync_ms=1.5))),
-    (Declined(ONE, 7, Why.EXPIRED, "late"), Declined(ONE, 8, Why.EXPIRED, "late")),
-    (Finished(ONE), Finished(OTHER)),
-    (Ended(ONE), Ended(OTHER)),
+    (
+        AcknowledgeCheckpoint(ONE, 7, SNAPSHOT, SnapshotTimings(sync_ms=1.5)),
+        AcknowledgeCheckpoint(ONE, 8, SNAPSHOT, SnapshotTimings(sync_ms=1.5)),
+    ),
+    (DeclineCheckpoint(ONE, 7, Why.EXPIRED, "late"), DeclineCheckpoint(ONE, 8, Why.EXPIRED, "late")),
+    (SubtaskFinished(ONE), SubtaskFinished(OTHER)),
+    (SubtaskClosed(ONE), SubtaskClosed(OTHER)),
     (Heartbeat([METRICS]), Heartbeat([])),
 ]
 
@@ -495,15 +503,15 @@ def heard(played: Master, kind: type) -> Any:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = played._heard.get(timeout=PATIENCE_S)
-        assert not isinstance(message, Failed), message
+        assert not isinstance(message, SlotFailed), message
         if isinstance(message, kind):
             return message
     raise AssertionError(f"no {kind.__name__}")
 
 
-def trigger(played: Master, uid: str, checkpoint: int) -> Trigger:
+def trigger(played: Master, uid: str, checkpoint: int) -> TriggerCheckpoint:
     barrier = Barrier(CheckpointId(checkpoint), CheckpointKind.CHECKPOINT, 0)
-    return Trigger(SubtaskId(OperatorId(uid), 0), barrier)
+    return TriggerCheckpoint(SubtaskId(OperatorId(uid), 0), barrier)
 
 
 def test_heartbeats_go_on_while_a_task_takes_its_snapshot(tmp_path: Path) -> None:
@@ -521,7 +529,7 @@ def test_heartbeats_go_on_while_a_task_takes_its_snapshot(tmp_path: Path) -> Non
             heard(played, Heartbeat)
         assert not source.go_on.is_set()
         source.go_on.set()
-        assert heard(played, Ack).checkpoint == 1
+        assert heard(played, AcknowledgeCheckpoint).checkpoint == 1
 
 
 def test_what_concerns_a_task_that_is_not_here_is_logged_and_ignored(
@@ -534,8 +542,10 @@ def test_what_concerns_a_task_that_is_not_here_is_logged_and_ignored(
     level = structlog.make_filtering_bound_logger("debug")
     monkeypatch.setattr(worker, "log", structlog.wrap_logger(None, [logged], wrapper_class=level))
     with slot(source, tmp_path) as played:
-        played.send(trigger(played, "unknown", 1), Completed(7), Aborted(8), trigger(played, "fails", 2))
-        acknowledged = heard(played, Ack)
+        played.send(
+            trigger(played, "unknown", 1), ConfirmCheckpoint(7), AbortCheckpoint(8), trigger(played, "fails", 2)
+        )
+        acknowledged = heard(played, AcknowledgeCheckpoint)
     assert (acknowledged.checkpoint, acknowledged.subtask.operator) == (2, "fails")
     assert [entry["subtask"] for entry in logged.entries if "trigger" in entry["event"]] == ["unknown/0"]
     assert not [entry for entry in logged.entries if entry["log_level"] == "error"]

@@ -8,7 +8,7 @@ import pytest
 from runtime.core.job.settings import JobSettings
 from runtime.errors import JobRejected
 from runtime.io.postgres.store import RunRow
-from runtime.master.master_process import job_of, settings_of
+from runtime.master.master_process import compile_job, settings_of
 
 
 def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
@@ -53,9 +53,9 @@ def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
     out.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     given = row({"lines_dir": str(tmp_path / "data" / "in"), "output_dir": str(out)})
-    assert job_of(given).sinks
+    assert compile_job(given).sinks
     out.rmdir()
     out.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(JobRejected) as refused:
-        job_of(given)
+        compile_job(given)
     assert (refused.value.code, refused.value.field) == ("path-not-allowed", "output_dir")

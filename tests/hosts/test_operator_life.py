@@ -13,7 +13,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from runtime.master.job_master import Exit
+from runtime.master.job_master import MasterExitCode
 from runtime.ports import Collector, Operator, OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
@@ -94,7 +94,7 @@ def ended(jobs: Jobs, folder: Path, end: str) -> tuple[Run, Notes]:
         if end != "by itself":
             run.wait_for(lambda: run.operator("witness").get("records_in") == source.total * source.splits)
             run.ask(end)
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert run.records.failure is None
     return run, notes
 

@@ -12,10 +12,10 @@ from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.ids import Token
-from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, owner_of
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, key_group_owner
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.state.index.hashing import key_groups
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb
@@ -82,7 +82,7 @@ def test_the_target_has_each_key_in_the_order_of_its_partition(tmp_path: Path, j
     source = DirectorySource(str(tmp_path / "in"), CsvFormat(SCHEMA), discovery_interval_ms=10)
     for number, parallelism in enumerate((2, 3, 1), start=1):
         partitions.write(40)
-        bomb, seen, records = Bomb(), Seen(), MemoryRecords(token=Token(10 * number), restore_from=folder or None)
+        bomb, seen, records = Bomb(), Seen(), MemoryRunStore(token=Token(10 * number), restore_from=folder or None)
         job = ordered(source, output, bomb, seen).compile(parallelism)
         with jobs.running(job, storage, records, restart=FixedDelay(attempts=3, delay_ms=10)) as run:
             run.wait_for(lambda: by_key(committed(output)) == partitions.rows)
@@ -111,7 +111,7 @@ def test_a_subtask_batches_the_rows_of_many_keys(tmp_path: Path, jobs: Jobs) -> 
     streams = defaultdict[int, list[pa.RecordBatch]](list)
     for batch in batches.values:
         groups = np.unique(key_groups(batch, ["key"], DEFAULT_MAX_PARALLELISM))
-        (owner,) = {owner_of(int(group), DEFAULT_MAX_PARALLELISM, 2) for group in groups}
+        (owner,) = {key_group_owner(int(group), DEFAULT_MAX_PARALLELISM, 2) for group in groups}
         streams[owner].append(batch)
     assert sorted(streams) == [0, 1]
     full = [batch for stream in streams.values() for batch in stream[:-1]]

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink, ParquetWriter
 from runtime.core.job.lifecycle import RunState
-from runtime.core.job.restart_strategy import OUTAGE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.dataflow.builder import Dataflow
@@ -75,7 +75,7 @@ def test_a_sink_whose_folder_is_away_is_waited_for(tmp_path: Path, away: threadi
         source.total = 200
         run.wait_for(lambda: len(run.records.attempts) >= 5)
         assert not run.records.state.is_terminal
-        details = [detail for detail in run.records.details if detail["code"] == OUTAGE]
+        details = [detail for detail in run.records.details if detail["code"] == OUTAGE_CODE]
         assert [detail["tries"] for detail in details] == list(range(1, len(details) + 1))
         assert {detail["operator"] for detail in details} <= {"out", ""}
         assert any(word in details[0]["message"] for word in ("No space left", "Read-only"))
@@ -87,8 +87,8 @@ def test_a_sink_whose_folder_is_away_is_waited_for(tmp_path: Path, away: threadi
 
 def test_the_last_output_of_a_drain_waits_for_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The savepoint is recorded: the run ends when its output is committed, not after a minute as failed."""
-    monkeypatch.setattr(job_master, "COMMIT_PATIENCE_MS", 0)
-    monkeypatch.setattr(job_master, "PAUSE_SLICE_S", 0.02)
+    monkeypatch.setattr(job_master, "COMMIT_TIMEOUT_MS", 0)
+    monkeypatch.setattr(job_master, "MAX_WAIT_STEP_S", 0.02)
     source, output = Numbers(total=100, unbounded=True), tmp_path / "out"
     seldom = CoordinatorSettings(interval_ms=3_000, min_pause_ms=0)  # none may come, and fail, before the drain
     with running(troubled(source, output).compile(1), tmp_path / "state", settings=seldom) as run:

@@ -18,14 +18,14 @@ from runtime.core.job.messages import (
     EndOfData,
     Idle,
     Message,
-    Probe,
     Records,
+    TerminationMarker,
     Watermark,
 )
-from runtime.dataflow.plan import Folding
+from runtime.dataflow.plan import PreAggregation
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.aggregates import Count
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.task.output import Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
 
@@ -75,14 +75,14 @@ def combining(sent: list[tuple[ChannelId, Message]], *behind: str) -> Outputs:
     edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), *(edge(one, other) for one, other in chained))
     operators = [operator(uid, 2) for uid in ("b", "w", *behind)]
     graph = JobGraph((source("a", 2), *operators, sink("c", 2)), edges, max_parallelism=8)
-    foldings = {1: Folding(10, partial(WindowCombiner, ["key"], "time", 10, {"n": Count()}))}
+    foldings = {1: PreAggregation(10, partial(WindowPreAggregator, ["key"], "time", 10, {"n": Count()}))}
     return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), {}, foldings)
 
 
 @pytest.mark.parametrize(
     "control",
     [
-        Watermark(9), Idle(), EndOfData(True), EndOfData(False), Probe(1, 1),
+        Watermark(9), Idle(), EndOfData(True), EndOfData(False), TerminationMarker(1, 1),
         Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0),
     ],
 )  # fmt: skip

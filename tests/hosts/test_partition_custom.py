@@ -109,7 +109,7 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path, jobs
     """S3-13, S3-28, S3-30, S3-31, S3-32, S3-33, S3-39: 2 subtasks, 3, then 1; each row is taken by one of them."""
     output, storage, savepoint = tmp_path / "out", tmp_path / "state", ""
     for number, parallelism in enumerate((2, 3), start=1):
-        bulk, records = Bulk(1_000), weir.MemoryRecords(token=weir.spi.Token(number), restore_from=savepoint or None)
+        bulk, records = Bulk(1_000), weir.MemoryRunStore(token=weir.spi.Token(number), restore_from=savepoint or None)
         source = Gated(total=30 * number, splits=1)
         with jobs.running(batched(source, output, bulk).compile(parallelism), storage, records) as run:
             run.wait_for(lambda bulk=bulk: len(bulk.seen) == 30)  # type: ignore[misc]
@@ -122,7 +122,7 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path, jobs
         for index, rows in bulk.taken.items():
             assert all((row["key"] ** 2 + 1) % parallelism == index for row in rows)
     assert committed(output) == []
-    bulk, records = Bulk(8), weir.MemoryRecords(token=weir.spi.Token(3), restore_from=savepoint)
+    bulk, records = Bulk(8), weir.MemoryRunStore(token=weir.spi.Token(3), restore_from=savepoint)
     last = Numbers(total=90, splits=1)
     jobs.run_to_end(batched(last, output, bulk).compile(1), storage, records)
     assert len(bulk.taken[0]) == 60
@@ -138,7 +138,7 @@ def test_restored_rows_leave_although_the_source_is_silent(tmp_path: Path, jobs:
     with jobs.running(batched(source, output, bulk).compile(1), storage) as run:
         run.wait_for(lambda: len(bulk.seen) == 20)
         savepoint = run.end("stop")
-    records = weir.MemoryRecords(token=weir.spi.Token(2), restore_from=savepoint)
+    records = weir.MemoryRunStore(token=weir.spi.Token(2), restore_from=savepoint)
     with jobs.running(batched(source, output, Bulk(1_000, max_wait_ms=20)).compile(2), storage, records) as run:
         run.wait_for(lambda: found(output) == rows_of(source.numbers))
         run.end("stop")

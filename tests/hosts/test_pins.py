@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.core.snapshot.manifest_codec import FILE_NAME
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.core.snapshot.pins import PINS_FOLDER
 from runtime.io.pins import PinnedCheckpoint
 from runtime.master.retention import files_of
@@ -53,7 +53,7 @@ def test_retention_in_the_middle_of_a_read_leaves_what_is_read_until_its_reader_
                 assert reader.stdout.readline() == "open\n"
                 own.unlink()
                 run.checkpoints(6)
-                run.wait_for(lambda: not (storage / before.folder / FILE_NAME).exists())
+                run.wait_for(lambda: not (storage / before.folder / MANIFEST_FILE).exists())
                 assert all((storage / path).exists() for path in files_of(read.manifest))
                 reader.stdin.write("read\n")
                 reader.stdin.flush()
@@ -62,7 +62,7 @@ def test_retention_in_the_middle_of_a_read_leaves_what_is_read_until_its_reader_
             finally:
                 reader.send_signal(signal.SIGKILL)
         run.checkpoints(1)
-        until(lambda: not (storage / read.folder / FILE_NAME).exists())
+        until(lambda: not (storage / read.folder / MANIFEST_FILE).exists())
         run.checkpoints(2)
         newest = run.manifests[-1]
         assert all((storage / path).exists() for path in files_of(newest))

@@ -142,7 +142,7 @@ def found(output: Path) -> list[tuple[Any, ...]]:
 @dataclass
 class Run:
     master: JobMaster
-    records: weir.MemoryRecords
+    records: weir.MemoryRunStore
     thread: threading.Thread
 
     def end(self, kind: str) -> str:
@@ -156,7 +156,7 @@ class Run:
 
 
 @contextmanager
-def running(flow: weir.Dataflow, parallelism: int, storage: Path, records: weir.MemoryRecords) -> Iterator[Run]:
+def running(flow: weir.Dataflow, parallelism: int, storage: Path, records: weir.MemoryRunStore) -> Iterator[Run]:
     master = local_master(flow.compile(parallelism), str(storage), records, FAST, weir.FixedDelay(attempts=0))
     run = Run(master, records, threading.Thread(target=master.run))
     run.thread.start()
@@ -170,17 +170,17 @@ def running(flow: weir.Dataflow, parallelism: int, storage: Path, records: weir.
 def test_sessions_are_counted_exactly_over_a_stop_and_a_restore_at_another_parallelism(tmp_path: Path) -> None:
     """S1-15: objects and event timers move with their key groups, from 2 subtasks to 3."""
     output, storage, upto = tmp_path / "out", tmp_path / "state", 1_000
-    with running(sessions(Clicks(450, bounded=False), output), 2, storage, weir.MemoryRecords()) as run:
+    with running(sessions(Clicks(450, bounded=False), output), 2, storage, weir.MemoryRunStore()) as run:
         until(lambda: _read(run.records) >= SPLITS * 450 and len(run.records.completed) > 2)
         savepoint = run.end("stop")
     halfway = found(output)
     assert halfway == [row for row in expected(upto) if row[1] < 7], "row 449 is in burst 7, which is still open"
-    again = weir.MemoryRecords(token=weir.spi.Token(2), restore_from=savepoint)
+    again = weir.MemoryRunStore(token=weir.spi.Token(2), restore_from=savepoint)
     weir.run_local(sessions(Clicks(upto), output), parallelism=3, storage=str(storage), settings=FAST, records=again)
     assert found(output) == expected(upto)
 
 
-def _read(records: weir.MemoryRecords) -> int:
+def _read(records: weir.MemoryRunStore) -> int:
     rows: int = records.live.get("operators", {}).get("clicks", {}).get("records_out", 0)
     return rows
 
@@ -208,7 +208,7 @@ def test_processing_timers_fire_although_no_row_comes_any_more(tmp_path: Path) -
     told = flow.source("clicks", Clicks(200, bounded=False)).key_by("user").process("quiet", Quiet, COUNTED)
     told.sink("out", weir.ParquetSink(str(tmp_path / "out")))
     rows = Counter(row["user"] for row in every(200))
-    with running(flow, 2, tmp_path / "state", weir.MemoryRecords()) as run:
+    with running(flow, 2, tmp_path / "state", weir.MemoryRunStore()) as run:
         until(lambda: rows.items() <= {(row["user"], row["clicks"]) for row in committed(tmp_path / "out")})
         run.end("stop")
     last: dict[str, int] = {}

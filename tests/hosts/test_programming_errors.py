@@ -10,7 +10,7 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
@@ -48,8 +48,8 @@ STEPS = {
 }
 
 
-def run(step: Any, tmp_path: Path, attempts: int) -> MemoryRecords:
-    flow, records = Dataflow("wrong"), MemoryRecords()
+def run(step: Any, tmp_path: Path, attempts: int) -> MemoryRunStore:
+    flow, records = Dataflow("wrong"), MemoryRunStore()
     step(flow.source("numbers", Numbers(total=100, splits=1))).sink("out", ParquetSink(str(tmp_path / "out")))
     again = FixedDelay(attempts=attempts, delay_ms=10)
     with running(flow.compile(1), tmp_path / "state", records, restart=again) as job:

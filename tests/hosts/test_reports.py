@@ -7,7 +7,7 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.restart_strategy import NoRestart
 from runtime.errors import WeirError
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import FAST
@@ -23,7 +23,7 @@ def test_a_run_that_has_ended_shows_its_final_numbers(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_failed_shows_how_far_it_got(tmp_path: Path) -> None:
-    records = MemoryRecords()
+    records = MemoryRunStore()
     flow = counts(Numbers(total=500), tmp_path / "out")
     broken = flow.source("more", Numbers(total=500, splits=1)).map_batches("broken", lambda batch: batch.column("nope"))
     broken.sink("out2", ParquetSink(str(tmp_path / "out2")))

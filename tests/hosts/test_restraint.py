@@ -14,12 +14,12 @@ from runtime.core.job.messages import (
     EndOfData,
     EndOfPartition,
     Idle,
-    Probe,
     Records,
+    TerminationMarker,
     Watermark,
 )
 from runtime.ports import Collector, Operator
-from runtime.task.watermark_hold import Restraint
+from runtime.task.watermark_hold import WatermarkHold
 
 ONE, TWO = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
 BATCH = Records(None, 1, 1)
@@ -42,9 +42,9 @@ class Holding(Operator):
         return self.hold
 
 
-def restraint(operator: Operator | None) -> tuple[Restraint, list[Control]]:
+def restraint(operator: Operator | None) -> tuple[WatermarkHold, list[Control]]:
     sent: list[Control] = []
-    return Restraint(operator, (ONE, TWO), sent.append), sent
+    return WatermarkHold(operator, (ONE, TWO), sent.append), sent
 
 
 def test_event_time_and_idleness_wait_for_rows_and_barriers_do_not() -> None:
@@ -89,7 +89,7 @@ def test_what_was_held_at_a_true_end_is_told_before_it() -> None:
 @pytest.mark.parametrize("room", [True, False])
 def test_batches_wait_for_room(room: bool) -> None:
     held, _ = restraint(Holding(room=room))
-    taken: list[Any] = [held.may_take(ONE, message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())]
+    taken: list[Any] = [held.may_handle(ONE, message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())]
     assert taken == [room, True, True, True]
 
 
@@ -97,22 +97,22 @@ def test_only_the_last_true_end_waits_for_rows() -> None:
     """S0-34: else the barriers behind the end of one channel would wait as long as another one goes on."""
     operator = Holding(hold=1)
     held, _ = restraint(operator)
-    assert held.may_take(ONE, EndOfData(drain=True))
-    held.took(ONE, EndOfData(drain=True))
-    assert not held.may_take(TWO, EndOfData(drain=True))
-    assert held.may_take(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
+    assert held.may_handle(ONE, EndOfData(drain=True))
+    held.on_message(ONE, EndOfData(drain=True))
+    assert not held.may_handle(TWO, EndOfData(drain=True))
+    assert held.may_handle(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
     operator.hold = None
-    assert held.may_take(TWO, EndOfData(drain=True))
+    assert held.may_handle(TWO, EndOfData(drain=True))
 
 
 def test_one_that_was_finished_on_restore_takes_everything() -> None:
     held, _ = restraint(None)
-    assert held.may_take(ONE, Watermark(MAX_WATERMARK))
-    assert held.may_take(ONE, EndOfData(drain=True))
+    assert held.may_handle(ONE, Watermark(MAX_WATERMARK))
+    assert held.may_handle(ONE, EndOfData(drain=True))
 
 
 def test_a_probe_of_a_loop_waits_until_nothing_is_inside() -> None:
     """S4-41: else the loop would seem empty."""
     for hold, may in ((5, False), (None, True)):
         held, _ = restraint(Holding(hold))
-        assert held.may_take(ONE, Probe(1, 0)) is may
+        assert held.may_handle(ONE, TerminationMarker(1, 0)) is may

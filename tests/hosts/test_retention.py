@@ -10,12 +10,12 @@ import pytest
 
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.snapshot.manifest_codec import FILE_NAME
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest, write_manifest
-from runtime.io.pins import KEPT_MS, PIN_MS, PinnedCheckpoint, pinned
-from runtime.master.retention import discard, files_of, readable, sweep
+from runtime.io.pins import EXPIRED_PIN_RETENTION_MS, PIN_VALIDITY_MS, PinnedCheckpoint, active_pin_folders
+from runtime.master.retention import discard_checkpoints, files_of, readable_manifests, sweep_orphans
 from tests.core.builders import manifest, segment
 from tests.waiting import until
 
@@ -45,9 +45,9 @@ def killed_writer(storage: Path, path: str) -> Path:
 def test_what_a_killed_writer_left_goes_with_the_next_attempt_and_not_before(tmp_path: Path, folder: str) -> None:
     left = killed_writer(tmp_path, f"{folder}/state.arrow")
     store = FileStore(tmp_path)
-    sweep(store, Token(3), [])
+    sweep_orphans(store, Token(3), [])
     assert left.exists(), "its writer may live: it is of this attempt"
-    sweep(store, Token(4), [])
+    sweep_orphans(store, Token(4), [])
     assert not left.exists()
     assert not left.parent.exists(), "folders left empty go too"
 
@@ -58,13 +58,13 @@ def test_files_that_no_manifest_needs_go_and_savepoints_stay(tmp_path: Path) -> 
     needed, savepoint = "chk-1-2/a-0/base.arrow", "savepoint-2-2/a-0/base.arrow"
     aborted, foreign = "chk-3-2/a-0/base.arrow", "notes/read-me"
     lost, running = "savepoint-4-2/a-0/base.arrow", "chk-5-3/a-0/base.arrow"
-    for path in (needed, savepoint, f"savepoint-2-2/{FILE_NAME}", aborted, foreign, lost, running):
+    for path in (needed, savepoint, f"savepoint-2-2/{MANIFEST_FILE}", aborted, foreign, lost, running):
         store.put(path, [b"x"])
     kept = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment(needed),)})]}, checkpoint=4, token=2)
     write_manifest(store, kept)
-    assert sweep(store, Token(3), [kept]) == 2
+    assert sweep_orphans(store, Token(3), [kept]) == 2
     assert set(store.list("")) == {
-        needed, savepoint, f"savepoint-2-2/{FILE_NAME}", foreign, running, f"chk-4-2/{FILE_NAME}"
+        needed, savepoint, f"savepoint-2-2/{MANIFEST_FILE}", foreign, running, f"chk-4-2/{MANIFEST_FILE}"
     }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_a_discarded_checkpoint_of_newer_software_goes_as_far_as_its_own_folder(
     built_on = (segment(shared), segment(own))
     newer = manifest({"a": [SubtaskSnapshot(keyed={"k": built_on})]}, checkpoint=4, token=2)
     write_manifest(store, msgspec.structs.replace(newer, format=FORMAT_VERSION + 1))
-    assert discard(store, ["chk-4-2"], []) == []
+    assert discard_checkpoints(store, ["chk-4-2"], []) == []
     assert store.list("") == [shared]
 
 
@@ -84,13 +84,13 @@ def test_a_damaged_checkpoint_of_this_attempt_takes_no_file_that_the_next_may_na
     """Files that are merged beside the job lie in a folder before any manifest names them."""
     store = FileStore(tmp_path)
     delta, merged = "chk-4-2/a-0/state-000001.arrow", "chk-4-2/a-0/state-000002.arrow"
-    for path in (delta, merged, f"chk-4-2/{FILE_NAME}"):
+    for path in (delta, merged, f"chk-4-2/{MANIFEST_FILE}"):
         store.put(path, [b"x"])
     newest = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment(delta),)})]}, checkpoint=5, token=2)
     write_manifest(store, newest)
-    discard(store, ["chk-4-2"], [newest])
+    discard_checkpoints(store, ["chk-4-2"], [newest])
     assert store.list("chk-4-2") == [delta, merged]
-    sweep(store, Token(3), [newest])
+    sweep_orphans(store, Token(3), [newest])
     assert store.list("chk-4-2") == [delta]
 
 
@@ -100,9 +100,9 @@ def test_what_an_unreadable_checkpoint_may_need_stays_and_the_rest_goes(tmp_path
     paths = [f"chk-{number}-1/file" for number in range(1, 6)] + ["savepoint-2-1/file"]
     for path in paths:
         store.put(path, [b"x"])
-    sweep(store, Token(2), [], ["chk-3-1"])
+    sweep_orphans(store, Token(2), [], ["chk-3-1"])
     assert store.list("") == ["chk-1-1/file", "chk-2-1/file", "chk-3-1/file", "savepoint-2-1/file"]
-    sweep(store, Token(2), [], ["savepoint-2-1"])
+    sweep_orphans(store, Token(2), [], ["savepoint-2-1"])
     assert store.list("") == ["savepoint-2-1/file"]
 
 
@@ -126,17 +126,21 @@ def test_what_is_being_read_stays_with_all_that_it_names_and_goes_later(tmp_path
     made = checkpoints(store)
     PinnedCheckpoint(str(tmp_path), "chk-2-1").renew()
     now = SystemClock().now_ms()
-    left = discard(store, ["chk-1-1", "chk-2-1", "chk-3-1"], made[3:], (), lambda: pinned(store, now))
+    left = discard_checkpoints(
+        store, ["chk-1-1", "chk-2-1", "chk-3-1"], made[3:], (), lambda: active_pin_folders(store, now)
+    )
     assert left == ["chk-2-1"]
     assert files_of(made[1]) <= set(store.list("")), "it is whole, the file of an older checkpoint included"
-    assert not {f"chk-1-1/{FILE_NAME}", f"chk-3-1/{FILE_NAME}"} & set(store.list(""))
-    sweep(store, Token(2), [*made[3:], *readable(store, left)])
+    assert not {f"chk-1-1/{MANIFEST_FILE}", f"chk-3-1/{MANIFEST_FILE}"} & set(store.list(""))
+    sweep_orphans(store, Token(2), [*made[3:], *readable_manifests(store, left)])
     assert files_of(made[1]) <= set(store.list("")), "also for the next attempt"
-    later = now + PIN_MS + 1
-    assert discard(store, left, made[3:], (), lambda: pinned(store, later)) == [], "its reader has died"
+    later = now + PIN_VALIDITY_MS + 1
+    assert discard_checkpoints(store, left, made[3:], (), lambda: active_pin_folders(store, later)) == [], (
+        "its reader has died"
+    )
     kept = {path for one in made[3:] for path in files_of(one)}
     assert {path for path in store.list("") if not path.startswith("pins/")} == kept
-    pinned(store, later + KEPT_MS)
+    active_pin_folders(store, later + EXPIRED_PIN_RETENTION_MS)
     assert set(store.list("")) == kept, "pins that ended long ago go too"
 
 
@@ -150,15 +154,15 @@ def test_a_reader_that_comes_in_the_middle_finds_everything_or_no_manifest(tmp_p
         if looks:
             PinnedCheckpoint(str(tmp_path), "chk-1-1").renew()
         looks.append(True)
-        return pinned(store, SystemClock().now_ms())
+        return active_pin_folders(store, SystemClock().now_ms())
 
-    assert discard(store, ["chk-1-1", "chk-2-1"], made[2:], (), pins) == ["chk-1-1"]
+    assert discard_checkpoints(store, ["chk-1-1", "chk-2-1"], made[2:], (), pins) == ["chk-1-1"]
     assert read_manifest(store, "chk-1-1") == made[0], "it can be opened again"
     assert files_of(made[0]) <= set(store.list(""))
-    assert f"chk-2-1/{FILE_NAME}" not in store.list("")
+    assert f"chk-2-1/{MANIFEST_FILE}" not in store.list("")
 
 
 def test_a_reader_that_may_not_write_reads_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "pins").write_text("no folder")
     PinnedCheckpoint(str(tmp_path), "chk-1-1").renew()
-    assert pinned(FileStore(tmp_path), 0) == frozenset()
+    assert active_pin_folders(FileStore(tmp_path), 0) == frozenset()

@@ -16,12 +16,12 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import Keys, home_of, opened, sealed
+from runtime.core.snapshot.manifest_codec import SigningKeys, decode_manifest, encode_manifest, manifest_folder
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.io.manifests import sign_with
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.master.job_master import Exit
+from runtime.io.manifests import set_signing_keys
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.master.job_master import MasterExitCode
 from runtime.operators.aggregates import Count, Sum
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
@@ -49,19 +49,19 @@ def taken(flow: Dataflow, storage: Path, kind: str = "stop", jobs: Jobs = THREAD
 def ended(flow: Dataflow, storage: Path, jobs: Jobs = THREADS) -> Path:
     """The folder of the last checkpoint of a bounded job that has ended by itself."""
     with jobs.running(flow.compile(1), storage) as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     return storage / run.records.completed[-1].folder
 
 
 def restored(
     flow: Dataflow, place: Path, storage: Path, *, allow_unmapped: bool = False, jobs: Jobs = THREADS
-) -> MemoryRecords:
+) -> MemoryRunStore:
     """The job, run to its end from the savepoint in `place`, at another parallelism."""
     known = place.name if place.parent == storage else str(place)
-    records = MemoryRecords(token=Token(9), restore_from=known)
+    records = MemoryRunStore(token=Token(9), restore_from=known)
     with jobs.running(flow.compile(3), storage, records, allow_unmapped=allow_unmapped) as run:
         done = run.join()
-    if done is not Exit.DONE or records.failure is not None:
+    if done is not MasterExitCode.DONE or records.failure is not None:
         raise WeirError(str((records.failure or {}).get("message")))
     return records
 
@@ -161,7 +161,7 @@ def test_two_sinks_in_one_folder_leave_alone_what_the_other_prepared_for_a_savep
         source.total += 10
         run.wait_for(lambda: run.records.token == 2 and run.operator("numbers").get("records_out", 0) > 0)
         run.end("cancel")
-    renamed = MemoryRecords(token=Token(5), completed=[savepoint])
+    renamed = MemoryRunStore(token=Token(5), completed=[savepoint])
     with running(
         with_two_sinks(source, tmp_path / "out", bomb, copies).compile(2), tmp_path / "state", renamed, asked
     ) as run:
@@ -272,7 +272,10 @@ def flip(path: Path) -> None:
 def test_a_damaged_savepoint_is_named_and_nothing_is_written(
     moved: Path, tmp_path: Path, harm: Callable[[Path], None], pattern: str, elsewhere: bool
 ) -> None:
-    storage, home = tmp_path / "elsewhere", home_of(opened((moved / "manifest.json").read_bytes(), "manifest.json"))
+    storage, home = (
+        tmp_path / "elsewhere",
+        manifest_folder(decode_manifest((moved / "manifest.json").read_bytes(), "manifest.json")),
+    )
     place = moved if elsewhere else shutil.copytree(moved, storage / home)
     victim = min(place.glob(pattern))
     harm(victim)
@@ -290,10 +293,10 @@ def output_in(folder: Path) -> list[str]:
 # ---------------------------------------------------------------- crafted
 
 
-def rewritten(savepoint: Path, change: Callable[[Manifest], Manifest], keys: Keys = ()) -> None:
+def rewritten(savepoint: Path, change: Callable[[Manifest], Manifest], keys: SigningKeys = ()) -> None:
     """Replaces the manifest by one whose checksum is right: an attacker computes it like anybody else."""
     file = savepoint / "manifest.json"
-    file.write_bytes(sealed(change(opened(file.read_bytes(), "")), keys))
+    file.write_bytes(encode_manifest(change(decode_manifest(file.read_bytes(), "")), keys))
 
 
 def test_a_crafted_savepoint_moves_no_file(tmp_path: Path) -> None:
@@ -324,7 +327,7 @@ def test_a_crafted_savepoint_moves_no_file(tmp_path: Path) -> None:
 def test_with_a_key_only_signed_savepoints_are_restored_from_elsewhere(tmp_path: Path) -> None:
     ours, theirs = b"o" * 32, b"t" * 32
     place = taken(counts(HALF, tmp_path / "out"), tmp_path / "state").rename(tmp_path / "moved")
-    sign_with((ours,))
+    set_signing_keys((ours,))
     try:
         for keys in ((), (theirs,)):
             rewritten(place, lambda manifest: manifest, keys)
@@ -333,7 +336,7 @@ def test_with_a_key_only_signed_savepoints_are_restored_from_elsewhere(tmp_path:
         rewritten(place, lambda manifest: manifest, (ours,))
         restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
     finally:
-        sign_with(())
+        set_signing_keys(())
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
     for file in (tmp_path / "elsewhere").rglob("manifest.json"):
-        assert opened(file.read_bytes(), "", (ours,), signed=True), "what this process writes is signed"
+        assert decode_manifest(file.read_bytes(), "", (ours,), signed=True), "what this process writes is signed"

@@ -15,11 +15,11 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master import shared_folders
-from runtime.master.job_master import Exit
-from runtime.master.shared_folders import folders_of, leave_markers, remove_markers, unshared
+from runtime.master.job_master import MasterExitCode
+from runtime.master.shared_folders import find_unshared_folder, folders_of, remove_markers, write_markers
 from runtime.ports import Exchange, ExchangeListener
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import running
@@ -27,7 +27,7 @@ from tests.hosts.live import running
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folders, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(shared_folders, "MARKER_TIMEOUT_S", 0.05)
 
 
 def copying(folder: Path) -> CompiledJob:
@@ -45,15 +45,15 @@ def test_every_folder_of_a_job_is_marked(tmp_path: Path) -> None:
     inputs, outputs = folders_of(job, storage)
     assert inputs == {str(tmp_path / "in")}
     assert outputs == {str(tmp_path / name) for name in ("out", "letters", "state")}
-    assert {marker.folder for marker in leave_markers(job, "1", Token(1), storage)} == outputs
+    assert {marker.folder for marker in write_markers(job, "1", Token(1), storage)} == outputs
     (tmp_path / "in").mkdir()
-    markers = leave_markers(job, "1", Token(2), storage)
+    markers = write_markers(job, "1", Token(2), storage)
     assert {marker.folder for marker in markers} == outputs | inputs
-    assert unshared(markers) is None
+    assert find_unshared_folder(markers) is None
     assert all(len(list(Path(folder).iterdir())) == 1 for folder in outputs | inputs), "the first attempt's are gone"
     (tmp_path / "out").rename(tmp_path / "mounted")
     (tmp_path / "out").mkdir()
-    assert unshared(markers) == str(tmp_path / "out")
+    assert find_unshared_folder(markers) == str(tmp_path / "out")
     remove_markers(markers, "1", Token(2))
     assert list((tmp_path / "in").iterdir()) == []
 
@@ -72,10 +72,10 @@ def test_a_folder_that_cannot_be_marked_is_compared_by_its_files(
         path.write_bytes(b"")
 
     monkeypatch.setattr(Path, "touch", read_only)
-    markers = leave_markers(job, "1", Token(1), storage)
-    assert unshared(markers) is None
+    markers = write_markers(job, "1", Token(1), storage)
+    assert find_unshared_folder(markers) is None
     shutil.move(tmp_path / "in" / "a.txt", tmp_path / "b.txt")
-    assert unshared(markers) == str(tmp_path / "in")
+    assert find_unshared_folder(markers) == str(tmp_path / "in")
 
 
 class Hosts(LocalLauncher):
@@ -96,12 +96,12 @@ class Hosts(LocalLauncher):
 
 def test_a_first_start_is_refused_with_host_and_folder(tmp_path: Path) -> None:
     """Nothing has been written by then, and nothing is tried again."""
-    records, elsewhere = MemoryRecords(), tmp_path / "elsewhere"
+    records, elsewhere = MemoryRunStore(), tmp_path / "elsewhere"
     elsewhere.touch()
     job = counts(Numbers(total=100), tmp_path / "out").compile(2)
     hosts = Hosts(tmp_path / "out", elsewhere)
     with running(job, tmp_path / "state", records, launcher=hosts, restart=FixedDelay(attempts=9, delay_ms=10)) as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
     assert str(tmp_path / "out") in records.failure["message"]
@@ -112,7 +112,7 @@ def test_a_first_start_is_refused_with_host_and_folder(tmp_path: Path) -> None:
 
 def test_a_mount_that_comes_back_ends_the_restarts(tmp_path: Path) -> None:
     """A run that has run already is not given up for it: hosts start before their mounts are there."""
-    records, elsewhere = MemoryRecords(), tmp_path / "elsewhere"
+    records, elsewhere = MemoryRunStore(), tmp_path / "elsewhere"
     elsewhere.touch()
     source = Numbers(total=100)
     job, hosts = counts(source, tmp_path / "out").compile(2), Hosts(tmp_path / "out", elsewhere)
@@ -121,7 +121,7 @@ def test_a_mount_that_comes_back_ends_the_restarts(tmp_path: Path) -> None:
         run.wait_for(lambda: records.attempts)
         assert "is a mount missing" in records.attempts[0][2]
         elsewhere.unlink()
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert final_counts(tmp_path / "out") == expected_counts(source)
     assert not list((tmp_path / "out").glob("*-marker-*")), "markers are removed"
@@ -152,7 +152,7 @@ class MisplacingWriter(ParquetWriter):
 
 def test_output_that_the_master_cannot_see_fails_its_checkpoint(tmp_path: Path) -> None:
     """Nothing is recorded that could not be committed; when the files are there again, they go with the next one."""
-    elsewhere, out, records = tmp_path / "elsewhere", tmp_path / "out", MemoryRecords()
+    elsewhere, out, records = tmp_path / "elsewhere", tmp_path / "out", MemoryRunStore()
     elsewhere.mkdir()
     flow = Dataflow("numbers")
     source = Numbers(total=1_000, unbounded=True)

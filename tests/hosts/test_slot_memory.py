@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from runtime.core.job.lifecycle import RunState
-from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY, FixedDelay
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE, FixedDelay
 from runtime.core.job.settings import JobSettings
 from runtime.slot.gc_tuning import resident_bytes
 from runtime.slot.memory_limit import MEGABYTE, MemoryWatch
@@ -83,7 +83,7 @@ def test_a_slot_above_its_bound_fails_the_run_by_name_though_checkpoints_complet
         run.wait_for(lambda: run.records.state is RunState.FAILED)
     failure = run.records.failure
     assert failure is not None
-    assert (failure["code"], failure["tries"]) == (SLOT_OUT_OF_MEMORY, 2)
+    assert (failure["code"], failure["tries"]) == (SLOT_OUT_OF_MEMORY_CODE, 2)
     (slot,) = run.records.live["slots"]
     assert slot["memory_bound_bytes"] == bound
     for text in (f"Slot 0 on host {slot['host']!r} uses ", f"above its bound of {bound // MEGABYTE} MB", "parallelism"):
@@ -101,7 +101,7 @@ def test_an_allocation_that_fails_within_a_bound_names_the_operator(tmp_path: Pa
         run.wait_for(lambda: run.records.state is RunState.FAILED)
     failure = run.records.failure
     assert failure is not None
-    assert (failure["code"], failure["operator"]) == (SLOT_OUT_OF_MEMORY, "trouble")
+    assert (failure["code"], failure["operator"]) == (SLOT_OUT_OF_MEMORY_CODE, "trouble")
     assert "operator 'trouble', subtask 0" in failure["message"]
     assert f"bound of {(1 << 40) // MEGABYTE} MB" in failure["message"]
     assert failure["message"].count("slot_memory_mb") == 1

@@ -10,14 +10,14 @@ from pyspark import SparkConf
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings, SlotTimeouts
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch import slot_pool
 from runtime.launch.local import LocalLauncher
-from runtime.launch.slot_pool import Stage
+from runtime.launch.slot_pool import SlotPool
 from runtime.launch.spark import cores_for
-from runtime.launch.standalone_cluster import Holder, describe
+from runtime.launch.standalone_cluster import Holder, describe_cluster
 from runtime.master import slot_wait
-from runtime.master.job_master import Exit
+from runtime.master.job_master import MasterExitCode
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import running
 
@@ -30,13 +30,13 @@ class Cluster(LocalLauncher):
         self.there = there
         self.lives = True
         self.losses = 0  #: places that die before a slot runs
-        self._waiting: tuple[Stage, CompiledJob] | None = None
+        self._waiting: tuple[SlotPool, CompiledJob] | None = None
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return self.lives
 
-    def _start(self, stage: Stage, job: CompiledJob) -> None:
+    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self._waiting = stage, job
         self._threads = []
         self._proceed()
@@ -49,10 +49,10 @@ class Cluster(LocalLauncher):
             stage.on_shortage(self.there, "held by other (2)")
         elif self.losses:
             self.losses -= 1
-            stage.over("the executor is gone", slots_lost=True)
+            stage.on_end("the executor is gone", slots_lost=True)
         else:
             self._waiting = None
-            super()._start(stage, job)
+            super()._start_members(stage, job)
 
     def status(self) -> Any:
         self._proceed()
@@ -76,14 +76,14 @@ def job(folder: Path, *, unbounded: bool = False) -> CompiledJob:
 
 def test_a_run_waits_for_slots_and_starts_by_itself(tmp_path: Path) -> None:
     """A shortage is a state of the run: no attempt, no token and no restart is used up."""
-    cluster, records = Cluster(there=1), MemoryRecords()
+    cluster, records = Cluster(there=1), MemoryRunStore()
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.wait_for(lambda: records.live["waiting"] == {"wanted": 3, "there": 1, "held_by": "held by other (2)"})
         cluster.there = 2
         run.wait_for(lambda: records.live["waiting"]["there"] == 2)
         cluster.there = 3
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert [outcome for _, outcome, _ in records.attempts] == ["ended"]
     assert "waiting" not in records.live
@@ -91,7 +91,7 @@ def test_a_run_waits_for_slots_and_starts_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_cancel_ends_the_wait(tmp_path: Path) -> None:
-    cluster, records = Cluster(there=0), MemoryRecords()
+    cluster, records = Cluster(there=0), MemoryRunStore()
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.end("cancel")
@@ -99,10 +99,10 @@ def test_a_cancel_ends_the_wait(tmp_path: Path) -> None:
 
 
 def test_a_new_run_loses_its_patience_in_words(tmp_path: Path) -> None:
-    cluster, records = Cluster(there=1), MemoryRecords()
+    cluster, records = Cluster(there=1), MemoryRunStore()
     slots = SlotTimeouts(request_ms=50)
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots) as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
     assert records.failure["code"] == "no-slots"
@@ -110,32 +110,32 @@ def test_a_new_run_loses_its_patience_in_words(tmp_path: Path) -> None:
 
 
 def test_a_run_that_had_slots_waits_without_end(tmp_path: Path) -> None:
-    cluster, records = Cluster(there=1), MemoryRecords()
+    cluster, records = Cluster(there=1), MemoryRunStore()
     slots = SlotTimeouts(request_ms=1)
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots, had_slots=True) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.wait_for(lambda: records.live.get("waiting"))
         cluster.there = 3
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
 
 
 def test_slots_that_are_lost_before_the_start_are_waited_for(tmp_path: Path) -> None:
     """A lost executor is the cluster's affair as long as no slot of the job has run on it."""
-    cluster, records = Cluster(there=3), MemoryRecords()
+    cluster, records = Cluster(there=3), MemoryRunStore()
     cluster.losses = 2
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
-        assert run.join() is Exit.DONE
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert [outcome for _, outcome, _ in records.attempts] == ["ended"]
 
 
 def test_a_context_that_became_useless_ends_the_master_and_not_the_run(tmp_path: Path) -> None:
-    cluster, records = Cluster(there=1), MemoryRecords()
+    cluster, records = Cluster(there=1), MemoryRunStore()
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         cluster.lives = False
-        assert run.join() is Exit.BROKEN
+        assert run.join() is MasterExitCode.BROKEN
     assert records.state is RunState.WAITING
     assert records.attempts == []
 
@@ -146,13 +146,13 @@ def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:
     ended = threading.Event()
 
     class Stillborn(Cluster):
-        def _place(self, stage: Stage, index: int, job: CompiledJob) -> None:
+        def _run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
             if index == 1:
                 ended.wait(60)  # it never connects
             else:
-                super()._place(stage, index, job)
+                super()._run_member(stage, index, job)
 
-    cluster, records = Stillborn(there=1), MemoryRecords()
+    cluster, records = Stillborn(there=1), MemoryRunStore()
     slots = SlotTimeouts(start_ms=200)
     try:
         with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots) as run:
@@ -188,5 +188,5 @@ def test_a_run_takes_the_cores_that_it_needs(slots: int, conf: dict[str, str], c
 
 def test_the_holders_of_a_cluster_in_words() -> None:
     others = [Holder("small", 1), Holder("idle", 0), Holder("large", 4)]
-    assert describe(6, 3, others) == "held by large (4), small (1); the cluster has 6 cores on 3 workers"
-    assert describe(2, 1, []) == "the cluster has 2 cores on 1 worker"
+    assert describe_cluster(6, 3, others) == "held by large (4), small (1); the cluster has 6 cores on 3 workers"
+    assert describe_cluster(2, 1, []) == "the cluster has 2 cores on 1 worker"

@@ -17,9 +17,9 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
@@ -40,7 +40,7 @@ class Running:
     """A job master in a thread, and what may be asked of it."""
 
     def __init__(self, launcher: SparkLauncher, folder: Path, source: Numbers, parallelism: int, **config: Any) -> None:
-        self.records = config.pop("records", None) or MemoryRecords()
+        self.records = config.pop("records", None) or MemoryRunStore()
         self.output = folder / "out"
         attempts, trouble = config.pop("attempts", 3), config.pop("trouble", None)
         storage = str(folder / "state")
@@ -54,7 +54,7 @@ class Running:
             **config,
         )
         self.master = JobMaster(master, self.records, FileStore(storage), launcher, SystemClock())
-        self.exit: Exit | None = None
+        self.exit: MasterExitCode | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -76,7 +76,7 @@ class Running:
         self.records.operations.append(OperationRequest(kind, kind))
         self.master.poke()
 
-    def join(self) -> Exit | None:
+    def join(self) -> MasterExitCode | None:
         self._thread.join(PATIENCE_S)
         return self.exit
 
@@ -114,7 +114,7 @@ def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path
     assert "slot" in job.records.attempts[0][2]
     job.wait_for(lambda: job.everything_read(source))
     job.ask("drain")
-    assert job.join() is Exit.DONE
+    assert job.join() is MasterExitCode.DONE
     assert job.records.state is RunState.FINISHED
     assert final_counts(job.output) == expected_counts(source)
 
@@ -146,7 +146,7 @@ def test_an_exception_leaves_the_stage_standing_and_a_kill_replaces_it(launcher:
     hurry.touch()
     job.wait_for(lambda: job.everything_read(source))
     job.ask("drain")
-    assert job.join() is Exit.DONE
+    assert job.join() is MasterExitCode.DONE
     assert final_counts(job.output) == expected_counts(source)
 
 
@@ -162,7 +162,7 @@ def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
     assert "has been silent" in job.records.attempts[0][2]
     job.wait_for(lambda: job.everything_read(source))
     job.ask("drain")
-    assert job.join() is Exit.DONE
+    assert job.join() is MasterExitCode.DONE
     assert final_counts(job.output) == expected_counts(source)
 
 
@@ -180,7 +180,7 @@ def test_slots_leave_their_tasks_however_a_run_ends(launcher: SparkLauncher, tmp
     if how in ("stop", "drain", "cancel"):
         job.wait_for(lambda: job.checkpoints(1) >= 1)
         job.ask(how)
-    assert job.join() is Exit.DONE
+    assert job.join() is MasterExitCode.DONE
     assert launcher._context is not None
     assert list(launcher._context.statusTracker().getActiveJobsIds()) == []
     assert list(launcher._context.statusTracker().getActiveStageIds()) == []
@@ -194,17 +194,17 @@ def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, 
     first = Running(launcher, tmp_path, source, 2)
     first.wait_for(lambda: first.checkpoints(1) >= 1)
     first.ask("stop")
-    assert first.join() is Exit.DONE
+    assert first.join() is MasterExitCode.DONE
     assert first.records.state is RunState.STOPPED
     assert first.records.settled["stop"][0] is not None
     savepoint = first.records.completed[-1]
     assert savepoint.manifest.finished_operators() == ()
     second = Running(
-        launcher, tmp_path, source, 3, records=MemoryRecords(token=Token(10), restore_from=savepoint.folder)
+        launcher, tmp_path, source, 3, records=MemoryRunStore(token=Token(10), restore_from=savepoint.folder)
     )
     second.wait_for(lambda: second.everything_read(source))
     second.ask("drain")
-    assert second.join() is Exit.DONE
+    assert second.join() is MasterExitCode.DONE
     assert second.records.state is RunState.FINISHED
     assert final_counts(second.output) == expected_counts(source)
 
@@ -212,7 +212,7 @@ def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, 
 def test_a_context_that_is_there_already_is_not_taken_over(launcher: SparkLauncher, tmp_path: Path) -> None:
     """It might offer fewer slots than a stage needs, which would wait for them without a word."""
     warmed = Running(launcher, tmp_path / "first", Numbers(total=10), 2)
-    assert warmed.join() is Exit.DONE
+    assert warmed.join() is MasterExitCode.DONE
     second = Running(SparkLauncher("second", "local[2]"), tmp_path / "second", Numbers(total=10), 2, attempts=0)
     second.join()
     assert second.records.failure is not None

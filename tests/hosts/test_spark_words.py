@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.launch.spark import LOOPBACK, SparkLauncher, gist
+from runtime.launch.spark import LOOPBACK, SparkLauncher, summarize_error
 
 #: As Spark 4.1 says it, with the folders shortened.
 NO_NUMPY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -28,7 +28,7 @@ org.apache.spark.SparkException: EOFException occurred while reading the port nu
 
 def test_the_cause_is_told_that_stands_deep_in_an_error_of_spark() -> None:
     """An executor whose Python lacks a package: its name is what an operator needs."""
-    told = gist(RuntimeError(NO_NUMPY))
+    told = summarize_error(RuntimeError(NO_NUMPY))
     assert "ModuleNotFoundError: No module named 'numpy'" in told
     assert told.startswith("org.apache.spark.SparkException: Job aborted")
     assert "PythonWorkerFactory" not in told
@@ -36,14 +36,16 @@ def test_the_cause_is_told_that_stands_deep_in_an_error_of_spark() -> None:
 
 
 def test_an_error_of_any_length_is_told_by_its_beginning_and_its_end() -> None:
-    told = gist(RuntimeError("\n".join(["it began so", *(f"line {number}" for number in range(1_000)), "it ended so"])))
+    told = summarize_error(
+        RuntimeError("\n".join(["it began so", *(f"line {number}" for number in range(1_000)), "it ended so"]))
+    )
     assert told.startswith("it began so")
     assert told.endswith("it ended so")
     assert len(told) < 1_100
 
 
 def test_an_error_without_words_is_told_by_its_kind() -> None:
-    assert gist(ValueError()) == "ValueError"
+    assert summarize_error(ValueError()) == "ValueError"
 
 
 def test_slots_reach_a_local_master_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

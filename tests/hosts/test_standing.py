@@ -17,18 +17,18 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch import local, slot_pool
 from runtime.launch.local import LocalLauncher
-from runtime.launch.slot_pool import Assignment, Stage, stand_ready
-from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.launch.slot_pool import SlotPool, StartSlot, serve_slots
+from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
 from runtime.ports import Exchange, ExchangeListener
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 
 PATIENCE_S = 60.0
-FIRST, SECOND = Assignment(7, "one", "here"), Assignment(8, "two", "there")
+FIRST, SECOND = StartSlot(7, "one", "here"), StartSlot(8, "two", "there")
 
 
 # ---------------------------------------------------------------- the places
@@ -38,45 +38,47 @@ FIRST, SECOND = Assignment(7, "one", "here"), Assignment(8, "two", "there")
 class Place:
     """A thread that stands ready, and runs a slot until it is let go."""
 
-    stage: Stage
+    stage: SlotPool
     index: int
-    given: list[Assignment] = field(default_factory=list)
+    given: list[StartSlot] = field(default_factory=list)
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=stand_ready, args=(self.stage.stand, self.index, self._run), daemon=True)
+        self.thread = threading.Thread(
+            target=serve_slots, args=(self.stage.address, self.index, self._run), daemon=True
+        )
         self.thread.start()
 
-    def _run(self, given: Assignment) -> None:
+    def _run(self, given: StartSlot) -> None:
         self.given.append(given)
         self.go.acquire(timeout=PATIENCE_S)
 
-    def is_running(self, given: Assignment) -> bool:
+    def is_running(self, given: StartSlot) -> bool:
         return self.given[-1:] == [given]
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(Token(7), 2, "127.0.0.1")
+def stage() -> Iterator[SlotPool]:
+    made = SlotPool(Token(7), 2, "127.0.0.1")
     yield made
-    made.dismiss()
+    made.dismiss_members()
 
 
-def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: Stage) -> None:
+def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: SlotPool) -> None:
     """S4-42: the next attempt runs where the one before ran, also if a place comes late."""
     early = Place(stage, 0)
-    stage.assign(FIRST, lambda error: None)
+    stage.start_slots(FIRST, lambda error: None)
     late = Place(stage, 1)
     until(lambda: early.is_running(FIRST) and late.is_running(FIRST))
-    assert not stage.is_empty(0), "both are occupied"
+    assert not stage.wait_until_empty(0), "both are occupied"
     early.go.release()
-    assert not stage.is_empty(0.1), "one is occupied still"
+    assert not stage.wait_until_empty(0.1), "one is occupied still"
     late.go.release()
-    assert stage.is_empty(PATIENCE_S)
-    stage.assign(SECOND, lambda error: None)
+    assert stage.wait_until_empty(PATIENCE_S)
+    stage.start_slots(SECOND, lambda error: None)
     until(lambda: early.is_running(SECOND) and late.is_running(SECOND))
-    assert not stage.is_empty(0), "what was said of the slots before does not count"
-    stage.dismiss()
+    assert not stage.wait_until_empty(0), "what was said of the slots before does not count"
+    stage.dismiss_members()
     for place in (early, late):
         place.go.release()
         place.thread.join(PATIENCE_S)
@@ -84,52 +86,52 @@ def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: Sta
         assert place.given == [FIRST, SECOND]
 
 
-def test_a_lost_place_is_known_at_once(stage: Stage) -> None:
+def test_a_lost_place_is_known_at_once(stage: SlotPool) -> None:
     class Death(Exception):
         pass
 
-    def die(given: Assignment) -> None:
+    def die(given: StartSlot) -> None:
         raise Death
 
     def stand_and_die() -> None:
         with suppress(Death):
-            stand_ready(stage.stand, 1, die)
+            serve_slots(stage.address, 1, die)
 
     told: list[str | None] = []
     Place(stage, 0)
     threading.Thread(target=stand_and_die, daemon=True).start()
-    stage.assign(FIRST, told.append)
+    stage.start_slots(FIRST, told.append)
     started = time.monotonic()
-    assert not stage.is_empty(PATIENCE_S)
+    assert not stage.wait_until_empty(PATIENCE_S)
     assert time.monotonic() - started < PATIENCE_S, "nobody waits for the other one"
-    assert not stage.stands
+    assert not stage.is_intact
     until(lambda: told != [], 10)
     assert told[0] == "the process of slot 1 is lost: Death()", "it says why, and not only that it is gone"
 
 
-def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: Stage) -> None:
+def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: SlotPool) -> None:
     """Places are started ahead; who is given them must not wait for the one that is missing."""
     told: list[str | None] = []
-    stage.lost(1, "it never spoke")
-    stage.assign(FIRST, told.append)
+    stage.on_lost(1, "it never spoke")
+    stage.start_slots(FIRST, told.append)
     assert told == ["a pool member was lost before it was needed"]
 
 
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
-def test_a_place_of_another_stage_is_turned_away(stage: Stage, wrong: dict[str, object]) -> None:
+def test_a_place_of_another_stage_is_turned_away(stage: SlotPool, wrong: dict[str, object]) -> None:
     """S1-11, S1-12: it gets no assignment, and nobody counts it."""
-    ran: list[Assignment] = []
-    stage.assign(FIRST, lambda error: None)
-    stand_ready(replace(stage.stand, **wrong), 0, ran.append)  # type: ignore[arg-type]
+    ran: list[StartSlot] = []
+    stage.start_slots(FIRST, lambda error: None)
+    serve_slots(replace(stage.address, **wrong), 0, ran.append)  # type: ignore[arg-type]
     assert ran == []
-    assert stage.stands
+    assert stage.is_intact
 
 
-def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: Stage) -> None:
+def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: SlotPool) -> None:
     """S1-04: one that could not even begin has no connection that could be lost; nobody waits for its hello."""
     told: list[str | None] = []
     place = Place(stage, 1)
-    stage.assign(FIRST, told.append)
+    stage.start_slots(FIRST, told.append)
     until(lambda: place.is_running(FIRST))
     assert told == []
     place.go.release()
@@ -137,13 +139,13 @@ def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: Stage) -> 
     assert told == ["slot 1 has exited or could not start: see its log"]
 
 
-def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: Stage) -> None:
+def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: SlotPool) -> None:
     told: list[str | None] = []
-    stage.assign(FIRST, told.append)
-    stage.over("no more slots")
-    stage.assign(SECOND, told.append)
+    stage.start_slots(FIRST, told.append)
+    stage.on_end("no more slots")
+    stage.start_slots(SECOND, told.append)
     assert told == ["no more slots", "no more slots"]
-    assert not stage.stands
+    assert not stage.is_intact
 
 
 # ---------------------------------------------------------------- whole jobs
@@ -156,9 +158,9 @@ class CountingLauncher(LocalLauncher):
         super().__init__()
         self.starts = 0
 
-    def _start(self, stage: Stage, job: CompiledJob) -> None:
+    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self.starts += 1
-        super()._start(stage, job)
+        super()._start_members(stage, job)
 
 
 @dataclass
@@ -189,7 +191,7 @@ class Running:
     def __init__(self, folder: Path, trouble: Trouble) -> None:
         self.hurry = folder / "hurry"
         self.source = Numbers(total=5_000, batch=10, unbounded=True, slow_until=str(self.hurry))
-        self.launcher, self.records, self.output = CountingLauncher(), MemoryRecords(), folder / "out"
+        self.launcher, self.records, self.output = CountingLauncher(), MemoryRunStore(), folder / "out"
         config = MasterConfig(
             job_id="1",
             token=self.records.token,
@@ -200,7 +202,7 @@ class Running:
         )
         store = FileStore(str(folder / "state"))
         self.master = JobMaster(config, self.records, store, self.launcher, SystemClock())
-        self.exit: Exit | None = None
+        self.exit: MasterExitCode | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -219,7 +221,7 @@ class Running:
         self.records.operations.append(OperationRequest("d", "drain"))
         self.master.poke()
         self.thread.join(PATIENCE_S)
-        assert self.exit is Exit.DONE
+        assert self.exit is MasterExitCode.DONE
         assert self.records.state is RunState.FINISHED
         assert final_counts(self.output) == expected_counts(self.source)
 
@@ -235,7 +237,7 @@ class NoExchange(LocalLauncher):
 
 def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) -> None:
     """S1-04: the other one stands, so nothing but its own word tells of it."""
-    records, storage = MemoryRecords(), str(tmp_path / "state")
+    records, storage = MemoryRunStore(), str(tmp_path / "state")
     job = counts(Numbers(total=100), tmp_path / "out").compile(2)
     config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())
     master = JobMaster(config, records, FileStore(storage), NoExchange(), SystemClock())
@@ -248,11 +250,11 @@ def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) 
 
 
 def test_what_was_prepared_is_what_the_attempt_runs_in(tmp_path: Path) -> None:
-    launcher, records, storage = CountingLauncher(), MemoryRecords(), str(tmp_path / "state")
+    launcher, records, storage = CountingLauncher(), MemoryRunStore(), str(tmp_path / "state")
     job = counts(Numbers(total=100), tmp_path / "out").compile(2)
     launcher.prepare(job, records.token)
     config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())
-    assert JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run() is Exit.DONE
+    assert JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert launcher.starts == 1
 
@@ -276,8 +278,8 @@ def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1-11, S1-12: it wakes up as a zombie, in the middle of its batch, while the next attempt runs."""
-    monkeypatch.setattr(slot_pool, "EMPTY_S", 0.3)
-    monkeypatch.setattr(local, "STOP_S", 0.1)
+    monkeypatch.setattr(slot_pool, "SLOT_EXIT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.1)
     trouble = Trouble()
     job = Running(tmp_path, trouble)
     job.wait_for(lambda: job.checkpoints(1) >= 1)

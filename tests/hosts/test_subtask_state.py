@@ -13,7 +13,7 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FailureReason, FinishedState, Manifest
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.process import BroadcastProcessFunction, ProcessFunction, SubtaskContext
 from runtime.ports import OperatorContext
@@ -152,7 +152,7 @@ def test_a_plain_rescale_loses_nothing_of_any_kind(tmp_path: Path, jobs: Jobs) -
     before: list[Any] = []
     for number, parallelism in enumerate((2, 3, 1), start=1):
         tally, rules = Tally(), Gated(total=5, splits=1)
-        records = MemoryRecords(token=Token(number), restore_from=savepoint or None)
+        records = MemoryRunStore(token=Token(number), restore_from=savepoint or None)
         with jobs.running(
             job(Gated(total=20 * number), rules, tally, output).compile(parallelism),
             storage,
@@ -193,7 +193,7 @@ def test_every_subtask_handles_records_after_a_rescale(tmp_path: Path, paralleli
         savepoint = run.end("stop")
     source.total = 100
     with jobs.running(
-        flow().compile(parallelism), storage, MemoryRecords(token=Token(2), restore_from=savepoint)
+        flow().compile(parallelism), storage, MemoryRunStore(token=Token(2), restore_from=savepoint)
     ) as run:
         run.wait_for(lambda: written(output) == 400)
         run.wait_for(lambda: _busy(run, "each") == list(range(parallelism)))
@@ -246,7 +246,7 @@ def test_rules_and_lists_of_what_still_runs_are_dealt_anew(tmp_path: Path, paral
         partly = next(c for c in reversed(run.records.completed) if _is_partly(c.manifest))
     first, second = snapshots_of(partly.manifest)
     assert (first.finished, second.finished) == (True, False)
-    tally, again = Tally(union=False), MemoryRecords(token=Token(2), restore_from=partly.folder)
+    tally, again = Tally(union=False), MemoryRunStore(token=Token(2), restore_from=partly.folder)
     source.gate.open()
     jobs.run_to_end(job(source, RULES, tally, output).compile(parallelism), storage, again)
     assert again.state is RunState.FINISHED
@@ -333,6 +333,6 @@ def test_timers_fire_after_a_restore_although_no_row_comes(tmp_path: Path, jobs:
     with jobs.running(flow().compile(2), storage) as run:
         run.wait_for(lambda: run.operator("echo").get("records_in", 0) == 20)
         savepoint = run.end("stop")
-    with jobs.running(flow().compile(1), storage, MemoryRecords(token=Token(2), restore_from=savepoint)) as run:
+    with jobs.running(flow().compile(1), storage, MemoryRunStore(token=Token(2), restore_from=savepoint)) as run:
         run.wait_for(lambda: written(output) == 20)
         run.end("stop")

@@ -10,17 +10,17 @@ from runtime.core.events import CheckpointAborted, Triggered
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
 from runtime.core.snapshot.manifest import CommitPermit
-from runtime.core.subtask.barrier_delay import PATIENCE_MS
-from runtime.core.subtask.poll_policy import Reading
-from runtime.core.subtask.watermark_alignment import BATCHES, Hearing
-from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.core.subtask.barrier_delay import MAX_HOLD_MS
+from runtime.core.subtask.poll_policy import PollPolicy
+from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, ChannelDrift
+from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.errors import DataRejected, OperatorFailure
 from runtime.io.memory.exchange import ManualClock
 from runtime.ports import OperatorContext, SourceReader
 from runtime.task.source_operator import SourceOperator
-from runtime.task.task import WAITED, Task
+from runtime.task.task import WAITED_COUNTER, Task
 from tests.core.builders import chain, subtask
-from tests.core.hearing import Heard
+from tests.core.hearing import WindowStub
 from tests.hosts.tasks import opened
 
 GRAPH, SOURCE = chain(), subtask("a/0")
@@ -79,14 +79,14 @@ def task(reader: Reader, sent: list[Message], clock: ManualClock | None = None) 
     return made
 
 
-def far_ahead() -> tuple[Reading, Watermarks]:
+def far_ahead() -> tuple[PollPolicy, WatermarkValve]:
     """Of a source whose windows have heard of another, too."""
     own, other = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
-    heard = Watermarks([own, other])
+    heard = WatermarkValve([own, other])
     heard.advance(own, 1_000)
-    reading = Reading([Hearing(Heard(heard), own, 10)])
-    for _ in range(BATCHES):
-        reading.came(1, reading.rows, 0.0)
+    reading = PollPolicy([ChannelDrift(WindowStub(heard), own, 10)])
+    for _ in range(MIN_DRIFT_BATCHES):
+        reading.on_batch(1, reading.max_rows, 0.0)
     heard.advance(other, 50)
     return reading, heard
 
@@ -96,7 +96,7 @@ def before_an_end(sent: list[Message], clock: ManualClock) -> tuple[Task, Reader
     reader = Reader()
     source = task(reader, sent, clock)
     own = ChannelId(0, 0, 0)
-    source.reading = Reading([Hearing(Heard(Watermarks([own])), own, 10)])
+    source.poll_policy = PollPolicy([ChannelDrift(WindowStub(WatermarkValve([own])), own, 10)])
     for time in (9, 19):
         bring(source, reader, time)
     sent.clear()
@@ -115,8 +115,8 @@ def of(sent: list[Message]) -> list[str]:
 def test_a_barrier_waits_for_the_end_of_a_pane_and_goes_with_the_word_of_it() -> None:
     sent: list[Message] = []
     source, reader = before_an_end(sent, ManualClock(1_000))
-    source.told(Triggered(BARRIER))
-    assert source.barrier_in_ms == PATIENCE_MS
+    source.on_master_event(Triggered(BARRIER))
+    assert source.barrier_in_ms == MAX_HOLD_MS
     bring(source, reader, 25)
     assert of(sent) == ["Records", "Watermark"]
     bring(source, reader, 29)
@@ -128,8 +128,8 @@ def test_a_barrier_goes_before_the_end_once_its_time_is_up() -> None:
     sent: list[Message] = []
     clock = ManualClock(1_000)
     source, reader = before_an_end(sent, clock)
-    source.told(Triggered(BARRIER))
-    clock.advance(int(PATIENCE_MS))
+    source.on_master_event(Triggered(BARRIER))
+    clock.advance(int(MAX_HOLD_MS))
     bring(source, reader, 25)
     assert of(sent) == ["Barrier", "Records", "Watermark"]
 
@@ -137,7 +137,7 @@ def test_a_barrier_goes_before_the_end_once_its_time_is_up() -> None:
 def test_a_barrier_waits_for_nothing_where_no_more_lies_ready() -> None:
     sent: list[Message] = []
     source, _ = before_an_end(sent, ManualClock(1_000))
-    source.told(Triggered(BARRIER))
+    source.on_master_event(Triggered(BARRIER))
     source.step()
     assert (sent, source.barrier_in_ms) == ([], 0)
     source.step()
@@ -147,16 +147,16 @@ def test_a_barrier_waits_for_nothing_where_no_more_lies_ready() -> None:
 def test_what_the_master_says_next_waits_behind_a_barrier_and_lets_it_go() -> None:
     sent: list[Message] = []
     source, _ = before_an_end(sent, ManualClock(1_000))
-    source.told(Triggered(BARRIER))
-    source.told(CheckpointAborted(CheckpointId(1)))
+    source.on_master_event(Triggered(BARRIER))
+    source.on_master_event(CheckpointAborted(CheckpointId(1)))
     assert of(sent) == ["Barrier"]
-    assert [type(event) for event in source.machine.story][-2:] == [Triggered, CheckpointAborted]
+    assert [type(event) for event in source.machine.event_log][-2:] == [Triggered, CheckpointAborted]
 
 
 def test_a_source_that_has_nothing_more_ends_before_a_barrier_that_waits() -> None:
     sent: list[Message] = []
     source, reader = before_an_end(sent, ManualClock(1_000))
-    source.told(Triggered(BARRIER))
+    source.on_master_event(Triggered(BARRIER))
     reader.over = True
     for _ in range(2):
         source.step()
@@ -187,7 +187,7 @@ def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
     reader.quiet = True
     source = task(reader, sent)
     source.step()
-    source.reading, _ = far_ahead()
+    source.poll_policy, _ = far_ahead()
     assert source.wants_polling, "or its slot would not look again soon"
     reader.ready = [BATCH, BATCH]
     assert source.step()
@@ -209,14 +209,14 @@ def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_i
         found.append(source.metrics().counters)
 
     pass_100_ms()
-    source.reading, heard = far_ahead()
+    source.poll_policy, heard = far_ahead()
     pass_100_ms()
-    heard.idle(ChannelId(0, 1, 0))
+    heard.mark_idle(ChannelId(0, 1, 0))
     reader.over = True
     source.step()
     heard.advance(ChannelId(0, 1, 0), 60)
     pass_100_ms()
-    assert found == [{}, {WAITED: 200}, {WAITED: 200}]
+    assert found == [{}, {WAITED_COUNTER: 200}, {WAITED_COUNTER: 200}]
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), DataRejected("why"), OSError(24, "why")])

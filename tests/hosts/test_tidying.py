@@ -9,7 +9,7 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
@@ -28,18 +28,18 @@ def rows_counted(manifest: Manifest, root: Path) -> int:
     groups = manifest.max_parallelism
     state = SubtaskState(range(groups), groups, FileStore(str(root)))
     snapshots = tuple(manifest.operators["counts"].subtasks.values())
-    state.restore(Restored(subtask=SubtaskId(OperatorId("counts"), 0), snapshots=snapshots))
+    state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId("counts"), 0), snapshots=snapshots))
     fields = pa.schema([pa.field("n:count", pa.int64(), nullable=False)])
     table = state.keyed_table("aggregates", pa.schema([("key", pa.int64())]), fields)
-    return int(table.column("n:count")[table.slots()].sum())
+    return int(table.column("n:count")[table.row_ids()].sum())
 
 
 def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4-02, S3-31."""
-    monkeypatch.setattr(segment_log, "COPIED_BYTES", 0)
-    monkeypatch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
-    monkeypatch.setattr(segment_log, "MOST_DELTAS", 2)
-    monkeypatch.setattr(KeyedTable, "mostly_changed", False)
+    monkeypatch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
+    monkeypatch.setattr(segment_log, "MIN_BASE_BYTES", 0)
+    monkeypatch.setattr(segment_log, "MAX_DELTAS", 2)
+    monkeypatch.setattr(KeyedTable, "is_mostly_changed", False)
     flow = Dataflow("tidying")
     numbers = flow.source("numbers", SequenceSource(rows=ROWS, keys=KEYS))
     numbers.key_by("key").aggregate("counts", {"n": Count()}).sink("out", DiscardSink())

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.core.events import MessageArrived
 from runtime.core.job.messages import EndOfData, Message, Records
-from runtime.core.subtask.credits import CHANNEL_WINDOW_BYTES
+from runtime.core.subtask.credits import MAX_WINDOW_BYTES
 from runtime.errors import OperatorFailure
 from runtime.io.memory.exchange import ManualClock
 from runtime.ports import Collector, Operator
@@ -62,9 +62,9 @@ def test_a_timer_waits_for_credit() -> None:
     task = ringing(Alarm(50), clock, sent)
     task.start()
     channel = GRAPH.outputs[ME][0]
-    task.outputs.credits.spend(channel, CHANNEL_WINDOW_BYTES)
+    task.outputs.credits.spend(channel, MAX_WINDOW_BYTES)
     assert (task.timer_in_ms, task.step(), sent) == (None, False, [])
-    task.outputs.credits.repay(channel, CHANNEL_WINDOW_BYTES)
+    task.outputs.credits.repay(channel, MAX_WINDOW_BYTES)
     assert task.step()
     assert len(sent) == 1
 

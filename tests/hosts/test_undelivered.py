@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
-from runtime.connectors.names import original, safe
+from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
+from runtime.connectors.names import decode_name, encode_name
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
-from runtime.master.undelivered import check_delivered
+from runtime.master.undelivered import reject_undelivered_epochs
 from runtime.ports import Sink
 
 UID = OperatorId("tables-1")
@@ -20,12 +20,12 @@ UID = OperatorId("tables-1")
 def streams(tmp_path: Path) -> Path:
     """Of a lineage whose sink has two epochs to deliver, beside a source's folder."""
     (tmp_path / "lines").mkdir()
-    log = CommitLog(tmp_path / safe(UID))
+    log = CommitLog(tmp_path / encode_name(UID))
     for number in (1, 2):
-        file = LoggedFile(f"part-7-1-{safe(UID)}-0-{number}-0.parquet", 10, 5)
-        log.put(
-            Epoch(
-                log="a", job="7", sink=safe(UID), number=number, token=1, checkpoint=number, highest=(1, number),
+        file = LoggedFile(f"part-7-1-{encode_name(UID)}-0-{number}-0.parquet", 10, 5)
+        log.append_epoch(
+            CommittedEpoch(
+                log="a", job="7", sink=encode_name(UID), number=number, token=1, checkpoint=number, highest=(1, number),
                 files=(file,),
             )
         )  # fmt: skip
@@ -36,17 +36,17 @@ def test_a_version_without_the_sink_is_refused_until_its_epochs_are_delivered(st
     lacking: list[dict[OperatorId, Sink]] = [{}, {OperatorId("renamed"): EpochStage(print)}, {UID: ParquetSink("/out")}]
     for sinks in lacking:
         with pytest.raises(JobRejected, match="2 committed epochs") as refused:
-            check_delivered(streams, sinks)
+            reject_undelivered_epochs(streams, sinks)
         assert (refused.value.code, refused.value.field) == ("undelivered-epochs", UID)
-    CommitLog(streams / safe(UID)).release("7", safe(UID), 2)
-    check_delivered(streams, {})
+    CommitLog(streams / encode_name(UID)).release("7", encode_name(UID), 2)
+    reject_undelivered_epochs(streams, {})
 
 
 def test_a_version_that_has_the_sink_goes_on(streams: Path) -> None:
-    check_delivered(streams, {UID: EpochStage(print)})
-    check_delivered(streams / "of a first run", {})
+    reject_undelivered_epochs(streams, {UID: EpochStage(print)})
+    reject_undelivered_epochs(streams / "of a first run", {})
 
 
 @pytest.mark.parametrize("name", ["a", "a-b", "1~2", "ä.b/c"])
 def test_the_original_of_a_safe_name(name: str) -> None:
-    assert original(safe(name)) == name
+    assert decode_name(encode_name(name)) == name

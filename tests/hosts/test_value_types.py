@@ -8,7 +8,7 @@ import pyarrow as pa
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Max
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed
@@ -33,7 +33,7 @@ def job(source: Amounts, output: Path) -> Dataflow:
 
 
 def stopped(source: Amounts, tmp_path: Path) -> str:
-    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", MemoryRecords()) as run:
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", MemoryRunStore()) as run:
         run.wait_for(lambda: run.operator("largest").get("records_in", 0) > 0)
         run.checkpoints(2)
         held = run.manifests[-1].operators["largest"].subtasks.values()
@@ -42,7 +42,7 @@ def stopped(source: Amounts, tmp_path: Path) -> str:
 
 
 def test_a_job_whose_aggregated_column_became_wider_goes_on(tmp_path: Path) -> None:
-    again = MemoryRecords(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int32()), tmp_path))
+    again = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int32()), tmp_path))
     source = Amounts(total=40, kind=pa.int64())
     with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
         run.wait_for(lambda: max((row["n"] for row in committed(tmp_path / "out")), default=0) >= 22)
@@ -54,7 +54,7 @@ def test_a_job_whose_aggregated_column_became_wider_goes_on(tmp_path: Path) -> N
 
 def test_a_job_whose_aggregated_column_became_another_is_refused_before_any_slot_starts(tmp_path: Path) -> None:
     """It was found with the first batch of the restored job only, after sinks and sources had been opened."""
-    again = MemoryRecords(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int64()), tmp_path))
+    again = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int64()), tmp_path))
     source = Amounts(total=40, kind=pa.float64())
     with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
         run.join()

@@ -14,7 +14,7 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Max, Sum
 from runtime.ports import OperatorContext
 from tests.hosts.gated import Bomb, Gated, GatedReader
@@ -84,7 +84,7 @@ def test_every_window_comes_once_and_is_right(tmp_path: Path, size_ms: int, slid
         run.checkpoints(2)
         assert set(run.manifests[-1].operators) == {"numbers", "spread", "bomb", "windows", "out"}
         savepoint = run.end("stop")
-    again = MemoryRecords(token=Token(2), restore_from=savepoint)
+    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
     source.total = 1_500
     with running(job.compile(3), tmp_path / "state", records=again) as run:
         run.wait_for(lambda: run.operator("windows").get("records_in", 0) > 0)

@@ -13,12 +13,22 @@ import pytest
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.control.endpoints import ControlClient, ControlServer
-from runtime.io.control.messages import Aborted, Completed, Deploy, Failed, Go, Heartbeat, Shutdown, ToMaster, Trigger
+from runtime.io.control.messages import (
+    AbortCheckpoint,
+    ConfirmCheckpoint,
+    Deploy,
+    Heartbeat,
+    Shutdown,
+    SlotFailed,
+    StartSubtasks,
+    ToMaster,
+    TriggerCheckpoint,
+)
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.ports import OperatorContext, SourceReader
@@ -91,8 +101,8 @@ class Master:
         self.thread = threading.Thread(target=self._slot, args=(config,), daemon=True)
         self.thread.start()
         self._heard.get(timeout=PATIENCE_S)
-        restored = [Restored(subtask=subtask) for subtask in self.job.graph.subtasks]
-        self.send(Deploy("job", str(storage), {0: ""}, restored), Go())
+        restored = [SubtaskRestore(subtask=subtask) for subtask in self.job.graph.subtasks]
+        self.send(Deploy("job", str(storage), {0: ""}, restored), StartSubtasks())
 
     def _slot(self, config: SlotConfig) -> None:
         hub = MemoryHub()
@@ -102,8 +112,8 @@ class Master:
         for message in messages:
             self.control.send(0, message)
 
-    def failure(self) -> Failed:
-        while not isinstance(message := self._heard.get(timeout=PATIENCE_S), Failed):
+    def failure(self) -> SlotFailed:
+        while not isinstance(message := self._heard.get(timeout=PATIENCE_S), SlotFailed):
             assert not isinstance(message, Heartbeat) or self.thread.is_alive()
         return message
 
@@ -140,8 +150,8 @@ def test_a_failure_names_its_operator_and_says_whether_trying_again_can_help(
     assert failure.operator == "fails"
     assert "operator 'fails', subtask 0" in failure.detail
     assert "row 3" in failure.detail
-    assert failure.final is final
-    assert ("SubtaskStarted()" in failure.story) is not when_made
+    assert failure.is_final is final
+    assert ("SubtaskStarted()" in failure.events) is not when_made
 
 
 def test_a_failure_that_names_a_file_whose_name_is_no_text_reaches_the_master(
@@ -152,7 +162,7 @@ def test_a_failure_that_names_a_file_whose_name_is_no_text_reaches_the_master(
     master = Master(Failing(DataRejected(f"{name}, row 3")), tmp_path)
     masters.append(master)
     failure = master.failure()
-    assert failure.final
+    assert failure.is_final
     assert r"caf\udce9.csv, row 3" in failure.detail
 
 
@@ -164,7 +174,7 @@ def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Maste
     master.failure()
     reads = SubtaskId(master.job.graph.operators[0].uid, 0)
     barrier = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
-    master.send(Trigger(reads, barrier), Completed(1), Aborted(2), Shutdown())
+    master.send(TriggerCheckpoint(reads, barrier), ConfirmCheckpoint(1), AbortCheckpoint(2), Shutdown())
     master.thread.join(PATIENCE_S)
     assert not master.thread.is_alive()
     assert source.asked == []
@@ -173,7 +183,7 @@ def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Maste
 def test_a_failed_slot_goes_when_its_master_is_gone(
     masters: list[Master], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "FAREWELL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(worker, "SHUTDOWN_TIMEOUT_S", 10 * PATIENCE_S)
     master = Master(Failing(ValueError("no")), tmp_path)
     masters.append(master)
     master.failure()
@@ -216,7 +226,7 @@ def test_a_failure_is_reported_before_it_is_logged_and_without_local_variables(
 
     def noted(client: Any, message: Any) -> None:
         send(client, message)
-        if isinstance(message, Failed):
+        if isinstance(message, SlotFailed):
             order.append("report")
 
     monkeypatch.setattr(worker, "log", Log())

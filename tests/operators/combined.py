@@ -4,14 +4,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.operators.windows.pre_aggregation import Combiner
+from runtime.operators.windows.pre_aggregation import PreAggregator
 from runtime.ports import Collector, Operator, OperatorContext
 
 
 class Combined(Operator):
     """What a host does with a combiner: what it holds goes ahead of everything but rows."""
 
-    def __init__(self, combiner: Combiner, window: Operator) -> None:
+    def __init__(self, combiner: PreAggregator, window: Operator) -> None:
         self.combiner = combiner
         self.window = window
 

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
-from runtime.core.job.key_groups import range_of
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.job.key_groups import key_group_range
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
@@ -50,9 +50,9 @@ class Harness:
         self.clock = clock or ManualClock()
         self.store = store or MemorySnapshotStore()
         self.out = Collected()
-        self.state = SubtaskState(range_of(index, max_parallelism, parallelism), max_parallelism, self.store)
+        self.state = SubtaskState(key_group_range(index, max_parallelism, parallelism), max_parallelism, self.store)
         found = tuple(snapshots)
-        restored = Restored(
+        restored = SubtaskRestore(
             subtask=SubtaskId(OperatorId(UID), index),
             snapshots=found,
             broadcast=broadcast,
@@ -72,7 +72,7 @@ class Harness:
             restored=bool(found),
         )
         operator.open(self.context)
-        self.state.check_all_declared()
+        self.state.check_declarations()
         operator.start(self.out)
 
     def process(self, batch: pa.RecordBatch, input: int = 0) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet, Count, CountIf, Max, Mean, Min, Sum
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.windows.cells import Cells
+from runtime.operators.windows.cells import AggregateCells
 from tests.operators.harness import Harness
 
 ALL: dict[str, Aggregate] = {
@@ -223,15 +223,16 @@ def test_parts_that_are_merged_are_the_whole(data: st.DataObject, drawn: tuple[s
 EVERY = np.arange(4)
 
 
-def cells(aggregates: AggregateSet, kind: Any, rows: list[Any]) -> Cells:
+def cells(aggregates: AggregateSet, kind: Any, rows: list[Any]) -> AggregateCells:
     """What rows are folded to; their keys are positions."""
     keys, values, flags = zip(*rows, strict=True) if rows else ((), (), ())
     folded = batch(["-"] * len(rows), pa.array(values, kind), list(flags))
     fields = [
-        field.with_type(kind) for field, kind in zip(aggregates.fields(), aggregates.kinds(folded.schema), strict=True)
+        field.with_type(kind)
+        for field, kind in zip(aggregates.fields(), aggregates.state_types(folded.schema), strict=True)
     ]
-    found = Cells(fields, len(EVERY))
-    aggregates.fold(found, folded, np.array(keys, dtype=np.intp))
+    found = AggregateCells(fields, len(EVERY))
+    aggregates.accumulate(found, folded, np.array(keys, dtype=np.intp))
     return found
 
 

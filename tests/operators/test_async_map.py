@@ -234,7 +234,7 @@ def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_wh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else each restart in the same process would leave an open loop."""
-    monkeypatch.setattr(async_map, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(async_map, "_CLOSE_TIMEOUT_S", 0.01)
     loops: list[asyncio.AbstractEventLoop] = []
     go_on = threading.Event()
 

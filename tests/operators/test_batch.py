@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from runtime.operators.functions.batch import ROWS_PER_BATCH, FlatMapRows, MapBatches
+from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH, FlatMapRows, MapBatches
 from tests.operators.harness import Harness
 
 LINES = pa.RecordBatch.from_pydict({"line": ["a barrier across", "", "a stream"]})
@@ -30,9 +30,9 @@ def test_a_flat_map_that_gives_nothing_sends_nothing() -> None:
 
 
 def test_a_flat_map_cuts_large_output_into_batches() -> None:
-    harness = Harness(FlatMapRows(lambda row: ({"word": "x"} for _ in range(ROWS_PER_BATCH)), WORDS))
-    assert len(harness.process(LINES)) == 3 * ROWS_PER_BATCH
-    assert [batch.num_rows for batch in harness.out.batches] == [ROWS_PER_BATCH] * 3
+    harness = Harness(FlatMapRows(lambda row: ({"word": "x"} for _ in range(MAX_ROWS_PER_BATCH)), WORDS))
+    assert len(harness.process(LINES)) == 3 * MAX_ROWS_PER_BATCH
+    assert [batch.num_rows for batch in harness.out.batches] == [MAX_ROWS_PER_BATCH] * 3
 
 
 def test_a_map_works_on_whole_batches_and_sends_no_empty_ones() -> None:

@@ -12,9 +12,9 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Count
-from runtime.operators.functions.micro_batches import BY_SIZE, BY_TIME, Batches, BatchLimits
-from runtime.operators.partition import by_key_group
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.functions.micro_batches import BY_SIZE_COUNTER, BY_TIME_COUNTER, Batches, BatchLimits
+from runtime.operators.partition import partition_by_key_group
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
@@ -53,7 +53,7 @@ def test_a_batch_leaves_with_its_last_row(count: int, leaves: list[int]) -> None
     harness = Harness(operator(bulk))
     harness.process(rows(*range(count)))
     assert bulk.sizes == leaves
-    assert harness.context.counters.get(BY_SIZE, 0) == len(leaves)
+    assert harness.context.counters.get(BY_SIZE_COUNTER, 0) == len(leaves)
 
 
 def test_a_batch_leaves_when_its_first_row_has_waited_long_enough() -> None:
@@ -71,7 +71,7 @@ def test_a_batch_leaves_when_its_first_row_has_waited_long_enough() -> None:
     assert values(harness.tick()) == [1, 2]
     harness.clock.advance(1_000)
     assert (harness.tick(), harness.operator.next_processing_timer()) == ([], None)
-    assert harness.context.counters == {BY_TIME: 1}
+    assert harness.context.counters == {BY_TIME_COUNTER: 1}
 
 
 def test_a_batch_without_an_age_limit_waits_for_its_last_row_or_the_end() -> None:
@@ -118,7 +118,7 @@ def test_no_row_waits_longer_than_it_may(gaps_ms: list[int], max_rows: int) -> N
 def test_batches_of_many_keys_are_large_where_those_of_one_key_are_not() -> None:
     """S3-06: of 10,007 keys hardly any comes twice in a second, so a window per key gathers single rows."""
     keys, counts, bulk = 10_007, {"n": Count()}, Bulk()
-    window = Harness(Combined(WindowCombiner(["k"], "at", 1_000, counts), TumblingWindow(["k"], 1_000, counts)))
+    window = Harness(Combined(WindowPreAggregator(["k"], "at", 1_000, counts), TumblingWindow(["k"], 1_000, counts)))
     batches = Harness(operator(bulk, max_rows=1_000, max_wait_ms=1_000))
     for second in range(5):
         numbers = [(second * 5_000 + number) * 7_919 % keys for number in range(5_000)]
@@ -138,7 +138,7 @@ def stored(parts: list[list[int]], store: MemorySnapshotStore) -> list[SubtaskSn
     """Subtasks that hold rows back, each those of its key groups."""
     snapshots = []
     for index, held in enumerate(parts):
-        dealt = by_key_group(rows(*held), ["k"], GROUPS, len(parts))
+        dealt = partition_by_key_group(rows(*held), ["k"], GROUPS, len(parts))
         harness = Harness(operator(Bulk(), 1_000), store=store, index=index, parallelism=len(parts))
         part = dealt[index]
         if part is not None:
@@ -152,7 +152,7 @@ def test_rows_that_wait_move_with_their_keys_and_leave_before_new_ones(old: int,
     """S3-17, S3-25, S3-39: no key's order breaks."""
     store = MemorySnapshotStore()
     snapshots = stored([list(range(100))] * old, store)
-    fresh = by_key_group(rows(*range(100, 200)), ["k"], GROUPS, new)
+    fresh = partition_by_key_group(rows(*range(100, 200)), ["k"], GROUPS, new)
     found = []
     for index in range(new):
         harness = Harness(operator(Bulk()), store=store, snapshots=snapshots, index=index, parallelism=new)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Min, Sum
-from runtime.operators.partition import by_key_group
+from runtime.operators.partition import partition_by_key_group
 from runtime.operators.running_aggregate import RunningAggregate
 from tests.operators.harness import Harness
 
@@ -94,7 +94,7 @@ def test_keys_are_known_after_a_restore(parallelism: int) -> None:
             RunningAggregate(["k"], ALL, changelog=True),
             store=first.store, snapshots=[snapshot], index=index, parallelism=parallelism,
         )  # fmt: skip
-        mine = by_key_group(batch(rows), ["k"], 16, parallelism)[index]
+        mine = partition_by_key_group(batch(rows), ["k"], 16, parallelism)[index]
         if mine is not None:
             fold(table, part.process(mine))
     assert {key: row["rows"] for key, row in table.items()} == {f"key {number}": 6 for number in range(20)}

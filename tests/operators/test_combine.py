@@ -16,8 +16,8 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
 from runtime.operators.windows import dense, pre_aggregation
-from runtime.operators.windows.fired import LATE_RECORDS
-from runtime.operators.windows.pre_aggregation import WindowCombiner, rows_of
+from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.tumbling import TumblingWindow
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
@@ -45,8 +45,8 @@ def batch(form: str, rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, pa.array(values, pa.int64())], names=["k", "t", "v"])
 
 
-def combiner(aggregates: dict[str, Aggregate] = AGGREGATES, keys: tuple[str, ...] = ("k",)) -> WindowCombiner:
-    return WindowCombiner(keys, "t", PANE_MS, aggregates)
+def combiner(aggregates: dict[str, Aggregate] = AGGREGATES, keys: tuple[str, ...] = ("k",)) -> WindowPreAggregator:
+    return WindowPreAggregator(keys, "t", PANE_MS, aggregates)
 
 
 def counted(parts: list[pa.RecordBatch]) -> Counter[Any]:
@@ -124,8 +124,8 @@ def test_what_comes_after_its_pane_goes_on_at_once(form: str) -> None:
     """Whoever judges lateness must see it, and with it the number of rows."""
     made = combiner()
     made.advance(19)
-    assert sum(map(rows_of, made.add(batch(form, [(1, 3, 1), (1, 5, 1), (1, 25, 1)])))) == 2
-    assert sum(map(rows_of, made.advance(MAX_WATERMARK))) == 1
+    assert sum(map(input_row_count, made.add(batch(form, [(1, 3, 1), (1, 5, 1), (1, 25, 1)])))) == 2
+    assert sum(map(input_row_count, made.advance(MAX_WATERMARK))) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_several_key_columns_are_told_apart() -> None:
 def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr(pre_aggregation, "_PAUSE", 100_000)
+    monkeypatch.setattr(pre_aggregation, "_BYPASS_ROWS", 100_000)
     made, keys, fewer = (
         combiner({"n": Count(), "low": Min("v")}),
         np.arange(50_000) * step,
@@ -187,10 +187,10 @@ def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
 
 
 def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pre_aggregation, "_MOST_HELD", 10_000)
+    monkeypatch.setattr(pre_aggregation, "_MAX_TABLE_ENTRIES", 10_000)
     made = combiner({"n": Count()})
     keys = [np.tile(np.arange(first, first + 4_000) * 2**40, 4) for first in range(0, 16_000, 4_000)]
-    assert [sum(map(rows_of, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]
+    assert [sum(map(input_row_count, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]
 
 
 def test_arrays_are_no_larger_than_what_is_in_them_is_worth() -> None:
@@ -218,7 +218,7 @@ def test_dense_panes_keep_what_they_hold_when_they_move() -> None:
         at = found.positions(np.array(numbers), pane)
         assert at is not None
         np.add.at(found.cells.column("n"), at, 1)
-    keys, panes, slots = found.held(found.panes)
+    keys, panes, slots = found.entries(found.panes)
     counts = found.cells.column("n")[slots]
     assert dict(zip(zip(keys.tolist(), panes.tolist(), strict=True), counts.tolist(), strict=True)) == {
         (5, 3): 1, (6, 3): 1, (5, 4): 1, (900, 4): 1, (-900, 3): 1, (6, 9): 1,
@@ -243,10 +243,10 @@ def test_barriers_do_not_make_it_give_up_what_pays() -> None:
     made, keys = combiner({"total": Sum("v")}), np.arange(20_000)
     for time in range(0, 5 * PANE_MS, PANE_MS):
         assert made.add(rows_at(time, keys)) == []
-        assert sum(map(rows_of, made.flush())) == 20_000
+        assert sum(map(input_row_count, made.flush())) == 20_000
         assert made.add(rows_at(time + 1, keys)) == made.add(rows_at(time + 2, keys)) == []
         (parts,) = made.advance(time + PANE_MS - 1)
-        assert (parts.num_rows, rows_of(parts)) == (20_000, 40_000)
+        assert (parts.num_rows, input_row_count(parts)) == (20_000, 40_000)
 
 
 def test_thousands_of_panes_at_a_time_cost_no_more_than_few() -> None:
@@ -257,8 +257,8 @@ def test_thousands_of_panes_at_a_time_cost_no_more_than_few() -> None:
         rows = pa.record_batch({"k": np.zeros(40_000, dtype=np.int64), "t": times[::-1]})
         began = process_time()
         assert made.add(rows) == made.add(rows) == []
-        assert sum(map(rows_of, made.advance(PANE_MS - 1))) == 2 * (40_000 // panes)
-        assert sum(map(rows_of, made.flush())) == 2 * (40_000 - 40_000 // panes)
+        assert sum(map(input_row_count, made.advance(PANE_MS - 1))) == 2 * (40_000 // panes)
+        assert sum(map(input_row_count, made.flush())) == 2 * (40_000 - 40_000 // panes)
         return process_time() - began
 
     assert spent(40_000) < 100 * max(spent(4), 0.001)
@@ -278,12 +278,12 @@ def test_dense_panes_hold_what_was_put_there_and_forget_what_has_gone(steps: lis
         held.update(rows)
         due = range(made.panes.start, min(made.panes.stop, before))
         if due:
-            found_keys, found_panes, slots = made.held(due)
+            found_keys, found_panes, slots = made.entries(due)
             found = zip(found_keys.tolist(), found_panes.tolist(), strict=True)
             counts = made.cells.column("n")[slots].tolist()
             gone = {row: held.pop(row) for row in [*held] if row[1] < before}
             assert dict(zip(found, counts, strict=True)) == gone
-            made.drop(due)
+            made.clear(due)
     assert int(made.cells.column("n").sum()) == held.total()
 
 
@@ -296,7 +296,7 @@ def test_texts_of_keys_that_are_gone_are_forgotten() -> None:
             sessions = pa.array([f"session {number} {row % 100}" for row in range(300)])
             times = pa.array([number * PANE_MS] * 300, pa.timestamp("ms"))
             made.add(pa.RecordBatch.from_arrays([sessions, times], names=["k", "t"]))
-            assert sum(map(rows_of, made.advance((number + 1) * PANE_MS - 1))) == 300
+            assert sum(map(input_row_count, made.advance((number + 1) * PANE_MS - 1))) == 300
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
@@ -334,7 +334,7 @@ def test_a_sum_of_rows_that_are_late_may_be_as_large_as_it_likes(form: str) -> N
     harness.process(huge(form, [(3, 5, HUGE), (1, 21, 6), (3, 6, HUGE), (2, 20, None)]))
     found = {row["k"]: [row[name] for name in LIMITED] for row in harness.watermark(MAX_WATERMARK)}
     assert found == {FORMS[form](1): [2, 2, 6, 2, 5.5, 11], FORMS[form](2): [2, 2, None, 2, None, None]}
-    assert harness.context.counters == {LATE_RECORDS: 2}
+    assert harness.context.counters == {LATE_RECORDS_COUNTER: 2}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -342,7 +342,7 @@ def test_a_sum_that_leaves_64_bits_in_time_is_refused_where_windows_are(form: st
     rows: list[Row] = [(3, 5, HUGE), (3, 6, HUGE)]
     made = combiner(LIMITED)
     assert made.add(huge(form, rows[:1])) == []
-    assert sum(map(rows_of, made.add(huge(form, rows[1:])))) == 2
+    assert sum(map(input_row_count, made.add(huge(form, rows[1:])))) == 2
     assert made.flush() == []
     with pytest.raises(DataRejected, match="the sum 'mean' exceeds the range"):
         window().process(huge(form, rows))

@@ -15,7 +15,7 @@ from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcess
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.functions.process import Process, ProcessFunction, SubtaskContext
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
@@ -61,8 +61,8 @@ class Running(ProcessFunction):
         self._stored.replace([self._rows])
 
 
-def combiner() -> WindowCombiner:
-    return WindowCombiner(["k"], "at", 50, AGGREGATES)
+def combiner() -> WindowPreAggregator:
+    return WindowPreAggregator(["k"], "at", 50, AGGREGATES)
 
 
 AGGREGATES = {"n": Count(), "sum": Sum("v"), "least": Min("v"), "most": Max("v"), "mean": Mean("v")}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.broadcast_join import BUILD, PROBE, BroadcastJoin
+from runtime.operators.broadcast_join import BUILD_INPUT, PROBE_INPUT, BroadcastJoin
 from tests.operators.harness import Harness
 
 AIRLINES = pa.RecordBatch.from_pydict(
@@ -20,8 +20,8 @@ FLIGHTS = pa.RecordBatch.from_pydict({"carrier": ["UA", "AA", "ZZ", None, "AA"],
 def joined(how: str, build: list[pa.RecordBatch], probe: pa.RecordBatch = FLIGHTS) -> Harness:
     harness = Harness(BroadcastJoin(["carrier"], ["name"], how))
     for batch in build:
-        assert harness.process(batch, BUILD) == []
-    harness.process(probe, PROBE)
+        assert harness.process(batch, BUILD_INPUT) == []
+    harness.process(probe, PROBE_INPUT)
     return harness
 
 
@@ -63,7 +63,7 @@ def test_the_build_side_survives_a_restore_without_being_read_again() -> None:
     first = joined("inner", [AIRLINES])
     snapshot = first.snapshot("chk-1")
     again = Harness(BroadcastJoin(["carrier"], ["name"]), store=first.store, broadcast=snapshot, index=2, parallelism=3)
-    assert [row["name"] for row in again.process(FLIGHTS, PROBE)] == [None, "American", "American"]
+    assert [row["name"] for row in again.process(FLIGHTS, PROBE_INPUT)] == [None, "American", "American"]
 
 
 @given(
@@ -82,10 +82,10 @@ def test_several_keys_find_what_a_dictionary_finds(build: dict[Any, int], probe:
                 ],
                 names=["i", "s", "v"],
             ),
-            BUILD,
+            BUILD_INPUT,
         )
     columns = [pa.array([i for i, _ in probe], pa.int64()), pa.array([s for _, s in probe], pa.large_string())]
-    rows = harness.process(pa.RecordBatch.from_arrays(columns, names=["i", "s"]), PROBE)
+    rows = harness.process(pa.RecordBatch.from_arrays(columns, names=["i", "s"]), PROBE_INPUT)
     assert [row["v"] for row in rows] == [build[key] % 1000 if key in build else None for key in probe]
 
 
@@ -94,7 +94,10 @@ def test_several_keys_find_what_a_dictionary_finds(build: dict[Any, int], probe:
     [
         (lambda: BroadcastJoin(["a"], ["b"], "outer"), "how: must be 'inner' or 'left', not 'outer'"),
         (lambda: BroadcastJoin([], ["b"]), "on: a join needs"),
-        (lambda: Harness(BroadcastJoin(["carrier"], ["nme"])).process(AIRLINES, BUILD), "nme: the build side has only"),
+        (
+            lambda: Harness(BroadcastJoin(["carrier"], ["nme"])).process(AIRLINES, BUILD_INPUT),
+            "nme: the build side has only",
+        ),
     ],
 )
 def test_what_cannot_be_joined_is_refused(make: Any, message: str) -> None:
@@ -104,9 +107,9 @@ def test_what_cannot_be_joined_is_refused(make: Any, message: str) -> None:
 
 def test_a_column_of_both_sides_is_refused() -> None:
     harness = Harness(BroadcastJoin(["carrier"], ["name"]))
-    harness.process(AIRLINES, BUILD)
+    harness.process(AIRLINES, BUILD_INPUT)
     with pytest.raises(JobRejected, match="name: both sides"):
-        harness.process(FLIGHTS.append_column("name", FLIGHTS["carrier"]), PROBE)
+        harness.process(FLIGHTS.append_column("name", FLIGHTS["carrier"]), PROBE_INPUT)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Sum
-from runtime.operators.partition import by_key_group
+from runtime.operators.partition import partition_by_key_group
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.windows.fired import LATE_RECORDS
-from runtime.operators.windows.pre_aggregation import WindowCombiner, rows_of
+from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
 from runtime.state.files.segments import read_segment
-from runtime.state.rows import column_names
+from runtime.state.rows import segment_column_names
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 
@@ -34,11 +34,13 @@ NAMED: list[dict[str, Aggregate]] = [
 
 
 def tumbling(keys: list[str], aggregates: dict[str, Aggregate]) -> Operator:
-    return Combined(WindowCombiner(keys, "t", SIZE, aggregates), TumblingWindow(keys, SIZE, aggregates))
+    return Combined(WindowPreAggregator(keys, "t", SIZE, aggregates), TumblingWindow(keys, SIZE, aggregates))
 
 
 def sliding(keys: list[str], aggregates: dict[str, Aggregate]) -> Operator:
-    return Combined(WindowCombiner(keys, "t", SIZE // 2, aggregates), SlidingWindow(keys, SIZE, SIZE // 2, aggregates))
+    return Combined(
+        WindowPreAggregator(keys, "t", SIZE // 2, aggregates), SlidingWindow(keys, SIZE, SIZE // 2, aggregates)
+    )
 
 
 def running(keys: list[str], aggregates: dict[str, Aggregate]) -> Operator:
@@ -100,18 +102,18 @@ def test_windows_take_any_names(make: Any, aggregates: dict[str, Aggregate]) -> 
         assert after.out.batches[0].schema.names == [*keys, "window_start", "window_end", *aggregates]
         after.process(rows(keys))
         assert after.watermark(MAX_WATERMARK) == []
-        assert after.context.counters == {LATE_RECORDS: 3}
+        assert after.context.counters == {LATE_RECORDS_COUNTER: 3}
 
 
 @pytest.mark.parametrize("aggregates", NAMED, ids=lambda named: " ".join(map(repr, named)))
 def test_what_goes_to_windows_can_be_dealt_by_its_keys(aggregates: dict[str, Aggregate]) -> None:
     keys = columns(KEYS, aggregates)
-    made = WindowCombiner(keys, "t", SIZE, aggregates)
+    made = WindowPreAggregator(keys, "t", SIZE, aggregates)
     made.add(rows(keys))
     (parts,) = made.flush()
     assert len(set(parts.schema.names)) == parts.num_columns
-    dealt = [part for part in by_key_group(parts, keys, 16, 16) if part is not None]
-    assert sorted(map(rows_of, dealt)) == [1, 2]
+    dealt = [part for part in partition_by_key_group(parts, keys, 16, 16) if part is not None]
+    assert sorted(map(input_row_count, dealt)) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_names_in_checkpoints_stay_what_they_were(make: Any, state: str, names: 
     harness = Harness(make(["k"], {"total": Sum("v"), "mean": Mean("v")}), store=store)
     harness.process(rows(["k"]))
     (table,) = harness.snapshot("1", full=True).keyed[state]
-    assert column_names(read_segment(store, table, range(16))) == names
+    assert segment_column_names(read_segment(store, table, range(16))) == names
 
 
 @pytest.mark.parametrize("aggregates", NAMED, ids=lambda named: " ".join(map(repr, named)))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.job.key_groups import key_group_of, owner_of
+from runtime.core.job.key_groups import key_group_of, key_group_owner
 from runtime.errors import DataRejected, JobRejected, WeirError
-from runtime.operators.partition import by_function, by_key_group
+from runtime.operators.partition import partition_by_function, partition_by_key_group
 from runtime.state.index.hashing import hash_columns
 
 KEYS = st.lists(st.tuples(st.none() | st.text(max_size=4), st.integers(-5, 5)), max_size=60)
@@ -29,8 +29,8 @@ def test_every_row_goes_where_the_core_says_and_keeps_its_place(
     hashes = hash_columns(columns[:2])
     expected: list[list[int]] = [[] for _ in range(parallelism)]
     for row, key_hash in enumerate(hashes.tolist()):
-        expected[owner_of(key_group_of(key_hash, max_parallelism), max_parallelism, parallelism)].append(row)
-    dealt = by_key_group(batch, ["name", "number"], max_parallelism, parallelism)
+        expected[key_group_owner(key_group_of(key_hash, max_parallelism), max_parallelism, parallelism)].append(row)
+    dealt = partition_by_key_group(batch, ["name", "number"], max_parallelism, parallelism)
     assert [[] if part is None else part["row"].to_pylist() for part in dealt] == expected
     assert all(part is None or part.schema.equals(batch.schema) for part in dealt)
 
@@ -39,15 +39,17 @@ def test_every_row_goes_where_the_core_says_and_keeps_its_place(
 def test_marking_and_sorting_deal_alike(parallelism: int) -> None:
     random = np.random.default_rng(parallelism)
     batch = pa.record_batch({"k": random.integers(0, 100, 10_000), "row": np.arange(10_000)})
-    owners = [owner_of(key_group_of(key_hash, 64), 64, parallelism) for key_hash in hash_columns([batch["k"]]).tolist()]
+    owners = [
+        key_group_owner(key_group_of(key_hash, 64), 64, parallelism) for key_hash in hash_columns([batch["k"]]).tolist()
+    ]
     expected = [np.flatnonzero(np.array(owners) == target).tolist() for target in range(parallelism)]
-    dealt = by_key_group(batch, ["k"], 64, parallelism)
+    dealt = partition_by_key_group(batch, ["k"], 64, parallelism)
     assert [[] if part is None else part["row"].to_pylist() for part in dealt] == expected
 
 
 def test_a_batch_of_one_owner_is_handed_on_as_it_is() -> None:
     batch = pa.RecordBatch.from_pydict({"k": ["same"] * 10})
-    dealt = by_key_group(batch, ["k"], 128, 4)
+    dealt = partition_by_key_group(batch, ["k"], 128, 4)
     assert [part is batch for part in dealt].count(True) == 1
     assert [part is None for part in dealt].count(True) == 3
 
@@ -64,7 +66,7 @@ def test_every_row_goes_where_the_function_says_and_keeps_its_place(numbers: lis
         return rows["number"].to_numpy() % targets
 
     batch = pa.record_batch({"row": pa.array(range(len(numbers)), pa.int64()), "number": pa.array(numbers, pa.int64())})
-    dealt = by_function(batch, ["number"], by_remainder, "next", parallelism)
+    dealt = partition_by_function(batch, ["number"], by_remainder, "next", parallelism)
     expected = [[row for row, number in enumerate(numbers) if number % parallelism == t] for t in range(parallelism)]
     assert [[] if part is None else part["row"].to_pylist() for part in dealt] == expected
     assert all(part is None or part.schema.equals(batch.schema) for part in dealt)
@@ -75,7 +77,7 @@ TEN = pa.record_batch({"k": pa.array(range(10), pa.int64())})
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint32()])
 def test_a_function_may_return_arrow(kind: Any) -> None:
-    dealt = by_function(TEN, ["k"], lambda rows, targets: pc.bit_wise_and(rows["k"], 1).cast(kind), "next", 2)
+    dealt = partition_by_function(TEN, ["k"], lambda rows, targets: pc.bit_wise_and(rows["k"], 1).cast(kind), "next", 2)
     assert [part["k"].to_pylist() for part in dealt if part is not None] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
@@ -93,13 +95,13 @@ def test_a_function_may_return_arrow(kind: Any) -> None:
 def test_a_function_that_names_no_subtask_is_refused(returned: Any, message: str) -> None:
     """S3-30: the error names the operator and the value."""
     with pytest.raises(WeirError) as refused:
-        by_function(TEN, ["k"], lambda rows, targets: np.asarray(returned), "next", 3)
+        partition_by_function(TEN, ["k"], lambda rows, targets: np.asarray(returned), "next", 3)
     assert str(refused.value) == f"the partitioner before operator 'next': {message}"
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(WeirError, match=r'partitioner before operator .next.: KeyError: .*"v" does not exist'):
-        by_function(TEN, ["v"], lambda rows, targets: rows["v"], "next", 3)
+        partition_by_function(TEN, ["v"], lambda rows, targets: rows["v"], "next", 3)
 
 
 @pytest.mark.parametrize("refusal", [DataRejected("row 3 has no key"), JobRejected("bad", "k", "never")])
@@ -110,5 +112,5 @@ def test_a_function_that_refuses_its_rows_says_so_itself(refusal: WeirError) -> 
         raise refusal
 
     with pytest.raises(type(refusal)) as raised:
-        by_function(TEN, ["k"], refuse, "next", 3)
+        partition_by_function(TEN, ["k"], refuse, "next", 3)
     assert raised.value is refusal

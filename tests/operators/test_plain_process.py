@@ -19,7 +19,7 @@ from runtime.operators.functions.keyed_process import (
     ProcessContext,
 )
 from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction, SubtaskContext
-from runtime.operators.partition import by_key_group
+from runtime.operators.partition import partition_by_key_group
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("v", pa.int64()), ("text", pa.string())])
@@ -191,7 +191,7 @@ def test_rows_buffered_in_a_list_part_from_their_keys_in_a_rescale() -> None:
     for index, share in enumerate((stored[:10], stored[10:])):
         again = Harness(Process(Buffer(), SCHEMA), lists={"rows": share}, index=index, parallelism=2)
         held = batch(*values(again.out.rows()))
-        elsewhere = by_key_group(held, ["v"], 16, 2)[1 - index]
+        elsewhere = partition_by_key_group(held, ["v"], 16, 2)[1 - index]
         astray += elsewhere.num_rows if elsewhere is not None else 0
     assert astray > 0
 

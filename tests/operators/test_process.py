@@ -11,10 +11,10 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected, WeirError
 from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
-from runtime.operators.functions.batch import ROWS_PER_BATCH
+from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction, ProcessContext
-from runtime.operators.partition import by_key_group
+from runtime.operators.partition import partition_by_key_group
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("text", pa.string())])
@@ -298,7 +298,7 @@ def test_timers_are_restored_at_another_parallelism_and_emit_before_any_row(sens
         for i, rung_here in enumerate(fired):
             times = [row["v"] for row in rung_here]
             assert times == sorted(times)
-            mine = by_key_group(batch(left), ["k"], 16, 3)[i]
+            mine = partition_by_key_group(batch(left), ["k"], 16, 3)[i]
             assert sorted((row["k"], row["v"]) for row in rung_here) == sorted(
                 (row["k"], row["v"]) for row in (mine.to_pylist() if mine is not None else [])
             )
@@ -377,8 +377,8 @@ def test_a_key_that_has_no_stored_form_is_refused() -> None:
 def test_output_is_cut_into_batches_and_kept_collectors_are_refused() -> None:
     echo = Echo()
     harness = Harness(operator(echo))
-    harness.process(batch([("a", number) for number in range(ROWS_PER_BATCH + 5)]))
-    assert [part.num_rows for part in harness.out.batches] == [ROWS_PER_BATCH, 5]
+    harness.process(batch([("a", number) for number in range(MAX_ROWS_PER_BATCH + 5)]))
+    assert [part.num_rows for part in harness.out.batches] == [MAX_ROWS_PER_BATCH, 5]
     assert {part.schema for part in harness.out.batches} == {SCHEMA}
     with pytest.raises(WeirError, match="emit was called outside a hook"):
         echo.kept.emit({})

@@ -16,10 +16,10 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
-from runtime.operators.partition import by_key_group
+from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows import pane_totals
-from runtime.operators.windows.fired import LATE_RECORDS
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow, window_ms
 from runtime.ports import Operator
 from tests.operators.combined import Combined
@@ -35,7 +35,7 @@ AGGREGATES: dict[str, Aggregate] = {"total": Sum("v"), "high": Max("v"), "mean":
 
 def operator(shape: Shape, aggregates: dict[str, Aggregate] = AGGREGATES) -> Operator:
     size, slide = shape
-    combiner = WindowCombiner(["k"], "t", gcd(size, slide), aggregates)
+    combiner = WindowPreAggregator(["k"], "t", gcd(size, slide), aggregates)
     return Combined(combiner, SlidingWindow(["k"], size, slide, aggregates))
 
 
@@ -102,7 +102,7 @@ def test_it_computes_what_a_loop_over_windows_computes(shape: Shape, steps: list
         else:
             oracle.process(step)
             assert harness.process(batch(step)) == []
-    assert harness.context.counters.get(LATE_RECORDS, 0) == oracle.late
+    assert harness.context.counters.get(LATE_RECORDS_COUNTER, 0) == oracle.late
 
 
 def deploy(shape: Shape, parallelism: int, store: Any, snapshots: list[SubtaskSnapshot]) -> list[Harness]:
@@ -126,16 +126,18 @@ def test_panes_move_with_their_key_groups_and_no_window_fires_twice(shape: Shape
             assert sorted(fired, key=by_window) == oracle.advance(step)
         elif isinstance(step, tuple):
             checkpoints += 1
-            late += sum(subtask.context.counters.get(LATE_RECORDS, 0) for subtask in subtasks)
+            late += sum(subtask.context.counters.get(LATE_RECORDS_COUNTER, 0) for subtask in subtasks)
             snapshots = [subtask.snapshot(f"chk-{checkpoints}") for subtask in subtasks]
             subtasks = deploy(shape, step[1], store, snapshots)
             assert [subtask.watermark(oracle.watermark) for subtask in subtasks] == [[]] * step[1]
         else:
             oracle.process(step)
-            for subtask, part in zip(subtasks, by_key_group(batch(step), ["k"], 16, len(subtasks)), strict=True):
+            for subtask, part in zip(
+                subtasks, partition_by_key_group(batch(step), ["k"], 16, len(subtasks)), strict=True
+            ):
                 if part is not None:
                     subtask.process(part)
-    assert late + sum(subtask.context.counters.get(LATE_RECORDS, 0) for subtask in subtasks) == oracle.late
+    assert late + sum(subtask.context.counters.get(LATE_RECORDS_COUNTER, 0) for subtask in subtasks) == oracle.late
 
 
 def test_no_window_fires_again_where_subtasks_had_come_to_different_times() -> None:
@@ -143,7 +145,7 @@ def test_no_window_fires_again_where_subtasks_had_come_to_different_times() -> N
     events: list[Event] = [(f"key {number}", time, 1) for number in range(8) for time in (2, 7)]
     store = MemorySnapshotStore()
     ahead, behind = deploy((10, 5), 2, store, [])
-    for subtask, part in zip((ahead, behind), by_key_group(batch(events), ["k"], 16, 2), strict=True):
+    for subtask, part in zip((ahead, behind), partition_by_key_group(batch(events), ["k"], 16, 2), strict=True):
         assert part is not None
         subtask.process(part)
     fired = [*ahead.watermark(9), *behind.watermark(4)]
@@ -197,9 +199,9 @@ def test_few_totals_in_front_and_many_keys_that_go_make_no_difference(
 ) -> None:
     """The bounds on memory are never reached by small tests, so they are lowered here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pane_totals, "_FRONT_CELLS", cells)
-        patch.setattr(pane_totals, "_FEWEST_FRONT", front)
-        patch.setattr(pane_totals, "_SPARE_KEYS", 2)
+        patch.setattr(pane_totals, "_MAX_FRONT_CELLS", cells)
+        patch.setattr(pane_totals, "_MIN_FRONT_PANES", front)
+        patch.setattr(pane_totals, "_MAX_UNUSED_KEYS", 2)
         harness, oracle = Harness(operator((12, 2))), Oracle((12, 2))
         for number, drawn in enumerate(batches):
             events: list[Event] = [(f"{number // 3} {key}", 10 * number + time, key) for key, time in drawn]
@@ -246,7 +248,7 @@ def test_a_sender_whose_keys_are_of_another_type_is_refused() -> None:
     """Each has a combiner of its own; the types of the first say nothing of the next."""
     harness = Harness(SlidingWindow(["k"], 10, 5, {"n": Count()}))
     rows = [pa.record_batch({"k": key, "t": [1]}) for key in ([dt.date(1970, 1, 8)], [7])]
-    first, second = (WindowCombiner(["k"], "t", 5, {"n": Count()}) for _ in rows)
+    first, second = (WindowPreAggregator(["k"], "t", 5, {"n": Count()}) for _ in rows)
     first.add(rows[0])
     second.add(rows[1])
     harness.process(first.flush()[0])

@@ -17,9 +17,9 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.event_time import event_times_ms
-from runtime.operators.partition import by_key_group
-from runtime.operators.windows.fired import LATE_RECORDS
-from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.partition import partition_by_key_group
+from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
@@ -36,7 +36,7 @@ AGGREGATES: dict[str, Aggregate] = {"n": Count(), "total": Sum("v"), "high": Max
 
 
 def window(keys: list[str], aggregates: dict[str, Aggregate]) -> Operator:
-    return Combined(WindowCombiner(keys, "t", SIZE, aggregates), TumblingWindow(keys, SIZE, aggregates))
+    return Combined(WindowPreAggregator(keys, "t", SIZE, aggregates), TumblingWindow(keys, SIZE, aggregates))
 
 
 def operator() -> Operator:
@@ -101,7 +101,7 @@ def test_it_computes_what_a_loop_over_records_computes(steps: list[Any]) -> None
             oracle.process(step)
             assert harness.process(batch(step)) == []
     assert harness.watermark(MAX_WATERMARK) == oracle.advance(MAX_WATERMARK)
-    assert harness.context.counters.get(LATE_RECORDS, 0) == oracle.late
+    assert harness.context.counters.get(LATE_RECORDS_COUNTER, 0) == oracle.late
 
 
 def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[SubtaskSnapshot]) -> list[Harness]:
@@ -129,17 +129,19 @@ def test_windows_move_with_their_key_groups(steps: list[Any]) -> None:
             assert sorted(fired, key=by_window) == oracle.advance(step)
         elif isinstance(step, tuple):
             checkpoints += 1
-            counters += sum(subtask.context.counters.get(LATE_RECORDS, 0) for subtask in subtasks)
+            counters += sum(subtask.context.counters.get(LATE_RECORDS_COUNTER, 0) for subtask in subtasks)
             snapshots = [subtask.snapshot(f"chk-{checkpoints}") for subtask in subtasks]
             subtasks = deploy(step[1], store, snapshots)
             for subtask in subtasks:
                 assert subtask.watermark(oracle.watermark) == []  # the worker gives the restored watermark first
         else:
             oracle.process(step)
-            for subtask, part in zip(subtasks, by_key_group(batch(step), ["k"], 16, len(subtasks)), strict=True):
+            for subtask, part in zip(
+                subtasks, partition_by_key_group(batch(step), ["k"], 16, len(subtasks)), strict=True
+            ):
                 if part is not None:
                     subtask.process(part)
-    counters += sum(subtask.context.counters.get(LATE_RECORDS, 0) for subtask in subtasks)
+    counters += sum(subtask.context.counters.get(LATE_RECORDS_COUNTER, 0) for subtask in subtasks)
     assert counters == oracle.late
 
 
@@ -156,7 +158,7 @@ def test_a_window_that_has_fired_never_opens_again() -> None:
     harness.process(batch([("a", 5, 1)]))
     harness.watermark(9)
     assert harness.process(batch([("a", 9, 1), ("b", 3, 1), ("a", 10, 7)])) == []
-    assert harness.context.counters == {LATE_RECORDS: 2}
+    assert harness.context.counters == {LATE_RECORDS_COUNTER: 2}
     assert [row["total"] for row in harness.watermark(MAX_WATERMARK)] == [7]
 
 
@@ -254,7 +256,7 @@ def pair() -> tuple[Harness, Harness, MemorySnapshotStore]:
     store = MemorySnapshotStore()
     ahead, behind = deploy(2, store, [])
     events: list[Event] = [(f"key {number}", time, 1) for number in range(8) for time in (2, 12)]
-    for subtask, part in zip((ahead, behind), by_key_group(batch(events), ["k"], 16, 2), strict=True):
+    for subtask, part in zip((ahead, behind), partition_by_key_group(batch(events), ["k"], 16, 2), strict=True):
         assert part is not None
         subtask.process(part)
     ahead.watermark(9)
@@ -273,7 +275,7 @@ def test_no_window_opens_again_where_subtasks_had_come_to_different_times() -> N
         both.watermark(4)
         both.process(batch([(f"key {number}", 3, 1) for number in range(8)]))
         snapshots = [both.snapshot(f"both {attempt}")]
-        assert both.context.counters[LATE_RECORDS] == len(theirs)
+        assert both.context.counters[LATE_RECORDS_COUNTER] == len(theirs)
     fired = both.watermark(9)
     assert {row["k"]: row["n"] for row in fired} == {f"key {n}": 3 for n in range(8) if f"key {n}" not in theirs}
     assert len(both.watermark(MAX_WATERMARK)) == 8

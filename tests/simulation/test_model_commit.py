@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from runtime.connectors.commit_log import CommitLog, Epoch
+from runtime.connectors.commit_log import CommitLog, CommittedEpoch
 from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
@@ -330,7 +330,7 @@ class TwoPhaseCommitWithLog(TwoPhaseCommit):
             assert numbers == list(range(len(numbers))), "numbered without gaps"
         super().teardown()
 
-    def epochs(self) -> list[Epoch]:
+    def epochs(self) -> list[CommittedEpoch]:
         return CommitLog(self.folder).epochs(JOB, "out")
 
 

@@ -29,9 +29,9 @@ from runtime.core.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FailureReason, Manifest, folder_of
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.io.postgres.store import PostgresRecords
-from runtime.run_store import Completed, RunRecords
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.io.postgres.store import PostgresRunStore
+from runtime.run_store import CompletedCheckpoint, RunStore
 
 ENDING = (CheckpointKind.STOP, CheckpointKind.DRAIN)
 chances = st.integers(0, 100)
@@ -42,19 +42,19 @@ class Truth(ABC):
     """Where the records are. `superseding` takes a newer token and leaves the old holder a zombie."""
 
     @abstractmethod
-    def first(self) -> tuple[RunRecords, Token]: ...
+    def first(self) -> tuple[RunStore, Token]: ...
     @abstractmethod
-    def superseding(self) -> tuple[RunRecords, Token]: ...
+    def superseding(self) -> tuple[RunStore, Token]: ...
     def close(self) -> None:
         return
 
 
 class InMemory(Truth):
-    def first(self) -> tuple[RunRecords, Token]:
-        self._records = MemoryRecords()
+    def first(self) -> tuple[RunStore, Token]:
+        self._records = MemoryRunStore()
         return self._records, self._records.token
 
-    def superseding(self) -> tuple[RunRecords, Token]:
+    def superseding(self) -> tuple[RunStore, Token]:
         newer = replace(self._records, token=Token(self._records.token + 1))  # shares what is written down
         self._records.superseded = True
         self._records = newer
@@ -64,15 +64,15 @@ class InMemory(Truth):
 class InPostgres(Truth):
     numbers = count(1)
 
-    def first(self) -> tuple[RunRecords, Token]:
-        self._open: list[PostgresRecords] = []
+    def first(self) -> tuple[RunStore, Token]:
+        self._open: list[PostgresRunStore] = []
         user, _ = User.objects.get_or_create(username="somebody")
         job = Job.objects.create(name=f"model {next(self.numbers)}", pipeline="flights", created_by=user)
         version = JobVersion.objects.create(job=job, number=1, parallelism=2, params={}, state="ready")
         self._run = Run.objects.create(job=job, version=version, parallelism=2, state="running", token=_next_token())
         return self._records(Token(self._run.token))
 
-    def superseding(self) -> tuple[RunRecords, Token]:
+    def superseding(self) -> tuple[RunStore, Token]:
         token = _next_token()
         Run.objects.filter(pk=self._run.pk).update(token=token)
         return self._records(Token(token))
@@ -81,11 +81,11 @@ class InPostgres(Truth):
         for records in self._open:
             records.close()
 
-    def _records(self, token: Token) -> tuple[RunRecords, Token]:
+    def _records(self, token: Token) -> tuple[RunStore, Token]:
         params = connection.get_connection_params()
         keys = ("host", "port", "user", "password", "dbname")
         url = psycopg.conninfo.make_conninfo(**{key: params[key] for key in keys if params.get(key)})
-        records = PostgresRecords(url, self._run.pk, token, 128)
+        records = PostgresRunStore(url, self._run.pk, token, 128)
         self._open.append(records)
         return records, token
 
@@ -104,9 +104,9 @@ class Records(RuleBasedStateMachine):
     def begin(self) -> None:
         self.there = type(self).truth()
         self.records, self.token = self.there.first()
-        self.zombies: list[tuple[RunRecords, Token]] = []
+        self.zombies: list[tuple[RunStore, Token]] = []
         self.ids: list[int] = []  #: given out and not used
-        self.recorded: dict[int, Completed] = {}
+        self.recorded: dict[int, CompletedCheckpoint] = {}
         self.discarded: set[int] = set()
 
     def teardown(self) -> None:
@@ -128,7 +128,7 @@ class Records(RuleBasedStateMachine):
         number = self.ids.pop(which % len(self.ids))
         self.records.report_checkpoint(begun(number, kind))
         completed = checkpoint(number, kind, self.token)
-        assert self.records.record_completed(completed)
+        assert self.records.record_checkpoint(completed)
         self.recorded[number] = completed
 
     @precondition(lambda self: self.recorded)
@@ -137,7 +137,7 @@ class Records(RuleBasedStateMachine):
         """The answer was lost."""
         completed = self.some(which)
         if completed.manifest.token == self.token:
-            assert self.records.record_completed(completed)
+            assert self.records.record_checkpoint(completed)
 
     @precondition(lambda self: self.ids)
     @rule(which=chances, kind=kinds)
@@ -159,7 +159,7 @@ class Records(RuleBasedStateMachine):
     def discard_beyond(self, keep: int) -> None:
         plain = [number for number in self.kept() if self.kind(number) is CheckpointKind.CHECKPOINT]
         old = set(plain[:-keep])
-        assert sorted(self.records.discard_beyond(keep)) == sorted(self.recorded[number].folder for number in old)
+        assert sorted(self.records.discard_older(keep)) == sorted(self.recorded[number].folder for number in old)
         self.discarded |= old
 
     @rule()
@@ -184,8 +184,8 @@ class Records(RuleBasedStateMachine):
         zombie, token = self.zombies[which % len(self.zombies)]
         number = self.ids[0] if self.ids else 10_000
         assert zombie.next_checkpoint_id() is None
-        assert not zombie.record_completed(checkpoint(number, kind, token))
-        assert zombie.discard_beyond(keep) == []
+        assert not zombie.record_checkpoint(checkpoint(number, kind, token))
+        assert zombie.discard_older(keep) == []
         assert zombie.next_attempt("late", {}) is None
 
     # ------------------------------------------------------------ the laws
@@ -198,7 +198,7 @@ class Records(RuleBasedStateMachine):
         plain = [self.recorded[n].folder for n in self.kept() if self.kind(n) is CheckpointKind.CHECKPOINT]
         final = [self.recorded[n].folder for n in self.kept() if self.kind(n) in ENDING]
         for reader in (self.records, *(zombie for zombie, _ in self.zombies[-1:])):
-            assert reader.retained() == kept
+            assert reader.retained_folders() == kept
             assert reader.restore_point() == (plain[-1] if plain else None)
             assert reader.final_savepoint() == (final[-1] if final else None)
 
@@ -210,7 +210,7 @@ class Records(RuleBasedStateMachine):
     def kind(self, number: int) -> CheckpointKind:
         return self.recorded[number].manifest.kind
 
-    def some(self, which: int) -> Completed:
+    def some(self, which: int) -> CompletedCheckpoint:
         return list(self.recorded.values())[which % len(self.recorded)]
 
 
@@ -218,12 +218,12 @@ def begun(number: int, kind: CheckpointKind) -> ReportCheckpoint:
     return ReportCheckpoint(CheckpointId(number), kind, 1_000, 1_000, 0, 3)
 
 
-def checkpoint(number: int, kind: CheckpointKind, token: int) -> Completed:
+def checkpoint(number: int, kind: CheckpointKind, token: int) -> CompletedCheckpoint:
     manifest = Manifest(
         job="1", checkpoint=number, kind=kind, token=token, triggered_at=1_000, max_parallelism=128, operators={}
     )
     folder = folder_of(kind, number, token)
-    return Completed(manifest=manifest, folder=folder, size_bytes=10, written_bytes=5, at=1_500, operators=[])
+    return CompletedCheckpoint(manifest=manifest, folder=folder, size_bytes=10, written_bytes=5, at=1_500, operators=[])
 
 
 class RecordsInMemory(Records):

@@ -3,9 +3,9 @@
 import pytest
 
 from runtime.core.job.graph import Partitioning
-from runtime.simulation.jobs import Job, steadied
+from runtime.simulation.jobs import Job, with_steady_splits
 from runtime.simulation.model import Split
-from runtime.simulation.simulation import BrokenSeed, Plan, simulate
+from runtime.simulation.simulation import SeedViolation, SimulationPlan, simulate
 
 SEEDS = range(25, 41)  #: in the first, one way is slower than the other
 
@@ -24,14 +24,14 @@ def job() -> Job:
 
 def simulate_all(made: Job) -> None:
     for seed in SEEDS:
-        simulate(seed, Plan(job=made, parallelism={0: 1, 1: 2, 2: 2}, faults={}))
+        simulate(seed, SimulationPlan(job=made, parallelism={0: 1, 1: 2, 2: 2}, faults={}))
 
 
 def test_records_behind_a_pause_may_be_late_where_one_way_wakes_before_the_other() -> None:
     """As in Flink: a channel that is set aside holds nobody back, also when its wake-up is already on its way."""
-    with pytest.raises(BrokenSeed, match="a late record"):
+    with pytest.raises(SeedViolation, match="a late record"):
         simulate_all(job())
 
 
 def test_they_are_not_while_the_source_says_no_more_of_time() -> None:
-    simulate_all(steadied(job()))
+    simulate_all(with_steady_splits(job()))

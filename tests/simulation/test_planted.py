@@ -17,33 +17,33 @@ from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask import alignment
-from runtime.core.subtask.alignment import Alignment, Verdict
-from runtime.core.subtask.feedback_alignment import BackEdges
-from runtime.core.subtask.iteration import LoopSide
+from runtime.core.subtask.alignment import Alignment, AlignmentOutcome
+from runtime.core.subtask.feedback_alignment import FeedbackAlignment
+from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec, spec_of
 from runtime.core.subtask.subtask import Subtask
-from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.master import retention, slot_monitor
 from runtime.simulation import cluster, master
 from runtime.simulation.__main__ import main
-from runtime.simulation.cluster import Host
+from runtime.simulation.cluster import SubtaskHost
 from runtime.simulation.driver import Driver
 from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator
-from runtime.simulation.simulation import BrokenSeed, simulate
-from runtime.simulation.world import CheckpointRecords, TargetTwin, token_in
-from runtime.state.files.segment_log import Link
+from runtime.simulation.simulation import SeedViolation, simulate
+from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
+from runtime.state.files.segment_log import PendingSegment
 
 SEEDS_MAX = 250
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def skip_alignment(patch: pytest.MonkeyPatch) -> None:
-    def settle(now: Alignment) -> tuple[Alignment, list[Verdict]]:
+    def settle(now: Alignment) -> tuple[Alignment, list[AlignmentOutcome]]:
         if now.pending is None:
             return now, []
         return alignment._idle(now, now.newest), [alignment.Aligned(now.pending)]
 
-    patch.setattr(alignment, "_settle", settle)
+    patch.setattr(alignment, "_complete_alignment", settle)
 
 
 def commit_on_acknowledgement(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def commit_on_acknowledgement(patch: pytest.MonkeyPatch) -> None:
             store(driver, manifest)
 
         driver.feed(ManifestRecorded(driver.world.now, CheckpointId(manifest.checkpoint)))
-        driver.world.later(stored, "slow_manifest")
+        driver.world.schedule(stored, "slow_manifest")
 
     patch.setattr(Driver, "_store", early)
 
@@ -64,7 +64,7 @@ def reuse_an_old_token(patch: pytest.MonkeyPatch) -> None:
     """Whoever holds an older token records all the same."""
 
     def record(records: CheckpointRecords, manifest: Manifest, graph: JobGraph) -> bool:
-        records.ledger.was_recorded(manifest, graph, Token(manifest.token))
+        records.ledger.on_record(manifest, graph, Token(manifest.token))
         records.runs[manifest.checkpoint] = records.run
         return True
 
@@ -77,9 +77,9 @@ def reuse_an_old_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_prepared_output_of_a_failed_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    perform = Host._perform
+    perform = SubtaskHost._perform
 
-    def forgetting(host: Host, effect: SubtaskEffect) -> None:
+    def forgetting(host: SubtaskHost, effect: SubtaskEffect) -> None:
         if isinstance(effect, ForgetCheckpoint) and isinstance(host.operator, SinkOperator):
             prepared = host.operator.prepared
             for name in [name for name, checkpoint in prepared.items() if checkpoint == effect.checkpoint]:
@@ -87,50 +87,50 @@ def abort_prepared_output_of_a_failed_checkpoint(patch: pytest.MonkeyPatch) -> N
                 del host.world.target.pending[name]
         perform(host, effect)
 
-    patch.setattr(Host, "_perform", forgetting)
+    patch.setattr(SubtaskHost, "_perform", forgetting)
 
 
 def skip_the_pending_commits_of_a_finished_operator(patch: pytest.MonkeyPatch) -> None:
     def owed(manifest: Manifest) -> dict[OperatorId, tuple[Any, ...]]:
         done = manifest.finished_operators()
-        return {uid: names for uid, names in commit.owed(manifest).items() if uid not in done}
+        return {uid: names for uid, names in commit.pending_committables(manifest).items() if uid not in done}
 
-    patch.setattr(master, "owed", owed)
+    patch.setattr(master, "pending_committables", owed)
 
 
 def drop_the_last_batch_at_drain(patch: pytest.MonkeyPatch) -> None:
     """Whoever has finished its logic prepares nothing more: what came since the last barrier stays behind."""
-    snapshot = Subtask._snapshot
+    snapshot = Subtask._take_snapshot
 
     def bare(machine: Subtask, *arguments: Any) -> list[SubtaskEffect]:
         effects = snapshot(machine, *arguments)
-        return effects[1:] if machine.logic_done and len(effects) == 3 else effects
+        return effects[1:] if machine.is_logic_done and len(effects) == 3 else effects
 
-    patch.setattr(Subtask, "_snapshot", bare)
+    patch.setattr(Subtask, "_take_snapshot", bare)
 
 
 def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
-    snapshot = Subtask._snapshot
+    snapshot = Subtask._take_snapshot
 
     def swapped(machine: Subtask, *arguments: Any) -> list[SubtaskEffect]:
         effects = snapshot(machine, *arguments)
         return [effects[1], effects[0], *effects[2:]] if len(effects) == 3 else effects
 
-    patch.setattr(Subtask, "_snapshot", swapped)
+    patch.setattr(Subtask, "_take_snapshot", swapped)
 
 
 def lose_list_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(state_assignment, "_lists", lambda *_: {})
+    patch.setattr(state_assignment, "_redistribute_lists", lambda *_: {})
 
 
 def restore_event_time_by_key_group_alone(patch: pytest.MonkeyPatch) -> None:
     """A split in list state may lie far behind the subtask that it is given to."""
     patch.setattr(state_assignment, "_is_shared", lambda *_: False)
-    patch.setattr(state_assignment, "_bounded", lambda watermark, _: watermark)
+    patch.setattr(state_assignment, "_bound_watermark", lambda watermark, _: watermark)
 
 
 def lose_union_lists(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(state_assignment, "_united", lambda _: {})
+    patch.setattr(state_assignment, "_union_lists", lambda _: {})
 
 
 def complete_with_a_partly_finished_union(patch: pytest.MonkeyPatch) -> None:
@@ -147,11 +147,11 @@ def take_every_entry_of_a_union(patch: pytest.MonkeyPatch) -> None:
 
 def end_before_the_last_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """S0-67: the old procedure."""
-    patch.setattr(Subtask, "_released_by", lambda machine, _: machine.logic_done)
+    patch.setattr(Subtask, "_is_released_by", lambda machine, _: machine.logic_done)
 
 
 def restart_after_a_completed_stop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CheckpointRecords, "ending", lambda records: None)
+    patch.setattr(CheckpointRecords, "final_manifest", lambda records: None)
 
 
 def restore_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -159,138 +159,138 @@ def restore_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 def clean_what_a_manifest_still_names(patch: pytest.MonkeyPatch) -> None:
-    def clean(target: TargetTwin, uid: str, token: Token, keep: Sequence[str]) -> None:
+    def clean(target: SimulatedTarget, uid: str, token: Token, keep: Sequence[str]) -> None:
         target.pending = {name: rows for name, rows in target.pending.items() if token_in(name) >= token}
 
-    patch.setattr(TargetTwin, "clean", clean)
+    patch.setattr(SimulatedTarget, "clean", clean)
 
 
 def clean_what_another_sink_prepared(patch: pytest.MonkeyPatch) -> None:
     """Two sinks have one target, and each spares only what manifests name of its own."""
 
-    def clean(target: TargetTwin, uid: str, token: Token, keep: Sequence[str]) -> None:
+    def clean(target: SimulatedTarget, uid: str, token: Token, keep: Sequence[str]) -> None:
         left = target.pending.items()
         target.pending = {name: rows for name, rows in left if token_in(name) >= token or name in keep}
 
-    patch.setattr(TargetTwin, "clean", clean)
+    patch.setattr(SimulatedTarget, "clean", clean)
 
 
 def know_what_is_committed_by_its_file(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TargetTwin, "_mark", lambda target, name: None)
+    patch.setattr(SimulatedTarget, "_mark", lambda target, name: None)
 
 
 def resume_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Subtask, "_source_resumed", lambda machine: [])
+    patch.setattr(Subtask, "_on_source_resumed", lambda machine: [])
 
 
 def fire_before_the_successors_count_again(patch: pytest.MonkeyPatch) -> None:
-    timed = Subtask._timed
+    timed = Subtask._on_channel_time
 
     def late(machine: Subtask, *arguments: Any) -> list[SubtaskEffect]:
         effects = timed(machine, *arguments)
         return effects[1:] if len(effects) == 3 else effects
 
-    patch.setattr(Subtask, "_timed", late)
+    patch.setattr(Subtask, "_on_channel_time", late)
 
 
 def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None:
-    def rise(watermarks: Watermarks) -> int | None:
-        speaking = [time for channel, time in watermarks._times.items() if channel not in watermarks._idle]
+    def rise(watermarks: WatermarkValve) -> int | None:
+        speaking = [time for channel, time in watermarks._watermarks.items() if channel not in watermarks._idle]
         return watermarks.advance_own(min(speaking)) if speaking else None
 
-    patch.setattr(Watermarks, "_rise", rise)
+    patch.setattr(WatermarkValve, "_update", rise)
 
 
 def hold_back_time_when_all_are_idle(patch: pytest.MonkeyPatch) -> None:
-    rise = Watermarks._rise
-    patch.setattr(Watermarks, "_rise", lambda watermarks: None if watermarks.all_idle else rise(watermarks))
+    rise = WatermarkValve._update
+    patch.setattr(WatermarkValve, "_update", lambda watermarks: None if watermarks.all_idle else rise(watermarks))
 
 
 def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """Its changes are marked as written, but no later snapshot names them."""
-    perform = Host._perform
-    made: dict[tuple[Host, int], set[Link]] = {}
+    perform = SubtaskHost._perform
+    made: dict[tuple[SubtaskHost, int], set[PendingSegment]] = {}
 
-    def forgetting(host: Host, effect: SubtaskEffect) -> None:
-        chains = host.snapshots._chains.values()
-        before = {link for chain in chains for link in chain.links()}
+    def forgetting(host: SubtaskHost, effect: SubtaskEffect) -> None:
+        chains = host.snapshots._logs.values()
+        before = {link for chain in chains for link in chain.segments()}
         perform(host, effect)
         if isinstance(effect, CaptureState):
-            new = {link for chain in chains for link in chain.links()} - before
+            new = {link for chain in chains for link in chain.segments()} - before
             made[host, effect.barrier.checkpoint] = new
         if isinstance(effect, ForgetCheckpoint):
             forgotten = made.get((host, effect.checkpoint), set())
             for chain in chains:
-                chain._links = tuple(link for link in chain.links() if link not in forgotten)
+                chain._segments = tuple(link for link in chain.segments() if link not in forgotten)
 
-    patch.setattr(Host, "_perform", forgetting)
+    patch.setattr(SubtaskHost, "_perform", forgetting)
 
 
 def delete_a_file_that_a_retained_manifest_names(patch: pytest.MonkeyPatch) -> None:
     """As if each checkpoint had its files for itself."""
-    discard = retention.discard
-    patch.setattr(retention, "discard", lambda store, discarded, *retained: discard(store, discarded, ()))
+    discard = retention.discard_checkpoints
+    patch.setattr(retention, "discard_checkpoints", lambda store, discarded, *retained: discard(store, discarded, ()))
 
 
 def keep_all_files_while_a_manifest_is_unreadable(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_may_be_needed", lambda path, unreadable: bool(unreadable))
+    patch.setattr(retention, "_is_possibly_needed", lambda path, unreadable: bool(unreadable))
 
 
 def delete_what_an_unreadable_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_may_be_needed", lambda path, unreadable: False)
+    patch.setattr(retention, "_is_possibly_needed", lambda path, unreadable: False)
 
 
 def blame_slots_for_the_time_in_which_the_master_was_stopped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(slot_monitor, "MAX_LOOK_MS", 10**9)
+    patch.setattr(slot_monitor, "MAX_CHECK_INTERVAL_MS", 10**9)
 
 
 def lose_credit(patch: pytest.MonkeyPatch) -> None:
     """Of every batch a little is never paid back."""
-    repay = Host._repay
-    patch.setattr(Host, "_repay", lambda host, channel, nbytes: repay(host, channel, nbytes - 6))
+    repay = SubtaskHost._repay
+    patch.setattr(SubtaskHost, "_repay", lambda host, channel, nbytes: repay(host, channel, nbytes - 6))
 
 
 def forget_the_back_edge_log(patch: pytest.MonkeyPatch) -> None:
     """What came round between the snapshot and the barrier's return is in nobody's state."""
-    patch.setattr(BackEdges, "logging", lambda edges, channel: ())
+    patch.setattr(FeedbackAlignment, "logs_of", lambda edges, channel: ())
 
 
 def log_for_the_stop_alone(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is still being logged when a stop's barrier passes loses what comes round from then on."""
-    records = LoopSide.records
+    records = Iteration.on_records
 
-    def forgetful(side: LoopSide, channel: ChannelId, came: Records, *, over: bool) -> list[SubtaskEffect]:
+    def forgetful(side: Iteration, channel: ChannelId, came: Records, *, over: bool) -> list[SubtaskEffect]:
         effects = records(side, channel, came, over=over)
-        stop = side._sealed
+        stop = side._end_checkpoint
         return effects if stop is None or over else [LogFeedback((stop,), came)]
 
-    patch.setattr(LoopSide, "records", forgetful)
+    patch.setattr(Iteration, "on_records", forgetful)
 
 
 def acknowledge_before_the_barrier_is_back(patch: pytest.MonkeyPatch) -> None:
     """S4-39."""
-    begin = BackEdges.begin
+    begin = FeedbackAlignment.begin_log
 
-    def at_once(edges: BackEdges, checkpoint: CheckpointId) -> bool:
+    def at_once(edges: FeedbackAlignment, checkpoint: CheckpointId) -> bool:
         begin(edges, checkpoint)
-        edges.give_up(checkpoint)
+        edges.abort(checkpoint)
         return True
 
-    patch.setattr(BackEdges, "begin", at_once)
+    patch.setattr(FeedbackAlignment, "begin_log", at_once)
 
 
 def align_on_back_edges(patch: pytest.MonkeyPatch) -> None:
     """S4-29: the plain algorithm, in which the loop waits for itself."""
 
     def plain(*arguments: Any) -> SubtaskSpec:
-        return replace(spec_of(*arguments), loop=None, replays=False)
+        return replace(spec_of(*arguments), loop=None, replays_feedback=False)
 
     patch.setattr(cluster, "spec_of", plain)
 
 
 def end_a_loop_without_probing(patch: pytest.MonkeyPatch) -> None:
     """S4-41: as soon as all that feeds it has ended."""
-    patch.setattr(LoopSide, "must_prove", property(lambda side: False))
+    patch.setattr(Iteration, "is_entry", property(lambda side: False))
 
 
 def probe_past_what_an_operator_holds_back(patch: pytest.MonkeyPatch) -> None:
@@ -343,7 +343,7 @@ def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.Mon
     The old way to end, and exact sinks behind a state that is not.
     """
     plant(monkeypatch)
-    with pytest.raises(BrokenSeed):
+    with pytest.raises(SeedViolation):
         _simulate_all(PLANTED[plant])
 
 

@@ -8,7 +8,7 @@ from runtime.core.events import CheckpointCompleted
 from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId
 from runtime.core.job.messages import Barrier, EndOfPartition, Message
 from runtime.core.snapshot.manifest import FinishedState
-from runtime.simulation.invariants import ChannelWatch, Violation
+from runtime.simulation.invariants import ChannelChecker, Violation
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import BatchingOperator, Rows
 from runtime.simulation.simulation import Incident, Simulation
@@ -42,7 +42,7 @@ class Observed(Simulation):
         driver = self.master.driver
         for host in driver.attempt.order if driver is not None else ():
             if host.machine.ended and host.subtask not in self.released:
-                told = [e.permit.checkpoint for e in host.machine.story if isinstance(e, CheckpointCompleted)]
+                told = [e.permit.checkpoint for e in host.machine.event_log if isinstance(e, CheckpointCompleted)]
                 self.released[host.subtask] = told[-1]
 
     def of(self, uid: str) -> set[CheckpointId]:
@@ -74,16 +74,16 @@ def test_every_channel_carries_the_barrier_of_every_completed_checkpoint_once(
     """S3-47: each barrier carries the id of its snapshot, and it is the same on all channels."""
     carried: dict[ChannelId, list[int]] = defaultdict(list)
     ended: dict[ChannelId, int] = {}
-    sent = ChannelWatch.sent
+    sent = ChannelChecker.check_message
 
-    def noting(watch: ChannelWatch, message: Message, in_flight_bytes: int) -> None:
+    def noting(watch: ChannelChecker, message: Message, in_flight_bytes: int) -> None:
         sent(watch, message, in_flight_bytes)
         if isinstance(message, Barrier):
             carried[watch.channel].append(message.checkpoint)
         if isinstance(message, EndOfPartition):
             ended[watch.channel] = max(carried[watch.channel], default=0)
 
-    monkeypatch.setattr(ChannelWatch, "sent", noting)
+    monkeypatch.setattr(ChannelChecker, "check_message", noting)
     s = Simulation(seed, plan(counting(bounded=True), PERIODIC, faults={}, again=False, parallelism={0: 2, 1: 3}))
     s.run()
     completed = sorted(s.world.ledger.recorded)

@@ -14,9 +14,9 @@ from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask import poll_policy
 from runtime.simulation.invariants import Violation
 from runtime.simulation.jobs import Job
-from runtime.simulation.master import Ending
+from runtime.simulation.master import RunEnding
 from runtime.simulation.model import JoinOperator, Row, Split
-from runtime.simulation.simulation import Incident, Plan, Simulation
+from runtime.simulation.simulation import Incident, Simulation, SimulationPlan
 from runtime.simulation.snapshots import read_table
 
 SEEDS = range(12)
@@ -55,7 +55,7 @@ def joining() -> Job:
     return job
 
 
-def live(plan: Plan, seed: int) -> Simulation:
+def live(plan: SimulationPlan, seed: int) -> Simulation:
     """Without faults but those of the plan's incidents."""
     plan.faults = plan.faults or {}
     simulation = Simulation(seed, plan)
@@ -63,8 +63,8 @@ def live(plan: Plan, seed: int) -> Simulation:
     return simulation
 
 
-def plan(job: Job, settings: CoordinatorSettings = PERIODIC, *incidents: Incident, **more: Any) -> Plan:
-    return Plan(job=job, settings=settings, incidents=list(incidents), pace_ms=10, **more)
+def plan(job: Job, settings: CoordinatorSettings = PERIODIC, *incidents: Incident, **more: Any) -> SimulationPlan:
+    return SimulationPlan(job=job, settings=settings, incidents=list(incidents), pace_ms=10, **more)
 
 
 def recorded(kind: CheckpointKind, count: int = 1) -> When:
@@ -100,7 +100,7 @@ def test_two_overlapping_checkpoints_both_complete(seed: int, pair: tuple[Checkp
     together: list[set[int]] = []
 
     def ask_for_both(s: Simulation) -> None:
-        s.world.faults.ordered.append("slow_snapshot")
+        s.world.faults.scripted_names.append("slow_snapshot")
         for kind in pair:
             s.request(kind)
 
@@ -133,7 +133,7 @@ def test_periodic_checkpoints_that_overlap_all_the_time_keep_the_output_exact(se
 
     s = live(plan(counting(bounded=True), often, Incident(three_pending, note), again=False), seed)
     assert seen
-    assert s.endings == [Ending.FINISHED]
+    assert s.endings == [RunEnding.FINISHED]
 
 
 # ---------------------------------------------------------------- at least once
@@ -155,7 +155,7 @@ def test_at_least_once_brings_nothing_again_while_nothing_fails(seed: int) -> No
     """S4-24: stops and drains included; behind their barriers nothing comes that could be handled twice."""
     stop = Incident(lambda s: running(s) and not s.endings, ask(CheckpointKind.STOP))
     s = live(plan(counting(bounded=False), LOOSE, stop, again=False), seed)
-    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+    assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
     assert not s.surplus
 
 
@@ -218,7 +218,7 @@ def test_an_early_branch_ends_while_the_other_runs_on(seed: int) -> None:
 def test_a_stop_keeps_what_a_step_had_in_hand(seed: int, middle: str) -> None:
     """S0-30, S0-33, S0-34: a batch is flushed before the barrier, open work rides in the savepoint."""
     s = live(plan(counting(bounded=False, middle=middle), NONE, Incident(running, ask(CheckpointKind.STOP))), seed)
-    assert s.endings[:2] == [Ending.STOPPED, Ending.FINISHED]
+    assert s.endings[:2] == [RunEnding.STOPPED, RunEnding.FINISHED]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -229,7 +229,7 @@ def test_three_stops_in_a_row_at_changing_parallelism(seed: int) -> None:
         for n in range(3)
     ]
     s = live(plan(counting(bounded=False, middle="holding"), PERIODIC, *stops, again=False), seed)
-    assert s.endings == [Ending.STOPPED] * 3 + [Ending.FINISHED]
+    assert s.endings == [RunEnding.STOPPED] * 3 + [RunEnding.FINISHED]
 
 
 def building(s: Simulation) -> bool:
@@ -247,7 +247,7 @@ def building(s: Simulation) -> bool:
 def test_a_stop_and_a_drain_while_the_build_side_is_read(seed: int, kind: CheckpointKind) -> None:
     """S0-69: a stop keeps what has been read of the table; a drain reads it to its end first."""
     s = live(plan(joining(), NONE, Incident(building, ask(kind)), again=False), seed)
-    assert s.endings[0] is (Ending.STOPPED if kind is CheckpointKind.STOP else Ending.FINISHED)
+    assert s.endings[0] is (RunEnding.STOPPED if kind is CheckpointKind.STOP else RunEnding.FINISHED)
     assert s.world.records.token <= 3, "no attempt failed"
 
 
@@ -266,7 +266,10 @@ def test_checkpoints_complete_while_the_build_side_is_read(
     first = Incident(half_read, lambda s: found.append(sorted(s.world.ledger.recorded)))
     then = [] if act is None else [Incident(half_read, act)]
     settings = replace(PERIODIC, interval_ms=5, mode=mode)
-    live(Plan(job=joining(), settings=settings, incidents=[first, *then], pace_ms=40, again=False), seed)
+    live(
+        SimulationPlan(job=joining(), settings=settings, incidents=[first, *then], pace_ms=40, restores_again=False),
+        seed,
+    )
     assert found, "no checkpoint while the table was read"
     assert found[0] == list(range(1, len(found[0]) + 1)), "none was declined"
 
@@ -292,7 +295,7 @@ def test_a_stop_that_races_with_ending_subtasks(seed: int) -> None:
         return any(manifest.finished_operators() for manifest in s.world.ledger.recorded.values())
 
     s = live(plan(job, PERIODIC, Incident(early_branch_recorded, ask(CheckpointKind.STOP)), again=False), seed)
-    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+    assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
     assert s.world.records.token <= 3, "no attempt failed"
 
 
@@ -304,7 +307,7 @@ def test_a_crash_after_the_drain_was_recorded_and_before_any_commit(seed: int) -
     """S0-21, S0-29: what finished operators had prepared is committed from the manifest; nothing is restarted."""
     drained = Incident(recorded(CheckpointKind.DRAIN), lambda s: s.crash_master())
     s = live(plan(counting(bounded=False), NONE, Incident(running, ask(CheckpointKind.DRAIN)), drained), seed)
-    assert s.endings == [Ending.FINISHED]
+    assert s.endings == [RunEnding.FINISHED]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -314,7 +317,7 @@ def test_a_master_lost_after_the_stop_was_recorded_does_not_start_the_job_again(
     s = live(
         plan(counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), stopped, again=False), seed
     )
-    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+    assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -324,7 +327,7 @@ def test_a_slot_lost_after_the_stop_was_recorded(seed: int) -> None:
     s = live(
         plan(counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), lost, again=False), seed
     )
-    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+    assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
 
 
 @pytest.mark.parametrize("moment", range(40, 400, 12))
@@ -338,7 +341,8 @@ def test_a_crash_at_any_moment_of_a_short_job(moment: int) -> None:
 def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None:
     """S1-11."""
     storing = Incident(
-        lambda s: s.master.driver is not None and s.master.driver.storing > 0, lambda s: s.crash_master(zombie=True)
+        lambda s: s.master.driver is not None and s.master.driver.pending_manifests > 0,
+        lambda s: s.crash_master(zombie=True),
     )
     s = live(plan(counting(bounded=True), PERIODIC, storing), seed)
     assert s.world.records.token > 1
@@ -347,9 +351,9 @@ def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_commit_that_fails_half_way_is_made_good_on_restore(seed: int) -> None:
     """S1-49."""
-    fail = Incident(recorded(CheckpointKind.CHECKPOINT), lambda s: s.world.faults.ordered.append("fail_commit"))
+    fail = Incident(recorded(CheckpointKind.CHECKPOINT), lambda s: s.world.faults.scripted_names.append("fail_commit"))
     s = live(plan(counting(bounded=True), PERIODIC, fail), seed)
-    assert s.world.faults.seen == {"fail_commit": 1}
+    assert s.world.faults.occurrences == {"fail_commit": 1}
 
 
 # ---------------------------------------------------------------- storage
@@ -385,7 +389,7 @@ def windowing(bounded: bool, *counts: int) -> Job:
 
 def a_source_waits(s: Simulation) -> bool:
     driver = s.master.driver
-    return running(s) and driver is not None and any(host.waits_for_slower for host in driver.attempt.order)
+    return running(s) and driver is not None and any(host.is_throttled for host in driver.attempt.order)
 
 
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
@@ -412,7 +416,7 @@ def test_one_that_has_no_more_and_does_not_say_so_is_not_waited_for_without_end(
 
 def test_a_wait_for_a_slower_source_without_a_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the input would never be read."""
-    monkeypatch.setattr(poll_policy, "STANDSTILL_MS", 10**9)
+    monkeypatch.setattr(poll_policy, "MAX_STALLED_SIBLING_MS", 10**9)
     with pytest.raises(Violation, match="liveness"):
         live(plan(windowing(False, 1, 60), PERIODIC, parallelism={0: 2, 1: 2}), 0)
 

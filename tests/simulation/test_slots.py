@@ -6,7 +6,7 @@ import pytest
 
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.simulation.faults import Faults
-from runtime.simulation.slots import Slot, SlotLost, Started
+from runtime.simulation.slots import ReportStarted, Slot, SlotLost
 from runtime.simulation.world import World
 
 
@@ -14,8 +14,8 @@ from runtime.simulation.world import World
 def test_a_slot_that_crashes_after_its_connection_is_still_missed(seed: int) -> None:
     faults = Faults(str(seed))
     slot = Slot(World(Random(seed), faults))
-    faults.ordered.append("lose_message")
-    slot.say(SubtaskId(OperatorId("a"), 0), Started())
+    faults.scripted_names.append("lose_message")
+    slot.send_report(SubtaskId(OperatorId("a"), 0), ReportStarted())
     slot.crash()
-    assert slot.up.ready
+    assert slot.up.is_ready
     assert slot.up.pop() == SlotLost()

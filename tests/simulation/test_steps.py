@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.core.job.messages import CheckpointKind
-from runtime.simulation.simulation import Incident, Plan, Simulation
+from runtime.simulation.simulation import Incident, Simulation, SimulationPlan
 from tests.simulation.test_scenarios import NONE, PERIODIC, ask, counting, live, plan, running
 
 SEED = 6
@@ -13,7 +13,7 @@ Victim = str
 VICTIMS = ["slot 0", "master", *(pytest.param(one, marks=pytest.mark.slow) for one in ("slot 1", "zombie master"))]
 
 
-def world_of(kind: CheckpointKind, *crash: Incident) -> Plan:
+def world_of(kind: CheckpointKind, *crash: Incident) -> SimulationPlan:
     """A job in which one checkpoint of `kind` is taken, and those that its end needs."""
     asked = [] if kind is CheckpointKind.CHECKPOINT else [Incident(running, ask(kind))]
     settings = PERIODIC if kind is CheckpointKind.CHECKPOINT else NONE
@@ -24,14 +24,14 @@ def world_of(kind: CheckpointKind, *crash: Incident) -> Plan:
 def steps_of(kind: CheckpointKind) -> list[int]:
     """The first step at which each kind of thing happens, between the first id and the end of the run."""
     simulation = live(world_of(kind), SEED)
-    assert simulation.world.noted == len(simulation.world.journal), "the journal holds all of it"
+    assert simulation.world.journal_lines == len(simulation.world.journal), "the journal holds all of it"
     first: dict[tuple[str, ...], int] = {}
     begun = False
     for entry in simulation.world.journal:
-        begun = begun or type(entry.what).__name__ == "IdIssued"
+        begun = begun or type(entry.content).__name__ == "IdIssued"
         if begun:
-            said = type(getattr(entry.what, "message", entry.what)).__name__
-            first.setdefault((entry.who.split(":")[-1], said), entry.step)
+            said = type(getattr(entry.content, "message", entry.content)).__name__
+            first.setdefault((entry.origin.split(":")[-1], said), entry.step)
     return sorted(set(first.values()))
 
 
@@ -45,7 +45,7 @@ def crash(simulation: Simulation, victim: Victim) -> None:
 def test_the_steps_of_a_checkpoint_are_enumerated() -> None:
     """Trigger, barriers, state files, answers, the record, the notice and the commit are among them."""
     simulation = live(world_of(CheckpointKind.CHECKPOINT), SEED)
-    said = {type(getattr(entry.what, "message", entry.what)).__name__ for entry in simulation.world.journal}
+    said = {type(getattr(entry.content, "message", entry.content)).__name__ for entry in simulation.world.journal}
     checkpoint = {"IdIssued", "Triggered", "Barrier", "SnapshotStored", "Acknowledged", "ManifestRecorded"}
     assert checkpoint | {"CheckpointCompleted", "LogicFinished", "EndOfPartition", "SubtaskEnded"} <= said
     assert len(steps_of(CheckpointKind.CHECKPOINT)) > 30
@@ -68,7 +68,7 @@ def test_a_crash_in_the_middle_of_each_commit() -> None:
     for done in range(files):
         reached = Incident(
             lambda s, done=done: len(s.world.target.committed) == done,  # type: ignore[misc]
-            lambda s: s.world.faults.ordered.append("fail_commit"),
+            lambda s: s.world.faults.scripted_names.append("fail_commit"),
         )
         simulation = live(world_of(CheckpointKind.CHECKPOINT, reached), SEED)
-        assert simulation.world.faults.seen["fail_commit"] == 1
+        assert simulation.world.faults.occurrences["fail_commit"] == 1

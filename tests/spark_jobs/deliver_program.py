@@ -55,7 +55,7 @@ def main() -> None:
     _watch_steps()
     stage = EpochStage(deliver, folder=folder, is_bound=True)
     delivery = Delivery(stage, _session_of_the_starter(), lambda progress: None)
-    delivery.release_delivered()
+    delivery.delete_delivered_epochs()
     while delivery.deliver_next(threading.Event()):
         pass
     sys.stdout.flush()
@@ -107,7 +107,7 @@ class _Watched:
 
 
 def _watch_steps() -> None:
-    show, put, replace, unlink = ParquetTable._show, commit_log.CommitLog.put, Path.replace, Path.unlink
+    show, put, replace, unlink = ParquetTable._publish, commit_log.CommitLog.append_epoch, Path.replace, Path.unlink
 
     def watched_show(self: Any, *arguments: Any) -> None:
         _die("parquet: staged")
@@ -128,8 +128,8 @@ def _watch_steps() -> None:
             _die("released: noted")
         unlink(self, missing_ok)
 
-    parquet_table.ParquetTable._show = watched_show  # type: ignore[method-assign, assignment]
-    commit_log.CommitLog.put = watched_put  # type: ignore[method-assign]
+    parquet_table.ParquetTable._publish = watched_show  # type: ignore[method-assign, assignment]
+    commit_log.CommitLog.append_epoch = watched_put  # type: ignore[method-assign]
     Path.replace = watched_replace  # type: ignore[method-assign]
     Path.unlink = watched_unlink  # type: ignore[method-assign]
 

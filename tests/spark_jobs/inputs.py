@@ -19,7 +19,7 @@ def write_input(folder: Path, *splits: pa.Table) -> None:
     found = InputFolder(folder)
     found.begin(splits[0].schema, keep=True)
     for number, split in enumerate(splits):
-        file = found.aside()
+        file = found.staging_path()
         pq.write_table(split, file)
         found.publish(file, number)
     found.finish(set(range(len(splits))))

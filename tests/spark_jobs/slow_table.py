@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sources.table import SparkTable, from_spark
-from spark_jobs.stages.tables import SETTINGS, alone, materialise
+from spark_jobs.stages.tables import SPARK_SETTINGS, lock_inputs, materialise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +54,6 @@ def source(root: Path) -> SparkTable:
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     settings = SparkSettings.for_batch("slow table")
-    settings = replace(settings, scratch_dir=str(place / "spark"), extra={**settings.extra, **SETTINGS})
-    with alone(place):
+    settings = replace(settings, scratch_dir=str(place / "spark"), extra={**settings.extra, **SPARK_SETTINGS})
+    with lock_inputs(place):
         materialise({"table": source(place)}, lambda: spark_session(settings))

@@ -9,14 +9,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot, folder_of
-from runtime.core.snapshot.manifest_codec import FILE_NAME, sealed
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
 from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
-from runtime.state.schema import TableSchema, columns_of, namespace_field
+from runtime.state.schema import TableSchema, manifest_columns, namespace_field
 from spark_jobs.savepoints.tables import add_rows, value_types, write_table
 
 MAX_PARALLELISM: Final = 128
@@ -39,7 +39,7 @@ def store_savepoint(root: Path, states: Mapping[tuple[str, str], Stored], parall
     for (uid, name), stored in states.items():
         parts = {
             index: _subtask(
-                store, f"{folder}/{uid}-{index}", name, stored, range_of(index, MAX_PARALLELISM, parallelism)
+                store, f"{folder}/{uid}-{index}", name, stored, key_group_range(index, MAX_PARALLELISM, parallelism)
             )
             for index in range(parallelism)
         }
@@ -48,7 +48,7 @@ def store_savepoint(root: Path, states: Mapping[tuple[str, str], Stored], parall
         job=root.name, checkpoint=3, kind=KIND, token=1, triggered_at=0, max_parallelism=MAX_PARALLELISM,
         operators=operators,
     )  # fmt: skip
-    store.put(f"{folder}/{FILE_NAME}", [sealed(manifest)])
+    store.put(f"{folder}/{MANIFEST_FILE}", [encode_manifest(manifest)])
     return root / folder
 
 
@@ -64,5 +64,5 @@ def _subtask(store: FileStore, prefix: str, name: str, stored: Stored, groups: r
     types = {key: str(mine.schema.field(key).type) for key in stored.keys}
     return SubtaskSnapshot(
         keyed={name: write_table(store, prefix, table, groups)}, key_types=types, value_types=value_types(table),
-        empty_tables={} if len(table) else {name: columns_of(table.schema)},
+        empty_tables={} if len(table) else {name: manifest_columns(table.schema)},
     )  # fmt: skip

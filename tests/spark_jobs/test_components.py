@@ -20,7 +20,7 @@ from runtime.dataflow.pipelines import PipelineContext
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.launch.spark import SparkLauncher
 from runtime.master.job_master import JobMaster, MasterConfig
@@ -124,7 +124,7 @@ def test_a_stopped_job_goes_on_at_another_parallelism_over_a_graph_that_has_grow
         run.wait_for(lambda: in_the_loop(run))
         savepoint = run.end("stop")
     write_all(tmp_path / "edges", more, "more", files=1)
-    with running(job(tmp_path, after), tmp_path / "state", MemoryRecords(Token(9), restore_from=savepoint)) as run:
+    with running(job(tmp_path, after), tmp_path / "state", MemoryRunStore(Token(9), restore_from=savepoint)) as run:
         run.wait_for(lambda: found(tmp_path / "out") == answer(some + more))
         run.end("drain")
     assert found(tmp_path / "out") == answer(some + more)
@@ -145,7 +145,7 @@ def test_a_drain_waits_until_all_that_was_read_is_settled(tmp_path: Path) -> Non
 
 
 @contextmanager
-def on_spark(compiled: CompiledJob, folder: Path, records: MemoryRecords) -> Iterator[Run]:
+def on_spark(compiled: CompiledJob, folder: Path, records: MemoryRunStore) -> Iterator[Run]:
     launcher = SparkLauncher("components", "local[4]")
     config = MasterConfig(
         job_id="1",
@@ -175,7 +175,7 @@ def test_a_slot_that_is_killed_while_labels_go_round_leaves_the_answer_exact(tmp
     """S4-30, S4-41, S4-42: on a real Spark, over Flight, with SIGKILL."""
     some = edges(seed=5, vertices=1_500, count=150)
     write_all(tmp_path / "edges", some, files=60)
-    with on_spark(job(tmp_path, 2), tmp_path, MemoryRecords()) as run:
+    with on_spark(job(tmp_path, 2), tmp_path, MemoryRunStore()) as run:
         run.wait_for(lambda: in_the_loop(run) and len(run.records.live.get("slots", ())) == 2)
         os.kill(int(run.records.live["slots"][1]["pid"]), signal.SIGKILL)
         run.wait_for(lambda: run.records.token > 1)
@@ -186,6 +186,6 @@ def test_a_slot_that_is_killed_while_labels_go_round_leaves_the_answer_exact(tmp
 
 
 def test_each_edge_is_a_message_to_either_end() -> None:
-    batch = pa.RecordBatch.from_pydict({"source": [1, 2], "target": [3, 4]}, schema=components.EDGES)
+    batch = pa.RecordBatch.from_pydict({"source": [1, 2], "target": [3, 4]}, schema=components.EDGE_SCHEMA)
     said = [(row["vertex"], row["value"], row["links"]) for row in components.to_both_ends(batch).to_pylist()]
     assert said == [(1, 3, True), (2, 4, True), (3, 1, True), (4, 2, True)]

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stack.demo_live import END_OF_YEAR_MS, LAST_FILES_MS, AllRead, Flow
+from stack.demo_live import END_OF_YEAR_MS, MAX_WATERMARK_LAG_MS, FlowDetector, InputEndDetector
 from stack.demo_output import Output
-from stack.demo_spark import Records, records_by_job
+from stack.demo_spark import RecordCounts, records_by_job
 
 
 def run(at: int, records: int, token: int = 1, state: str = "running", watermark: int | None = None) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def run(at: int, records: int, token: int = 1, state: str = "running", watermark
 
 
 def test_records_flow_only_when_a_new_attempt_reports_twice_with_more() -> None:
-    flow = Flow(run(0, 500))
+    flow = FlowDetector(run(0, 500))
     assert not flow.flows(run(1, 600)), "the old attempt may still report"
     assert not flow.flows(run(1, 600, token=2)), "the last words of the old attempt under the new token"
     assert not flow.flows(run(2, 100, token=2, state="restarting"))
@@ -32,22 +32,22 @@ def test_records_flow_only_when_a_new_attempt_reports_twice_with_more() -> None:
 
 
 def test_a_second_failure_starts_the_count_again() -> None:
-    flow = Flow(run(0, 500))
+    flow = FlowDetector(run(0, 500))
     assert not flow.flows(run(1, 300, token=2))
     assert not flow.flows(run(2, 10, token=3)), "fewer records: another attempt has begun"
     assert flow.flows(run(3, 20, token=3))
 
 
 def test_everything_is_read_when_nothing_comes_for_two_whole_checkpoints_near_the_end() -> None:
-    end = END_OF_YEAR_MS - LAST_FILES_MS
-    done = AllRead()
-    assert not done.settled(run(0, 10, watermark=end), 5)
-    assert not done.settled(run(1, 11, watermark=end), 7)
-    assert not done.settled(run(2, 11, watermark=end), 9), "checkpoint 8 may have been under way"
-    assert not done.settled(run(3, 11, watermark=end - 1), 10), "a subtask stands still in November"
-    assert not done.settled(run(3, 11, watermark=None), 10)
-    assert not done.settled(run(3, 11, watermark=end, state="restarting"), 10)
-    assert done.settled(run(4, 11, watermark=end), 10)
+    end = END_OF_YEAR_MS - MAX_WATERMARK_LAG_MS
+    done = InputEndDetector()
+    assert not done.is_complete(run(0, 10, watermark=end), 5)
+    assert not done.is_complete(run(1, 11, watermark=end), 7)
+    assert not done.is_complete(run(2, 11, watermark=end), 9), "checkpoint 8 may have been under way"
+    assert not done.is_complete(run(3, 11, watermark=end - 1), 10), "a subtask stands still in November"
+    assert not done.is_complete(run(3, 11, watermark=None), 10)
+    assert not done.is_complete(run(3, 11, watermark=end, state="restarting"), 10)
+    assert done.is_complete(run(4, 11, watermark=end), 10)
 
 
 def filled(folder: Path) -> Output:
@@ -58,19 +58,19 @@ def filled(folder: Path) -> Output:
 
 def test_the_output_is_what_readers_see(tmp_path: Path) -> None:
     output = filled(tmp_path)
-    output.add_strangers()
-    assert [path.name for path in output.committed()] == ["part-4-7-parquet-0-1-0.parquet"]
-    assert [path.name for path in output.hidden()] == [".weir-4-7-parquet-0-1.inprogress"]
-    assert (output.rows(), output.foreign_names(), output.harmed_strangers()) == (3, [], [])
+    output.add_foreign_files()
+    assert [path.name for path in output.visible_files()] == ["part-4-7-parquet-0-1-0.parquet"]
+    assert [path.name for path in output.hidden_files()] == [".weir-4-7-parquet-0-1.inprogress"]
+    assert (output.rows(), output.misnamed_files(), output.changed_foreign_files()) == (3, [], [])
     assert pq.read_table(tmp_path).num_rows == 3, "strangers add no rows for a reader of the whole folder"
 
 
 def test_a_removed_and_a_changed_stranger_are_noticed(tmp_path: Path) -> None:
     output = filled(tmp_path)
-    output.add_strangers()
+    output.add_foreign_files()
     (tmp_path / "_notes.txt").write_text("changed")
     (tmp_path / ".weir-41-1-parquet-0-0.pending").unlink()
-    assert set(output.harmed_strangers()) == {"_notes.txt", ".weir-41-1-parquet-0-0.pending"}
+    assert set(output.changed_foreign_files()) == {"_notes.txt", ".weir-41-1-parquet-0-0.pending"}
 
 
 def test_a_pending_file_is_a_leftover_unless_a_savepoint_names_it(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_pending_file_is_a_leftover_unless_a_savepoint_names_it(tmp_path: Path
 def test_a_file_of_another_job_is_foreign(tmp_path: Path) -> None:
     output = filled(tmp_path)
     pq.write_table(pa.table({"n": [1]}), tmp_path / "part-42-7-parquet-0-1-0.parquet")
-    assert output.foreign_names() == ["part-42-7-parquet-0-1-0.parquet"]
+    assert output.misnamed_files() == ["part-42-7-parquet-0-1-0.parquet"]
 
 
 def task_end(stage: int, read: int, written: int) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_records_of_an_application_are_added_up_by_job(tmp_path: Path) -> None:
     (tmp_path / "eventlog_v2_a" / "appstatus_a").touch()
     other = [{"Event": "SparkListenerApplicationStart", "App Name": "other"}, job_start([0], "x"), task_end(0, 9, 9)]
     (tmp_path / "local-2").write_text("\n".join(map(json.dumps, other)))
-    assert records_by_job(tmp_path, "ours") == {"input weather": Records(12, 11)}
+    assert records_by_job(tmp_path, "ours") == {"input weather": RecordCounts(12, 11)}
     assert records_by_job(tmp_path / "nowhere", "ours") == {}
 
 

@@ -26,7 +26,7 @@ from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.errors import JobRejected
-from spark_jobs.sinks.delivery import Delivery, FunctionFailed, Progress
+from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
 from spark_jobs.sinks.parquet_table import ParquetTable
 from spark_jobs.sinks.postgres_table import PostgresTable
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns
@@ -130,8 +130,8 @@ def test_the_page_tells_the_epoch_under_way_and_why_sources_wait() -> None:
     standing: Any = SimpleNamespace(report=lambda figures, *, steps: shown.append({f.label: f.value for f in figures}))
     shown: list[dict[str, Any]] = []
     report = _reporter(standing, 3)
-    report(Progress(backlog=3, under_way=7))
-    report(Progress(backlog=4, last=7))
+    report(DeliveryProgress(backlog=3, under_way=7))
+    report(DeliveryProgress(backlog=4, last=7))
     assert (shown[0]["Epoch under way"], shown[0].get("Back-pressure")) == (7, None)
     assert shown[1]["Back-pressure"] == "sources are paused: 4 epochs wait, and max_backlog is 3"
 
@@ -176,9 +176,9 @@ def table(database: Callable[..., list[Any]]) -> Iterator[str]:
     database(f"DROP SCHEMA {schema} CASCADE")
 
 
-def run(folder: Path, spark: SparkSession, function: Any) -> list[Progress]:
+def run(folder: Path, spark: SparkSession, function: Any) -> list[DeliveryProgress]:
     """Delivers all that waits."""
-    shown: list[Progress] = []
+    shown: list[DeliveryProgress] = []
     delivery = Delivery(EpochStage(function, folder=str(folder), is_bound=True), spark, shown.append)
     while delivery.deliver_next(threading.Event()):
         pass
@@ -186,14 +186,14 @@ def run(folder: Path, spark: SparkSession, function: Any) -> list[Progress]:
 
 
 def delivered(folder: Path) -> int:
-    return CommitLog(folder).last_delivered("7", "out")
+    return CommitLog(folder).delivered_epoch("7", "out")
 
 
 def test_a_table_that_is_missing_is_named_before_the_first_epoch(
     tmp_path: Path, database: Any, database_url: str, table: str
 ) -> None:
     target = PostgresTable(database_url, table)
-    stopping, shown = threading.Event(), list[Progress]()
+    stopping, shown = threading.Event(), list[DeliveryProgress]()
     stage = EpochStage(target, folder=str(tmp_path), is_bound=True)
     with pytest.raises(JobRejected, match=f"there is no table {table}"):
         Delivery(stage, SimpleNamespace(), shown.append).run(stopping)  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def test_a_target_that_is_away_is_waited_for_before_the_first_epoch(tmp_path: Pa
     stopping = threading.Event()
     target = PostgresTable("postgresql://weir@127.0.0.1:1/weir", "t")
 
-    def report(progress: Progress) -> None:
+    def report(progress: DeliveryProgress) -> None:
         if progress.away:
             stopping.set()
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs import nycflights
-from spark_jobs.feeder import HOUR_MS, FolderTaken, Plan, disordered, feed, slices, with_event_time
+from spark_jobs.feeder import HOUR_MS, FeedPlan, FolderTaken, add_event_time, disorder_rows, feed, slices
 from spark_jobs.schemas import FLIGHT_FILES, FLIGHTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,15 +44,15 @@ def test_the_package_holds_the_year_of_the_readme(year: pa.Table) -> None:
 
 def test_every_row_is_written_once_and_unchanged(year: pa.Table, tmp_path: Path) -> None:
     some = year.slice(1_000, 5_000)
-    assert sum(feed(some, tmp_path, Plan(files=COUNT), 0)) == some.num_rows
+    assert sum(feed(some, tmp_path, FeedPlan(files=COUNT), 0)) == some.num_rows
     written = read(tmp_path)
     order = [(name, "ascending") for name in FLIGHTS.names]
     assert written.select(FLIGHTS.names).sort_by(order) == some.sort_by(order)
 
 
 def test_no_row_comes_later_than_the_bound(year: pa.Table) -> None:
-    plan = Plan(disorder_hours=6.0)
-    event_ms = disordered(with_event_time(year), plan)["scheduled"].cast(pa.int64()).to_numpy()
+    plan = FeedPlan(disorder_hours=6.0)
+    event_ms = disorder_rows(add_event_time(year), plan)["scheduled"].cast(pa.int64()).to_numpy()
     behind_ms = np.maximum.accumulate(event_ms) - event_ms
     assert 0 < behind_ms.max() <= 6 * HOUR_MS
 
@@ -60,19 +60,19 @@ def test_no_row_comes_later_than_the_bound(year: pa.Table) -> None:
 def test_two_files_read_in_the_wrong_order_stay_within_the_default_of_the_job(year: pa.Table) -> None:
     from spark_jobs.pipelines.flights import FlightsParams
 
-    rows = disordered(with_event_time(year), Plan())
-    files = [part["scheduled"].cast(pa.int64()).to_numpy() for part in slices(rows, Plan().files)]
+    rows = disorder_rows(add_event_time(year), FeedPlan())
+    files = [part["scheduled"].cast(pa.int64()).to_numpy() for part in slices(rows, FeedPlan().files)]
     worst_ms = max(after.max() - before.min() for before, after in pairwise(files))
     assert worst_ms <= FlightsParams(flights_dir="/in", output_dir="/out").max_disorder_hours * HOUR_MS
 
 
 def test_the_event_time_is_the_scheduled_minute_of_the_local_day(year: pa.Table) -> None:
-    first = with_event_time(year).slice(0, 1).to_pylist()[0]
+    first = add_event_time(year).slice(0, 1).to_pylist()[0]
     assert first["scheduled"].isoformat() == "2013-01-01T05:15:00"
 
 
 def test_a_second_feeder_goes_on_where_the_first_one_stood(year: pa.Table, tmp_path: Path) -> None:
-    some, plan = year.slice(0, 2_000), Plan(files=10)
+    some, plan = year.slice(0, 2_000), FeedPlan(files=10)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     list(feed(some, whole, plan, 0))
     started = feed(some, broken, plan, 0)
@@ -89,9 +89,9 @@ def test_a_second_feeder_goes_on_where_the_first_one_stood(year: pa.Table, tmp_p
 
 
 def test_a_folder_of_another_plan_is_left_alone(year: pa.Table, tmp_path: Path) -> None:
-    list(feed(year.slice(0, 100), tmp_path, Plan(files=2), 0))
+    list(feed(year.slice(0, 100), tmp_path, FeedPlan(files=2), 0))
     with pytest.raises(FolderTaken, match="seed"):
-        next(feed(year.slice(0, 100), tmp_path, Plan(files=2, seed=7), 0))
+        next(feed(year.slice(0, 100), tmp_path, FeedPlan(files=2, seed=7), 0))
 
 
 def test_a_killed_feeder_leaves_whole_files_only(year: pa.Table, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.oracle import Comparison, answer, compare
+from spark_jobs.oracle import Comparison, compare, expected_output
 from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, WEATHER_FILE, spark_schema
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def expected(spark: SparkSession) -> DataFrame:
     """Computed once: each test compares the same answer with another output."""
     airlines = spark.createDataFrame([("AA", "American"), ("UA", "United")], spark_schema(AIRLINES))
     weather = spark.createDataFrame(OUTSIDE, spark_schema(WEATHER_FILE))
-    return answer(spark.createDataFrame(FLOWN, spark_schema(FLIGHTS)), airlines, weather).cache()
+    return expected_output(spark.createDataFrame(FLOWN, spark_schema(FLIGHTS)), airlines, weather).cache()
 
 
 def compared(spark: SparkSession, expected: DataFrame, folder: Path, rows: list[dict[str, Any]]) -> Comparison:
@@ -77,7 +77,7 @@ def test_the_answer_is_the_one_worked_out_by_hand(expected: DataFrame) -> None:
 
 def test_an_equal_output_is_exact_in_any_order(spark: SparkSession, expected: DataFrame, tmp_path: Path) -> None:
     found = compared(spark, expected, tmp_path, BY_HAND[::-1])
-    assert found.exact
+    assert found.is_exact
     assert (found.expected, found.committed, found.records) == (4, 4, 6)
     assert found.files == ("part-1-1-parquet-0-1-0.parquet",)
 
@@ -88,7 +88,7 @@ def test_a_lost_a_repeated_and_a_changed_row_are_each_found(
     """What differs is shown row by row."""
     changed = BY_HAND[2] | {"max_delay": 1}
     found = compared(spark, expected, tmp_path, [BY_HAND[0], BY_HAND[0], changed, BY_HAND[3]])
-    assert not found.exact
+    assert not found.is_exact
     assert (found.missing, found.unexpected) == (2, 2)
     assert {(one.side, one.row["carrier"], one.row["max_delay"]) for one in found.differences} == {
         ("missing", "UA", None),
@@ -101,7 +101,7 @@ def test_a_lost_a_repeated_and_a_changed_row_are_each_found(
 def test_hidden_files_are_not_output(spark: SparkSession, expected: DataFrame, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(BY_HAND, schema=DAILY), tmp_path / ".weir-1-1-parquet-0-1.pending")
     (tmp_path / "_notes.txt").write_text("not Parquet")
-    assert compared(spark, expected, tmp_path, BY_HAND).exact
+    assert compared(spark, expected, tmp_path, BY_HAND).is_exact
 
 
 def test_the_smallest_difference_of_a_mean_counts(spark: SparkSession, expected: DataFrame, tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import local_master
 from runtime.master.job_master import JobMaster
 from runtime.run_store import OperationRequest
 from spark_jobs import nycflights
-from spark_jobs.feeder import Plan, feed
+from spark_jobs.feeder import FeedPlan, feed
 from spark_jobs.pipelines import flights, wordcount
 from spark_jobs.schemas import DAILY
 from tests.spark_jobs.inputs import airlines, weather, write_flight_inputs
@@ -43,7 +43,7 @@ class LocalRun:
     """A job in this process, and what it has recorded."""
 
     master: JobMaster
-    records: MemoryRecords
+    records: MemoryRunStore
     thread: threading.Thread
 
     def until(self, what: str, check: Callable[[], object]) -> None:
@@ -69,13 +69,13 @@ class LocalRun:
         return savepoint
 
 
-def operators(records: MemoryRecords) -> dict[str, Any]:
+def operators(records: MemoryRunStore) -> dict[str, Any]:
     found: dict[str, Any] = records.live.get("operators", {})
     return found
 
 
 @contextmanager
-def running(flow: Dataflow, parallelism: int, storage: Path, records: MemoryRecords) -> Iterator[LocalRun]:
+def running(flow: Dataflow, parallelism: int, storage: Path, records: MemoryRunStore) -> Iterator[LocalRun]:
     settings = CoordinatorSettings(interval_ms=200, min_pause_ms=0)
     job = flow.compile(parallelism)
     master = local_master(job, str(storage), records, settings, FixedDelay(attempts=0))
@@ -166,13 +166,13 @@ def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_flights_are_exact_over_a_stop_and_a_rescale(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
     """S0-08, S0-30, S0-71, S3-19: at parallelism 2 to the middle, at 3 to the end; no row late, lost or repeated."""
-    feeding, tight = feed(some, folders.flights, Plan(files=11), 0), Plan().disorder_hours
+    feeding, tight = feed(some, folders.flights, FeedPlan(files=11), 0), FeedPlan().disorder_hours
     first_half = sum(next(feeding) for _ in range(5))
-    with running(folders.flow(max_disorder_hours=int(tight)), 2, tmp_path / "state", MemoryRecords()) as run:
+    with running(folders.flow(max_disorder_hours=int(tight)), 2, tmp_path / "state", MemoryRunStore()) as run:
         run.read(first_half)
         savepoint = run.end("stop")
     committed_before = len(folders.committed())
-    records = MemoryRecords(token=Token(7), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(7), restore_from=savepoint)
     with running(folders.flow(max_disorder_hours=int(tight)), 3, tmp_path / "state", records) as run:
         run.read(sum(feeding))
         run.end("drain")
@@ -184,12 +184,12 @@ def test_flights_are_exact_over_a_stop_and_a_rescale(folders: Folders, some: pa.
 
 def test_airlines_finish_and_stay_finished_after_a_restore(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
     """S0-09: the bounded table ends, and the stream that is joined with it goes on."""
-    list(feed(some.slice(0, 1_000), folders.flights, Plan(files=2), 0))
-    with running(folders.flow(), 2, tmp_path / "state", MemoryRecords()) as run:
+    list(feed(some.slice(0, 1_000), folders.flights, FeedPlan(files=2), 0))
+    with running(folders.flow(), 2, tmp_path / "state", MemoryRunStore()) as run:
         run.until("airlines to finish", lambda: operators(run.records).get("airlines", {}).get("state") == "finished")
         run.until("a checkpoint", lambda: run.records.completed)
         savepoint = run.end("stop")
-    records = MemoryRecords(token=Token(7), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(7), restore_from=savepoint)
     with running(folders.flow(), 2, tmp_path / "state", records) as run:
         run.until("the job to run", lambda: operators(records).get("flights", {}).get("state") == "running")
         assert operators(records)["airlines"]["state"] == "finished"
@@ -200,8 +200,8 @@ def test_airlines_finish_and_stay_finished_after_a_restore(folders: Folders, som
 
 def test_a_carrier_without_a_name_is_kept(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
     unknown = some.slice(0, 10).set_column(9, "carrier", pa.array(["??"] * 10))
-    list(feed(unknown, folders.flights, Plan(files=1), 0))
-    with running(folders.flow(), 2, tmp_path / "state", MemoryRecords()) as run:
+    list(feed(unknown, folders.flights, FeedPlan(files=1), 0))
+    with running(folders.flow(), 2, tmp_path / "state", MemoryRunStore()) as run:
         run.read(10)
         run.end("drain")
     assert comparable(folders.committed()) == by_hand(unknown)
@@ -210,9 +210,9 @@ def test_a_carrier_without_a_name_is_kept(folders: Folders, some: pa.Table, tmp_
 
 def test_late_rows_are_counted(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
     """A bound smaller than the disorder loses rows, and says how many."""
-    mixed = Plan(files=11, disorder_hours=72)
+    mixed = FeedPlan(files=11, disorder_hours=72)
     list(feed(some, folders.flights, mixed, 0))
-    with running(folders.flow(max_disorder_hours=0), 1, tmp_path / "state", MemoryRecords()) as run:
+    with running(folders.flow(max_disorder_hours=0), 1, tmp_path / "state", MemoryRunStore()) as run:
         run.read(ROWS)
         run.end("drain")
     late = run.records.live["counters"]["late_records"]
@@ -231,9 +231,9 @@ def spoil(folder: Path) -> Path:
 
 
 def test_a_malformed_row_fails_the_run_and_is_named(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
-    list(feed(some.slice(0, 100), folders.flights, Plan(files=2), 0))
+    list(feed(some.slice(0, 100), folders.flights, FeedPlan(files=2), 0))
     victim = spoil(folders.flights)
-    with running(folders.flow(), 2, tmp_path / "state", MemoryRecords()) as run:
+    with running(folders.flow(), 2, tmp_path / "state", MemoryRunStore()) as run:
         run.thread.join(PATIENCE_S)
     told = str(run.records.failure)
     assert victim.name in told
@@ -243,11 +243,11 @@ def test_a_malformed_row_fails_the_run_and_is_named(folders: Folders, some: pa.T
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_a_malformed_row_can_be_set_aside(folders: Folders, some: pa.Table, tmp_path: Path, policy: str) -> None:
-    list(feed(some.slice(0, 100), folders.flights, Plan(files=2), 0))
+    list(feed(some.slice(0, 100), folders.flights, FeedPlan(files=2), 0))
     spoil(folders.flights)
     dead = tmp_path / "dead"
     flow = folders.flow(on_malformed=policy, dead_letter_dir=str(dead))
-    with running(flow, 2, tmp_path / "state", MemoryRecords()) as run:
+    with running(flow, 2, tmp_path / "state", MemoryRunStore()) as run:
         run.read(99)
         run.end("drain")
     assert sum(row["flights"] for row in folders.committed()) == 99
@@ -266,7 +266,7 @@ def test_words_are_counted_over_a_stop(tmp_path: Path) -> None:
     savepoint: str | None = None
     for token, text in enumerate(texts, 1):
         (lines / f"{token}.txt").write_text(text + "\n")
-        records = MemoryRecords(token=Token(token), restore_from=savepoint)
+        records = MemoryRunStore(token=Token(token), restore_from=savepoint)
         with running(flow, 2, tmp_path / "state", records) as run:
             run.until("the line", lambda r=records: operators(r).get("lines", {}).get("records_out") == 1)  # type: ignore[misc]
             savepoint = run.end("stop")

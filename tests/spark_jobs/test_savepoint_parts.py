@@ -12,14 +12,14 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected, OperatorFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
@@ -27,11 +27,11 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints import tasks
 from spark_jobs.savepoints.bootstrap import Bootstrap
-from spark_jobs.savepoints.redeal import Assembly, Redeal, Rekey
+from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
-from spark_jobs.savepoints.tasks import _by_place, units_of
-from spark_jobs.state_rows import Opened, contents, find_state, rows
+from spark_jobs.savepoints.tasks import _group_by_place, units_of
+from spark_jobs.state_rows import OpenedCheckpoint, contents, find_state, rows
 from tests.hosts.jobs import Numbers, committed
 from tests.spark_jobs.visits import Seen, flow, visits
 from weir import SavepointWriter
@@ -43,14 +43,16 @@ RANGE = 50  #: key groups that are read at a time
 STATES = [(uid, state) for uid, states in OPERATORS.items() for state in states]
 
 
-def opened(root: Path, operators: dict[str, dict[int, SubtaskSnapshot]], parallelism: int, groups: int = 128) -> Opened:
+def opened(
+    root: Path, operators: dict[str, dict[int, SubtaskSnapshot]], parallelism: int, groups: int = 128
+) -> OpenedCheckpoint:
     made = {
         uid: OperatorSnapshot(parallelism=parallelism, finished=FinishedState.RUNNING, subtasks=subtasks)
         for uid, subtasks in operators.items()
     }
     manifest = Manifest(job="visits", checkpoint=1, kind=CheckpointKind.SAVEPOINT, token=0, triggered_at=0,
                         max_parallelism=groups, operators=made)  # fmt: skip
-    return Opened(str(root), manifest)
+    return OpenedCheckpoint(str(root), manifest)
 
 
 def bootstrap(root: Path, uid: str, subtasks: int) -> dict[int, SubtaskSnapshot]:
@@ -68,21 +70,23 @@ def bootstrap(root: Path, uid: str, subtasks: int) -> dict[int, SubtaskSnapshot]
 
 
 @pytest.fixture(scope="module")
-def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def savepoint(tmp_path_factory: pytest.TempPathFactory) -> OpenedCheckpoint:
     """In three subtasks."""
     root = tmp_path_factory.mktemp("made")
     return opened(root, {uid: bootstrap(root, uid, 3) for uid in OPERATORS}, 3)
 
 
-def read(found: Opened, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
+def read(found: OpenedCheckpoint, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
     wanted = range(found.manifest.max_parallelism) if groups is None else groups
     batches = rows(found, find_state(found, uid, state), wanted)
     return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
 
 
-def dealt(found: Opened, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None) -> Opened:
+def dealt(
+    found: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
+) -> OpenedCheckpoint:
     """Read in ranges of key groups, stored by new owner, as Spark's tasks do it."""
-    redeal = Redeal(opened=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey)
+    redeal = Redistribution(checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey)
     before = found.manifest.max_parallelism
     starts = range(0, before, RANGE)
     parts = [part for start in starts for part in redeal.read_parts(range(start, min(start + RANGE, before)))]
@@ -101,7 +105,7 @@ def without_group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("uid", OPERATORS)
-def test_state_is_the_same_in_however_many_subtasks_it_is_made(savepoint: Opened, uid: str) -> None:
+def test_state_is_the_same_in_however_many_subtasks_it_is_made(savepoint: OpenedCheckpoint, uid: str) -> None:
     root = Path(savepoint.root)
     alone = opened(root, {uid: bootstrap(root, uid, 1)}, 1)
     for state in OPERATORS[uid]:
@@ -113,7 +117,7 @@ def test_state_is_the_same_in_however_many_subtasks_it_is_made(savepoint: Opened
 
 
 @pytest.mark.parametrize(("uid", "groups"), [("seen", 75), ("totals", 64), ("hourly", 75), ("sliding", 256)])
-def test_rows_follow_their_keys_to_other_key_groups(savepoint: Opened, uid: str, groups: int) -> None:
+def test_rows_follow_their_keys_to_other_key_groups(savepoint: OpenedCheckpoint, uid: str, groups: int) -> None:
     found = dealt(savepoint, uid, 4, groups)
     again = dealt(found, uid, 3, 128)
     for state in OPERATORS[uid]:
@@ -123,7 +127,7 @@ def test_rows_follow_their_keys_to_other_key_groups(savepoint: Opened, uid: str,
         else:
             assert without_group(read(found, uid, state)) == without_group(read(savepoint, uid, state))
     for index, snapshot in found.manifest.operators[uid].subtasks.items():
-        mine = range_of(index, groups, 4)
+        mine = key_group_range(index, groups, 4)
         for segment in (each for segments in snapshot.keyed.values() for each in segments):
             assert {segment.first_group, segment.last_group} <= set(mine)
 
@@ -158,13 +162,13 @@ USER = pa.schema([("user", pa.string())])
     ],
 )
 def test_bad_new_keys_are_refused_by_name(
-    savepoint: Opened, uid: str, function: Callable[[Any], Any], keys: pa.Schema, match: str
+    savepoint: OpenedCheckpoint, uid: str, function: Callable[[Any], Any], keys: pa.Schema, match: str
 ) -> None:
     with pytest.raises(JobRejected, match=match):
         dealt(savepoint, uid, 2, 128, Rekey(function, keys))
 
 
-def test_new_key_columns_take_the_place_of_the_old(savepoint: Opened) -> None:
+def test_new_key_columns_take_the_place_of_the_old(savepoint: OpenedCheckpoint) -> None:
     keys = pa.schema([("group", pa.string()), ("number", pa.int16())])
     rekey = Rekey(lambda user: (user.partition("-")[0], int(user.partition("-")[2])), keys)
     found = read(dealt(savepoint, "totals", 2, 128, rekey), "totals", "aggregates")
@@ -177,7 +181,7 @@ def test_new_key_columns_take_the_place_of_the_old(savepoint: Opened) -> None:
     }
 
 
-def by_group(root: Path, state: str, entries: Sequence[tuple[int, bytes, bytes]]) -> Opened:
+def by_group(root: Path, state: str, entries: Sequence[tuple[int, bytes, bytes]]) -> OpenedCheckpoint:
     table = ObjectTable(state)
     for group, key, value in entries:
         table.put((group, key, None), value)
@@ -213,21 +217,23 @@ def test_rows_are_taken_place_by_place() -> None:
         for places in ([0, 0, 2], [2, 2], [], [2, 3], [5]):
             yield pa.record_batch({"place": pa.array(places, pa.int32()), "row": pa.array(places, pa.int64())})
 
-    found = {place: [row for batch in mine for row in batch["row"].to_pylist()] for place, mine in _by_place(batches())}
+    found = {
+        place: [row for batch in mine for row in batch["row"].to_pylist()] for place, mine in _group_by_place(batches())
+    }
     assert found == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
 
 
 def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(
-    savepoint: Opened, monkeypatch: pytest.MonkeyPatch
+    savepoint: OpenedCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redeal = Redeal(opened=savepoint, uid="totals", parallelism=2, max_parallelism=64)
+    redeal = Redistribution(checkpoint=savepoint, uid="totals", parallelism=2, max_parallelism=64)
     assert units_of(redeal) == [range(128)]
     monkeypatch.setattr(tasks, "UNIT_BYTES", redeal.nbytes // 3)
     assert 3 <= len(units_of(redeal)) <= 5
     assert [group for unit in units_of(redeal) for group in unit] == list(range(128))
 
 
-def test_every_kind_of_state_can_be_read(savepoint: Opened) -> None:
+def test_every_kind_of_state_can_be_read(savepoint: OpenedCheckpoint) -> None:
     """Timers have no value, and what has fired has no key: both were errors."""
     found = contents(savepoint).to_pylist()
     assert {(row["operator"], row["state"]) for row in found if row["state"]} == set(STATES)
@@ -241,7 +247,7 @@ def test_every_kind_of_state_can_be_read(savepoint: Opened) -> None:
 
 
 @pytest.mark.parametrize(("uid", "state"), [("totals", "aggregates"), ("hourly", "windows"), ("sliding", "panes")])
-def test_rows_of_a_state_make_the_state_again(savepoint: Opened, uid: str, state: str) -> None:
+def test_rows_of_a_state_make_the_state_again(savepoint: OpenedCheckpoint, uid: str, state: str) -> None:
     root = Path(savepoint.root)
     table = TableRows.of(flow(root).compile(1), uid, state, 2)
     held = find_state(savepoint, uid, state)
@@ -300,7 +306,7 @@ def test_lists_are_dealt_to_the_subtasks_and_union_lists_given_to_each(tmp_path:
     with pytest.raises(JobRejected, match="lists: it has no state 'other'; its states: all, own"):
         SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "other", [])
     written = writer.write(str(tmp_path / "made"))
-    records = MemoryRecords(token=Token(SystemClock().now_ms()), restore_from=written.folder)
+    records = MemoryRunStore(token=Token(SystemClock().now_ms()), restore_from=written.folder)
     run_local(job, parallelism=2, storage=str(tmp_path / "storage"), records=records)
     found = {(tuple(row["own"]), tuple(row["all"])) for row in committed(tmp_path / "out")}
     assert sorted(number for own, _ in found for number in own) == list(range(10))

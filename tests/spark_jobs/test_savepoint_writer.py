@@ -15,14 +15,14 @@ import pytest
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import Token
-from runtime.core.restore.mapping import Fate
-from runtime.core.snapshot.manifest_codec import FILE_NAME, opened
+from runtime.core.restore.mapping import OperatorMatch
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.launch.local import newest_in, run_local
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.launch.local import newest_ids, run_local
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import ProcessContext
 from spark_jobs.savepoints import writer as writer_module
@@ -88,11 +88,11 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def go_on(job: Dataflow, folder: Path, savepoint: str, parallelism: int, kind: str = "") -> None:
     """Restores the job by path and runs it to its end; an unbounded one by `kind`."""
     store = FileStore(str(folder / "storage"))
-    records = MemoryRecords(token=Token(SystemClock().now_ms()), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(SystemClock().now_ms()), restore_from=savepoint)
     if not kind:
         run_local(job, parallelism=parallelism, storage=str(folder / "storage"), records=records)
         return
-    records.reserve_above(*newest_in(store, savepoint))
+    records.reserve_ids_above(*newest_ids(store, savepoint))
     with running(job.compile(parallelism), folder / "storage", records) as run:
         run.wait_for(lambda: run.operator("seen").get("records_in", 0) >= ALL - HISTORY)
         run.end(kind)
@@ -130,9 +130,9 @@ def test_a_bootstrapped_job_goes_on_as_if_it_had_processed_the_rows(
     assert written.report is not None
     found = {one.uid: one for one in written.report.operators}
     assert all("bootstrapped from rows" in found[uid].reason for uid in OPERATORS)
-    assert found["visits"].fate is Fate.NEW
+    assert found["visits"].fate is OperatorMatch.NEW
     files = {segment.path.partition("/")[2] for segment in written.manifest.segments()}
-    assert set(FileStore(written.folder).list("")) == {*files, FILE_NAME}, "nothing of the first try is left"
+    assert set(FileStore(written.folder).list("")) == {*files, MANIFEST_FILE}, "nothing of the first try is left"
     go_on(job, tmp_path, written.folder, parallelism=3)
     expected = outputs(whole, since=HISTORY)
     assert all(expected.values())
@@ -219,8 +219,8 @@ def test_a_savepoint_is_signed_and_only_made_of_what_is(
     with pytest.raises(JobRejected, match="carries no signature"):
         SavepointWriter.from_savepoint(spark, str(stopped / "savepoint"))
     written = SavepointWriter.new_savepoint(spark, flow(tmp_path)).write(str(tmp_path / "signed"))
-    data = (Path(written.folder) / FILE_NAME).read_bytes()
-    assert opened(data, "signed", (KEY.encode(),), signed=True) == written.manifest
+    data = (Path(written.folder) / MANIFEST_FILE).read_bytes()
+    assert decode_manifest(data, "signed", (KEY.encode(),), signed=True) == written.manifest
     SavepointWriter.from_savepoint(spark, written.folder)
     monkeypatch.setenv("WEIR_MANIFEST_KEY", "short")
     with pytest.raises(JobRejected, match="32 characters or more"):
@@ -254,7 +254,7 @@ def test_bad_rows_are_refused_by_name_and_leave_nothing(
     refused(DataRejected, "operator 'totals', column 'page': a value is no int32", words, columns=VISITS, subtasks=1)
     with pytest.raises(JobRejected, match="needs the job"):
         SavepointWriter.from_savepoint(spark, str(stopped / "savepoint")).bootstrap_operator("totals", history)
-    monkeypatch.setattr(writer_module, "_move", full)
+    monkeypatch.setattr(writer_module, "_rename_durably", full)
     with pytest.raises(EnvironmentFailure, match="no space"):
         SavepointWriter.new_savepoint(spark, job).write(target)
     assert not list((tmp_path / "made").glob("*"))

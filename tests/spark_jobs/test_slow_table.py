@@ -18,7 +18,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import FailureReason
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from spark_jobs.sources.splits import InputFolder, name_of
+from spark_jobs.sources.splits import InputFolder, split_name
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed
 from tests.hosts.live import Run, running
@@ -82,7 +82,7 @@ def test_a_slow_table_builds_while_checkpoints_complete_and_is_read_on_after_a_s
             run.wait_for(lambda: built(run) == 2 * 4 * ROWS // SPLITS)
             run.checkpoints(2)
             kill(first)
-        before = {number: (folder.path / name_of(number)).stat() for number in folder.splits()}
+        before = {number: (folder.path / split_name(number)).stat() for number in folder.splits()}
         os.kill(run.records.live["slots"][0]["pid"], signal.SIGKILL)
         run.wait_for(lambda: run.records.token == 2)
         let(tmp_path, 12)
@@ -100,7 +100,7 @@ def test_a_slow_table_builds_while_checkpoints_complete_and_is_read_on_after_a_s
         assert run.operator("table")["records_out"] == 16 * ROWS // SPLITS
         assert FailureReason.DECLINED_TASK_NOT_READY not in {report.reason for report in run.records.reports}
         run.end("drain")
-    assert {number: (folder.path / name_of(number)).stat() for number in before} == before
+    assert {number: (folder.path / split_name(number)).stat() for number in before} == before
     rows = sorted((row["value"], row["label"]) for row in committed(output))
     assert rows == sorted((value, value * 31 % 7) for value in range(PROBES) for _ in range(4))
 

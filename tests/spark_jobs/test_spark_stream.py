@@ -24,7 +24,7 @@ from spark_jobs.pipelines import spark_words
 from spark_jobs.sources import columns
 from spark_jobs.sources.stream import from_spark_stream
 from spark_jobs.stages import epochs
-from spark_jobs.standing import StageFailure, Standing
+from spark_jobs.standing import StageContext, StageFailure
 from tests.contracts.files import Reading
 from tests.waiting import until
 
@@ -82,7 +82,7 @@ def test_what_cannot_feed_a_job_is_refused_by_operator_and_column(
     spark: SparkSession, make: Make, code: str, says: str
 ) -> None:
     with pytest.raises(JobRejected, match=says) as refused:
-        columns.checked_columns(columns.call(from_spark_stream(make), spark, "orders"), "orders", streaming=True)
+        columns.checked_columns(columns.make_frame(from_spark_stream(make), spark, "orders"), "orders", streaming=True)
     assert (refused.value.code, refused.value.field) == (code, "orders")
 
 
@@ -98,8 +98,8 @@ def test_the_compile_stage_learns_columns_once(
         return frame
 
     sources: Any = {"orders": from_spark_stream(make)}
-    assert columns.learn_columns(sources, str(tmp_path), "job")
-    assert not columns.learn_columns(sources, str(tmp_path), "job")
+    assert columns.derive_columns(sources, str(tmp_path), "job")
+    assert not columns.derive_columns(sources, str(tmp_path), "job")
     assert calls == ["called"]
     assert read_columns(str(tmp_path), "orders") == LINES
     assert [path.name for path in tmp_path.iterdir()] == [schema_file(str(tmp_path), "orders").name]
@@ -129,7 +129,7 @@ class Query:
         assert isinstance(found, EpochSource)
         self.source = found
         pipeline: Pipeline[Any] = spark_words.PIPELINE
-        self.standing = Standing(
+        self.standing = StageContext(
             pipeline=pipeline, params={}, operator="orders", run=1, token=1, inputs=root, columns=root,
             streams=root / "streams" / "1", answers=io.StringIO(),
         )  # fmt: skip
@@ -276,7 +276,7 @@ def test_what_is_reported_is_what_spark_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the events of Spark's progress; a query to which nothing comes has a rate of 0."""
-    monkeypatch.setattr(epochs, "IDLE_S", 1.0)
+    monkeypatch.setattr(epochs, "IDLE_AFTER_S", 1.0)
     feed(tmp_path / "in", 0, 1, 2)
     query = Query(spark, tmp_path, lines_of(tmp_path / "in"))
     query.wait_for(2)

@@ -17,7 +17,7 @@ from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory.exchange import ManualClock
 from spark_jobs.sources.digest import digest_of
-from spark_jobs.sources.splits import InputFolder, name_of
+from spark_jobs.sources.splits import InputFolder, split_name
 from spark_jobs.sources.table import SparkTable, from_spark
 from tests.contracts.files import Reading
 
@@ -33,7 +33,7 @@ def rows(ids: range) -> pa.Table:
 
 
 def publish(folder: InputFolder, number: int, ids: range) -> None:
-    file = folder.aside()
+    file = folder.staging_path()
     pq.write_table(rows(ids), file, row_group_size=3)
     folder.publish(file, number)
 
@@ -144,7 +144,7 @@ def test_positions_of_another_input_are_refused(folder: InputFolder) -> None:
 def test_a_split_that_is_gone_is_named(folder: InputFolder) -> None:
     publish(folder, 0, range(3))
     folder.finish({0})
-    (folder.path / name_of(0)).unlink()
+    (folder.path / split_name(0)).unlink()
     with pytest.raises(EnvironmentFailure, match=r"split-000000\.parquet: the split is gone"):
         Reading(source(folder)).poll()
 
@@ -154,15 +154,15 @@ def test_a_split_that_is_gone_is_named(folder: InputFolder) -> None:
 
 def test_a_split_that_is_there_is_kept_and_compared(folder: InputFolder) -> None:
     publish(folder, 0, range(9))
-    before = (folder.path / name_of(0)).stat()
-    file = folder.aside()
+    before = (folder.path / split_name(0)).stat()
+    file = folder.staging_path()
     pq.write_table(rows(range(9)).take(pa.array([8, 2, 3, 0, 1, 4, 5, 6, 7])), file)
     folder.publish(file, 0)
-    assert (folder.path / name_of(0)).stat() == before
+    assert (folder.path / split_name(0)).stat() == before
     with pytest.raises(JobRejected, match="split 0 has other rows when it is computed again") as refusal:
         publish(folder, 0, range(1, 10))
     assert (refusal.value.code, refusal.value.field) == ("input-changed", "weather")
-    assert (folder.path / name_of(0)).stat() == before
+    assert (folder.path / split_name(0)).stat() == before
 
 
 def test_a_split_that_does_not_come_again_is_named(folder: InputFolder) -> None:
@@ -170,7 +170,7 @@ def test_a_split_that_does_not_come_again_is_named(folder: InputFolder) -> None:
     publish(folder, 4, range(9))
     with pytest.raises(JobRejected, match="split 4 has no rows when"):
         folder.finish({0})
-    assert folder.complete() is None
+    assert folder.completion() is None
 
 
 def test_columns_that_have_changed_are_named(folder: InputFolder) -> None:
@@ -188,7 +188,7 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_new_stage_removes_what_a_killed_one_left_aside(folder: InputFolder) -> None:
-    left = folder.aside()
+    left = folder.staging_path()
     left.mkdir()
     (left / "part-00000-x.parquet").write_bytes(b"half a file")
     folder.begin(COLUMNS, keep=True)

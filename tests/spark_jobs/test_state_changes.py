@@ -19,13 +19,13 @@ from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
 from spark_jobs.savepoints.tables import encode_key, value_types, write_table
 from spark_jobs.state_changes import find_changes
-from spark_jobs.state_rows import Opened, find_state
+from spark_jobs.state_rows import OpenedCheckpoint, find_state
 from tests.spark_jobs.test_savepoint_parts import opened
 
 GROUPS = 128
 
 
-def typed(root: Path, name: str, rows: dict[str, Any], kind: Any = None, column: str = "n") -> Opened:
+def typed(root: Path, name: str, rows: dict[str, Any], kind: Any = None, column: str = "n") -> OpenedCheckpoint:
     """Text keys with a value each, in one file."""
     kind = pa.int64() if kind is None else kind
     schema = TableSchema("totals", pa.schema([("user", pa.string())]), pa.schema([(column, kind)]))
@@ -35,7 +35,7 @@ def typed(root: Path, name: str, rows: dict[str, Any], kind: Any = None, column:
     return opened(root, {"sums": {0: SubtaskSnapshot(keyed={"totals": segments}, value_types=value_types(table))}}, 1)
 
 
-def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> Opened:
+def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> OpenedCheckpoint:
     """Values under a user and a place."""
     table = ObjectTable("seen")
     for (user, place), value in rows.items():
@@ -46,7 +46,7 @@ def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> O
     )
 
 
-def changes(now: Opened, since: Opened, state: str = "totals") -> list[tuple[Any, ...]]:
+def changes(now: OpenedCheckpoint, since: OpenedCheckpoint, state: str = "totals") -> list[tuple[Any, ...]]:
     """Change, key, value now and before, read in two halves."""
     found = find_changes(now, since, "sums", state)
     batches = [batch for half in (range(64), range(64, GROUPS)) for batch in found.rows(half)]
@@ -106,7 +106,7 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
     other = typed(tmp_path, "other", {"a": 1}, column="m")
     with pytest.raises(JobRejected, match="it had the columns user, m, and has user, n"):
         find_changes(one, other, "sums", "totals")
-    fewer = Opened(one.root, msgspec.structs.replace(one.manifest, max_parallelism=64))
+    fewer = OpenedCheckpoint(one.root, msgspec.structs.replace(one.manifest, max_parallelism=64))
     with pytest.raises(JobRejected, match="since: it has 64 key groups; this one has 128"):
         find_changes(one, fewer, "sums", "totals")
     words = typed(tmp_path, "words", {"a": 1.5}, pa.float64())

@@ -18,9 +18,9 @@ from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.tables import write_table
-from spark_jobs.state_keys import MAX_KEYS
-from spark_jobs.state_rows import Opened, StateRows, arrow_type, find_state, open_checkpoint
-from spark_jobs.state_source import PARTITION_BYTES, Groups, StateReader, StateSource
+from spark_jobs.state_keys import MAX_KEY_COMBINATIONS
+from spark_jobs.state_rows import OpenedCheckpoint, StateRows, arrow_type, find_state, open_checkpoint
+from spark_jobs.state_source import PARTITION_BYTES, GroupPartition, StateReader, StateSource
 from tests.spark_jobs.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
 
 COUNT = 400
@@ -46,7 +46,7 @@ def reader_of(path: Path, operator: str, state: str, count: int = 8) -> StateRea
 
 def ranges_of(reader: StateReader, filters: Sequence[Filter] = ()) -> list[tuple[range, ...]]:
     assert list(reader.narrow(list(filters))) == list(filters), "Spark checks every filter"
-    return [part.ranges for part in reader.partitions() if isinstance(part, Groups)]
+    return [part.ranges for part in reader.partitions() if isinstance(part, GroupPartition)]
 
 
 def group_of(row: int) -> int:
@@ -88,7 +88,7 @@ def test_values_in_a_list_are_read_from_their_groups(savepoint: Path) -> None:
         [EqualTo(("name",), "name 1")],  # the other column may have any value
         [EqualTo(("number",), 1), EqualTo(("pane",), 1)],  # a window does not decide the group
         [EqualTo(("name",), "name 1"), EqualTo(("number",), "x")],  # no number
-        [EqualTo(("name",), "name 1"), In(("number",), tuple(range(MAX_KEYS + 1)))],
+        [EqualTo(("name",), "name 1"), In(("number",), tuple(range(MAX_KEY_COMBINATIONS + 1)))],
         [EqualTo(("outer", "name"), "name 1"), EqualTo(("number",), 1)],
     ],
 )
@@ -126,7 +126,7 @@ def test_a_value_of_spark_hashes_as_the_value_in_the_state(values: pa.Array, giv
     assert ranges_of(reader_of(path, "op", "state"), [EqualNullSafe(("key",), given)]) == [(range(group, group + 1),)]
 
 
-def objects(root: Path, keys: list[Any], types: dict[str, str]) -> Opened:
+def objects(root: Path, keys: list[Any], types: dict[str, str]) -> OpenedCheckpoint:
     """State of Python functions; each entry in a key group that its number gives."""
     table, store = ObjectTable("seen"), FileStore(str(root))
     for number, key in enumerate(keys):
@@ -135,7 +135,7 @@ def objects(root: Path, keys: list[Any], types: dict[str, str]) -> Opened:
     snapshot = SubtaskSnapshot(keyed={"seen": segments}, key_types=types)
     operator = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
     empty = open_checkpoint(str(store_savepoint(root / "7", {})))
-    return Opened(str(root), msgspec.structs.replace(empty.manifest, operators={"op": operator}))
+    return OpenedCheckpoint(str(root), msgspec.structs.replace(empty.manifest, operators={"op": operator}))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from runtime.errors import JobRejected
 from spark_jobs import state_query
 from spark_jobs.pipelines.flights import PIPELINE
 from spark_jobs.savepoints.declared import declared_state
-from spark_jobs.state_query import Cursor, PageOfRows, ResultTable, SavedQuery, asked_of, result_table
+from spark_jobs.state_query import Cursor, PageOfRows, ResultTable, SavedQuery, parse_request, result_table
 from spark_jobs.state_rows import find_state, open_checkpoint
 from tests.spark_jobs.stored_savepoint import Stored, store_savepoint
 
@@ -113,9 +113,9 @@ def test_a_state_without_rows_is_an_empty_page(savepoint: Path) -> None:
 
 def test_a_malformed_request_is_refused() -> None:
     with pytest.raises(JobRejected, match="kind"):
-        asked_of({"kind": "everything"})
+        parse_request({"kind": "everything"})
     with pytest.raises(JobRejected, match="sql"):
-        asked_of({"kind": "sql", "name": "x"})
+        parse_request({"kind": "sql", "name": "x"})
 
 
 # ---------------------------------------------------------------- on Spark
@@ -197,10 +197,10 @@ def test_saved_sql_reads_the_views_of_states(spark: SparkSession, savepoint: Pat
     assert sum(row[2] for row in table.rows) == COUNT * (COUNT - 1)
     assert not table.is_cut
     many = sql(lambda: spark, savepoint, "SELECT a.number FROM daily_windows a CROSS JOIN by_day_notes b")
-    assert (len(many.rows), many.is_cut) == (state_query.QUERY_ROWS_MAX, True)
+    assert (len(many.rows), many.is_cut) == (state_query.MAX_QUERY_ROWS, True)
     notes = sql(lambda: spark, savepoint, "SELECT note, named_struct('at', at) FROM by_day_notes ORDER BY at")
     assert notes.has_cut_cells
-    assert notes.rows[0][0] == "a" * state_query.CELL_LENGTH_MAX + "…"
+    assert notes.rows[0][0] == "a" * state_query.MAX_CELL_LENGTH + "…"
     assert json.loads(notes.rows[1][1])["at"].startswith("2013-01-02T00:00:00")
     empty = sql(lambda: spark, savepoint, "SELECT * FROM nothing_rows")
     columns = [("operator", "string"), ("state", "string"), ("key_group", "int"), ("at", "timestamp")]

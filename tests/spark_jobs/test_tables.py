@@ -16,9 +16,9 @@ from runtime.errors import JobRejected
 from spark_jobs.pipelines import tables
 from spark_jobs.schemas import AIRLINES, WEATHER_FILE, spark_schema
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sources.splits import InputFolder, name_of
+from spark_jobs.sources.splits import InputFolder, split_name
 from spark_jobs.sources.table import from_spark
-from spark_jobs.stages.tables import SETTINGS, Progress, Report, Tables, materialise
+from spark_jobs.stages.tables import SPARK_SETTINGS, Report, TableProgress, Tables, materialise
 from tests.contracts.files import Reading
 from tests.waiting import until
 
@@ -35,12 +35,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """As the stage starts it."""
     scratch = str(tmp_path_factory.mktemp("spark"))
     settings = SparkSettings.for_batch("weir tests")
-    settings = replace(settings, scratch_dir=scratch, shuffle_partitions=2, extra={**settings.extra, **SETTINGS})
+    settings = replace(settings, scratch_dir=scratch, shuffle_partitions=2, extra={**settings.extra, **SPARK_SETTINGS})
     with spark_session(settings) as session:
         yield session
 
 
-def write(spark: SparkSession, root: Path, report: Report = lambda _: None, **makes: Make) -> dict[str, Progress]:
+def write(spark: SparkSession, root: Path, report: Report = lambda _: None, **makes: Make) -> dict[str, TableProgress]:
     """Materialises a source for each of `makes` below `root`."""
     sources = {uid: from_spark(make).in_folder(str(root / uid)) for uid, make in makes.items()}
     return materialise(sources, lambda: contextlib.nullcontext(spark), report)
@@ -69,10 +69,10 @@ def test_inputs_are_written_as_ordered_splits_with_statistics(spark: SparkSessio
     assert [row["id"] for row in rows_of(tmp_path / "ids")] == list(range(5_000))
     carriers = [row["carrier"] for row in rows_of(tmp_path / "airlines")]
     assert carriers == sorted(carriers)
-    first = pq.read_metadata(tmp_path / "ids" / name_of(0)).row_group(0).column(0).statistics
+    first = pq.read_metadata(tmp_path / "ids" / split_name(0)).row_group(0).column(0).statistics
     assert (first.min, first.max) == (0, 1_665)
     assert {path.name for path in (tmp_path / "ids").iterdir()} == {
-        "input.json", "complete.json", *(name_of(number) for number in range(3))
+        "input.json", "complete.json", *(split_name(number) for number in range(3))
     }  # fmt: skip
 
 
@@ -125,11 +125,11 @@ def test_a_second_stage_goes_on_where_the_first_was_killed(spark: SparkSession, 
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("split-*")}
     (folder / "complete.json").unlink()
     for number in (1, 3):
-        (folder / name_of(number)).unlink()
+        (folder / split_name(number)).unlink()
     write(spark, tmp_path, ids=shuffled)
     after = {path.name: path.stat().st_mtime_ns for path in folder.glob("split-*")}
     assert after.keys() == before.keys()
-    assert {name for name in after if after[name] == before[name]} == {name_of(number) for number in (0, 2, 4)}
+    assert {name for name in after if after[name] == before[name]} == {split_name(number) for number in (0, 2, 4)}
     assert sorted(row["id"] for row in rows_of(folder)) == list(range(1_000))
 
 
@@ -145,7 +145,7 @@ def test_rows_that_do_not_come_again_are_refused(spark: SparkSession, tmp_path: 
 
 
 def rows_now(folder: InputFolder, number: int) -> list[int]:
-    found: list[int] = pq.read_table(folder.path / name_of(number))["id"].to_pylist()
+    found: list[int] = pq.read_table(folder.path / split_name(number))["id"].to_pylist()
     return found
 
 
@@ -199,7 +199,7 @@ def test_bad_input_is_named_and_leaves_nothing_half_written(kind: str, spark: Sp
     assert (refusal.value.code, refusal.value.field) == (code, "bad")
     assert "\n" not in refusal.value.detail
     assert InputFolder(tmp_path / "bad").splits() == set()
-    assert InputFolder(tmp_path / "bad").complete() is None
+    assert InputFolder(tmp_path / "bad").completion() is None
 
 
 def test_nothing_is_computed_when_another_input_is_refused(spark: SparkSession, tmp_path: Path) -> None:

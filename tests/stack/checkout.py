@@ -10,8 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from stack.processes import MARK, ProcessId, marked, serving
-from stack.settings import ROOT, env_file
+from stack.processes import MARK, ProcessId, marked_processes, servers_in
+from stack.settings import ROOT, read_env_file
 
 
 class Checkout:
@@ -49,11 +49,11 @@ class Checkout:
             return bool(response.status == 200)
 
     def variables(self) -> dict[str, str]:
-        return env_file(self.var)
+        return read_env_file(self.var)
 
     @property
     def left(self) -> list[ProcessId]:
-        return [*marked(self.var), *serving(self.var / "pg"), *serving(self.var / "redis")]
+        return [*marked_processes(self.var), *servers_in(self.var / "pg"), *servers_in(self.var / "redis")]
 
     def remove(self) -> None:
         self.run("clean")

@@ -59,7 +59,7 @@ def test_an_interpreter_that_does_not_run_is_not_a_candidate(tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
 
-    found = machine.look({}).interpreters
+    found = machine.inspect_machine({}).interpreters
 
     assert [i.version for i in found] == [sys.version_info[:2]]
     assert all(Path(i.path) != shim for i in found)

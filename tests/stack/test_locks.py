@@ -72,7 +72,7 @@ def test_a_package_of_other_content_is_not_installed(checkout: Path, name: str) 
     make_wheel(checkout / "index", name, "EVIL = True")
 
     with pytest.raises(venv.SetupFailed, match="DO NOT MATCH THE HASHES"):
-        venv.make(str(checkout), sys.executable, str(checkout / "log"))
+        venv.make_venv(str(checkout), sys.executable, str(checkout / "log"))
 
     assert not list((checkout / "installed").rglob(f"{name}.py"))
     assert not venv.is_current(str(checkout))

@@ -12,14 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from stack.processes import MARK, ProcessId, children_of, end, load, marked, save, serving, session_members
+from stack.processes import (
+    MARK,
+    ProcessId,
+    children_of,
+    end_processes,
+    load_identity,
+    marked_processes,
+    save_identity,
+    servers_in,
+    session_members,
+)
 from tests.waiting import until
 
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(tmp_path)}, start_new_session=True)
-    until(lambda: bool(marked(tmp_path)))  # a fork shows its parent's environment until it has become `sleep`
+    until(lambda: bool(marked_processes(tmp_path)))  # a fork shows its parent's environment until it has become `sleep`
     yield child
     child.kill()
     child.wait()
@@ -48,20 +58,20 @@ def test_a_record_is_trusted_only_for_a_living_process_of_this_boot(
 ) -> None:
     process = ProcessId.of(sleeper.pid)
     assert process is not None
-    save(tmp_path / "a.pid", process)
-    assert load(tmp_path / "a.pid") == process
+    save_identity(tmp_path / "a.pid", process)
+    assert load_identity(tmp_path / "a.pid") == process
 
     record = json.loads((tmp_path / "a.pid").read_text())
     (tmp_path / "b.pid").write_text(json.dumps({**record, "boot": "another"}))
     (tmp_path / "c.pid").write_text(json.dumps({**record, "started_ticks": 1}))
     (tmp_path / "d.pid").write_text("half a rec")
-    assert [load(tmp_path / f"{name}.pid") for name in "bcde"] == [None] * 4
+    assert [load_identity(tmp_path / f"{name}.pid") for name in "bcde"] == [None] * 4
 
 
 def test_the_mark_finds_exactly_the_processes_of_one_var(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    assert [process.pid for process in marked(tmp_path)] == [sleeper.pid]
-    assert marked(tmp_path / "other") == []
-    assert marked(tmp_path.parent) == []
+    assert [process.pid for process in marked_processes(tmp_path)] == [sleeper.pid]
+    assert marked_processes(tmp_path / "other") == []
+    assert marked_processes(tmp_path.parent) == []
 
 
 def test_end_kills_what_ignores_the_signal_and_what_it_starts_while_dying(tmp_path: Path) -> None:
@@ -77,10 +87,10 @@ def test_end_kills_what_ignores_the_signal_and_what_it_starts_while_dying(tmp_pa
     assert child.stdout is not None
     assert child.stdout.readline() == b"up\n"
 
-    count = end(lambda: marked(tmp_path), grace_s=0.5)
+    count = end_processes(lambda: marked_processes(tmp_path), grace_s=0.5)
 
     assert count >= 2
-    assert marked(tmp_path) == []
+    assert marked_processes(tmp_path) == []
     assert child.wait() == -signal.SIGKILL
     child.stdout.close()
 
@@ -97,7 +107,7 @@ def test_sessions_and_descendants_are_found_whoever_the_parent_is() -> None:
 
     assert len(children_of([this])) == 2  # the shell and `sleep 601`; the other was orphaned
 
-    end(lambda: session_members(child.pid), grace_s=1)
+    end_processes(lambda: session_members(child.pid), grace_s=1)
     child.wait()
     child.stdout.close()
 
@@ -106,8 +116,8 @@ def test_only_servers_count_as_serving(tmp_path: Path) -> None:
     """A shell that stands in the data folder is somebody's, not ours."""
     child = subprocess.Popen(["sleep", "600"], cwd=tmp_path)
     try:
-        assert serving(tmp_path) == []
-        assert [p.pid for p in serving(tmp_path, ("sleep", "coreutils"))] == [child.pid]
+        assert servers_in(tmp_path) == []
+        assert [p.pid for p in servers_in(tmp_path, ("sleep", "coreutils"))] == [child.pid]
     finally:
         child.kill()
         child.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.processes import MARK, marked
+from stack.processes import MARK, marked_processes
 from stack.settings import ROOT
 from tests.waiting import until
 
@@ -50,16 +50,22 @@ def test_a_killed_session_leaves_no_celery_worker(tmp_path: Path, number: signal
     try:
         until(lambda: up.exists() or session.poll() is not None, PATIENCE_S)
         assert session.poll() is None, session.stdout.read()
-        workers = [process for process in marked(probe, PROBE) if b"celery" in cmdline(process.pid)]
+        workers = [process for process in marked_processes(probe, PROBE) if b"celery" in cmdline(process.pid)]
         assert workers
 
-        for pid in [session.pid, *(one.pid for one in marked(probe, PROBE) if b"execnet" in cmdline(one.pid))]:
+        for pid in [
+            session.pid,
+            *(one.pid for one in marked_processes(probe, PROBE) if b"execnet" in cmdline(one.pid)),
+        ]:
             os.kill(pid, number)
         session.wait()
 
-        until(lambda: marked(probe, PROBE) == [], or_else=lambda: str([cmdline(p.pid) for p in marked(probe, PROBE)]))
+        until(
+            lambda: marked_processes(probe, PROBE) == [],
+            or_else=lambda: str([cmdline(p.pid) for p in marked_processes(probe, PROBE)]),
+        )
     finally:
-        for process in marked(probe, PROBE):
+        for process in marked_processes(probe, PROBE):
             process.send(signal.SIGKILL)
         session.stdout.close()
 

@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from stack import folders, programs
-from stack.processes import ProcessId, serving
+from stack.processes import ProcessId, servers_in
 from stack.services import ServiceFailed, free_port, postgres, start_postgres, start_redis
 from tests.waiting import until
 
@@ -45,7 +45,7 @@ def test_both_servers_answer_from_a_long_path_out_of_reach(home: Path) -> None:
             assert connection.execute("select current_database(), current_user").fetchone() == ("weir", "weir")
         assert redis.Redis.from_url(broker.url).ping()
         assert owner_of(database.process) == owner_of(broker.process) == (account.uid if account else os.geteuid())
-    assert serving(home / "pg") == serving(home / "redis") == []
+    assert servers_in(home / "pg") == servers_in(home / "redis") == []
 
 
 def test_servers_of_a_checkout_out_of_reach_run_from_a_copy_of_their_wheels(
@@ -145,14 +145,14 @@ def test_servers_end_with_a_killed_owner(home: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", code, str(home)], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"up\n"
-    assert serving(home / "pg")
-    assert serving(home / "redis")
+    assert servers_in(home / "pg")
+    assert servers_in(home / "redis")
 
     owner.kill()
     owner.wait()
     owner.stdout.close()
 
-    until(lambda: serving(home / "pg") == [] and serving(home / "redis") == [])
+    until(lambda: servers_in(home / "pg") == [] and servers_in(home / "redis") == [])
 
 
 def test_a_taken_port_is_an_error_with_the_servers_own_words(home: Path, weir_var: Path, broker_url: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stack.plan import history
-from stack.settings import Settings, contract, env_file, make_folders, write_env_file
+from stack.settings import Settings, make_folders, read_env_file, stack_variables, write_env_file
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_the_driver_keeps_to_this_machine_only_where_spark_is_local(
     monkeypatch.setenv("SPARK_LOCAL_IP", given)
     settings = Settings.read(tmp_path / "var", {})
     make_folders(settings)
-    variables = contract(settings, "postgresql://db/weir", "redis://broker/0", 8000)
+    variables = stack_variables(settings, "postgresql://db/weir", "redis://broker/0", 8000)
     assert variables.get("SPARK_LOCAL_IP") == told
 
     write_env_file(settings, variables)
-    assert env_file(settings.var) == variables
+    assert read_env_file(settings.var) == variables
 
 
 def test_state_and_logs_are_private_and_data_is_not(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_the_history_server_of_spark_is_started_when_asked(tmp_path: Path, monke
     settings = Settings.read(tmp_path / "var", {})
     make_folders(settings)
     asked = ("postgresql://db/weir", "redis://broker/0", 8000)
-    assert history(contract(settings, *asked)) == []
+    assert history(stack_variables(settings, *asked)) == []
     monkeypatch.setenv("WEIR_SPARK_HISTORY_PORT", "18080")
-    variables = contract(settings, *asked)
+    variables = stack_variables(settings, *asked)
     (server,) = history(variables)
     assert variables["WEIR_SPARK_EVENT_LOG"] == str(settings.var / "spark-events")
     assert server.environment["SPARK_LOCAL_IP"] == "127.0.0.1"

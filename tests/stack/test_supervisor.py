@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stack.processes import MARK, marked, session_members
-from stack.supervisor import Spec, StartFailed, State, Supervisor, delay_s, rotate_logs
+from stack.processes import MARK, marked_processes, session_members
+from stack.supervisor import ProcessSpec, StartFailed, State, Supervisor, delay_s, rotate_logs
 from tests.waiting import until
 
 
@@ -25,8 +25,8 @@ class Bench:
         self.said: list[str] = []
         self.supervisor = Supervisor(folder, folder, restart_delay_s, self.said.append)
 
-    def spec(self, name: str, code: str, *, grace_s: float = 10.0, runs_once: bool = False) -> Spec:
-        return Spec(
+    def spec(self, name: str, code: str, *, grace_s: float = 10.0, runs_once: bool = False) -> ProcessSpec:
+        return ProcessSpec(
             name=name,
             argv=[sys.executable, "-c", code],
             environment={**os.environ, MARK: str(self.folder)},
@@ -41,7 +41,7 @@ class Bench:
 
     def tended(self) -> bool:
         self.supervisor.wait(0.05)
-        self.supervisor.tend()
+        self.supervisor.check_children()
         return True
 
 
@@ -106,7 +106,7 @@ def test_what_a_finished_child_left_in_its_session_goes_with_it(bench: Bench) ->
     code = "import subprocess; subprocess.Popen(['sleep', '600']); print('up')"
     child = bench.supervisor.start(bench.spec("demo", code, runs_once=True))
     until(lambda: bench.tended() and child.state is State.ENDED)
-    assert marked(bench.folder) == []
+    assert marked_processes(bench.folder) == []
 
 
 def test_back_off_doubles_up_to_a_limit_and_never_undercuts_the_setting() -> None:
@@ -117,7 +117,7 @@ def test_back_off_doubles_up_to_a_limit_and_never_undercuts_the_setting() -> Non
 
 def test_a_child_that_dies_again_and_again_waits_longer_each_time(bench: Bench) -> None:
     child = bench.supervisor.start(bench.spec("bad", "import sys; sys.exit(3)"))
-    until(lambda: bench.tended() and child.deaths_in_a_row == 3)
+    until(lambda: bench.tended() and child.consecutive_deaths == 3)
 
     waits = [line for line in bench.said if "starts again" in line]
     assert waits == [f"bad: ended with 3, starts again in {s} s" for s in ("0.2", "0.4", "0.8")]
@@ -146,7 +146,7 @@ def test_children_end_in_reverse_order_and_the_stubborn_are_killed(bench: Bench)
     bench.supervisor.stop_all()
 
     assert bench.said[-3:] == ["third: ended", "second: ended", "first: ended"]
-    assert marked(bench.folder) == []
+    assert marked_processes(bench.folder) == []
     assert list(bench.folder.glob("*.pid")) == []
 
 
@@ -161,7 +161,7 @@ def test_orphans_come_to_the_supervisor_and_leave_no_zombie(bench: Bench) -> Non
     child = bench.supervisor.start(bench.spec("parent", code))
     bench.supervisor.wait_ready(child, 30)
     assert child.identity is not None
-    orphan = next(p for p in marked(bench.folder) if p != child.identity)
+    orphan = next(p for p in marked_processes(bench.folder) if p != child.identity)
 
     os.kill(child.identity.pid, signal.SIGKILL)
     until(lambda: bench.tended() and not os.path.exists(f"/proc/{orphan.pid}"))  # noqa: PTH110
@@ -185,13 +185,13 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     assert owner.stdout is not None
     while owner.stdout.readline() != b"up\n":
         pass
-    until(lambda: len(marked(tmp_path)) == 3)
+    until(lambda: len(marked_processes(tmp_path)) == 3)
 
     owner.kill()
     owner.wait()
     owner.stdout.close()
 
-    until(lambda: marked(tmp_path) == [])
+    until(lambda: marked_processes(tmp_path) == [])
 
 
 def test_a_long_log_is_moved_aside_under_the_hands_of_its_writer(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_held_socket_is_handed_to_each_new_start(bench: Bench) -> None:
         )
         spec = bench.spec("web", code)
         child = bench.supervisor.start(
-            Spec(
+            ProcessSpec(
                 name="web",
                 argv=spec.argv,
                 environment=spec.environment,

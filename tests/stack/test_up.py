@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from stack import folders
-from stack.processes import ProcessId, load, save
+from stack.processes import ProcessId, load_identity, save_identity
 from stack.settings import ROOT
 from tests.waiting import until
 
@@ -109,7 +109,7 @@ def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:
         pytest.skip("here the first process is the user's own")
     run = weir_var / "of-root/run"
     run.mkdir(parents=True)
-    save(run / "supervisor.pid", first)
+    save_identity(run / "supervisor.pid", first)
     change = f"os.setgroups([]); os.setgid({account.gid}); os.setuid({account.uid});" if account else ""
     # Codecs come from the interpreter's own folder on first use, and the other user may not be able to read that.
     code = f"import os, sys, encodings.ascii, stack.__main__ as command; {change} sys.exit(command.main())"
@@ -141,6 +141,6 @@ def test_clean_removes_all_that_a_stack_made_and_nothing_else(checkouts: tuple[C
 
 
 def _supervisor(checkout: Checkout) -> ProcessId:
-    found = load(checkout.var / "run/supervisor.pid")
+    found = load_identity(checkout.var / "run/supervisor.pid")
     assert found is not None
     return found

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
@@ -32,9 +32,9 @@ def written(state: SubtaskState, store: MemorySnapshotStore, number: int, full: 
 
 def copied(store: MemorySnapshotStore, snapshot: SubtaskSnapshot, groups: range = range(8)) -> BroadcastMap:
     state = SubtaskState(groups, 8, store)
-    state.restore(Restored(subtask=ME, broadcast=snapshot))
+    state.restore(SubtaskRestore(subtask=ME, broadcast=snapshot))
     found = state.broadcast_map("rules")
-    state.check_all_declared()
+    state.check_declarations()
     return found
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files import compaction, segment_log
-from runtime.state.files.compaction import UNIT_BYTES, run_to_merge
-from runtime.state.files.segment_log import MOST_DELTAS
+from runtime.state.files.compaction import SMALLEST_CLASS_UNIT_BYTES, compaction_start
+from runtime.state.files.segment_log import MAX_DELTAS
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
@@ -31,15 +31,15 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64
 
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_log, "COPIED_BYTES", 0)
-    monkeypatch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
+    monkeypatch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
+    monkeypatch.setattr(segment_log, "MIN_BASE_BYTES", 0)
 
 
 def opened(
     store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot] = (), groups: range = range(GROUPS)
 ) -> tuple[SubtaskState, ObjectTable]:
     state = SubtaskState(groups, GROUPS, store)
-    state.restore(Restored(subtask=ME, snapshots=tuple(snapshots)))
+    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
     return state, state.object_table("objects")
 
 
@@ -56,7 +56,7 @@ def delete(table: ObjectTable, numbers: Iterable[int]) -> None:
 
 def written(capture: StateCapture, store: MemorySnapshotStore, number: int) -> tuple[SubtaskSnapshot, int]:
     found = capture.write(store, f"chk-{number}")
-    capture.tidy(store, f"chk-{number}")
+    capture.compact(store, f"chk-{number}")
     return found
 
 
@@ -73,20 +73,20 @@ def test_a_chain_of_any_sizes_becomes_short_and_stays_so(sizes: list[int], most:
     files: list[int] = []
     for size in sizes:
         files.append(size)
-        while (start := run_to_merge(files, most, whole=True)) is not None:
+        while (start := compaction_start(files, most, whole=True)) is not None:
             files[start:] = [sum(files[start:])]
-    classes = 1 + next(n for n in range(64) if UNIT_BYTES * most**n > sum(sizes))
+    classes = 1 + next(n for n in range(64) if SMALLEST_CLASS_UNIT_BYTES * most**n > sum(sizes))
     assert len(files) <= 1 + most * classes
     assert sum(files[1:]) <= files[0]
 
 
 def test_what_lies_before_is_left_alone_unless_the_rest_outweighs_it() -> None:
-    assert run_to_merge([1_000_000, 10, 10], 8, whole=True) is None
-    assert run_to_merge([15, 10, 10], 8, whole=True) == 0
-    assert run_to_merge([15, 10, 10], 8, whole=False) is None
-    assert run_to_merge([1_000_000, *[10] * 8], 8, whole=True) == 1
-    assert run_to_merge([1_000_000, 400_000, *[10] * 8], 8, whole=True) == 2
-    assert run_to_merge([5], 8, whole=True) is None
+    assert compaction_start([1_000_000, 10, 10], 8, whole=True) is None
+    assert compaction_start([15, 10, 10], 8, whole=True) == 0
+    assert compaction_start([15, 10, 10], 8, whole=False) is None
+    assert compaction_start([1_000_000, *[10] * 8], 8, whole=True) == 1
+    assert compaction_start([1_000_000, 400_000, *[10] * 8], 8, whole=True) == 2
+    assert compaction_start([5], 8, whole=True) is None
 
 
 def test_bytes_written_follow_the_change_and_files_stay_few() -> None:
@@ -102,7 +102,7 @@ def test_bytes_written_follow_the_change_and_files_stay_few() -> None:
         total, files = total + nbytes, max(files, len(snapshot.keyed["objects"]))
     assert agree(store, snapshot, table)
     assert total < 6 * 200 * base_bytes / 100
-    assert files <= 1 + 3 * MOST_DELTAS
+    assert files <= 1 + 3 * MAX_DELTAS
 
 
 # ---------------------------------------------------------------- meanwhile
@@ -138,7 +138,7 @@ class GatedStore(MemorySnapshotStore):
         super().put(path, data)
 
     def merge(self, capture: StateCapture) -> threading.Thread:
-        self.merger = threading.Thread(target=capture.tidy, args=(self, "merged"))
+        self.merger = threading.Thread(target=capture.compact, args=(self, "merged"))
         self.merger.start()
         assert self.merging.wait(30)
         return self.merger
@@ -156,12 +156,12 @@ def with_deltas(store: MemorySnapshotStore, count: int) -> tuple[SubtaskState, O
 
 def test_checkpoints_go_on_while_files_are_merged() -> None:
     store = GatedStore()
-    state, table, capture = with_deltas(store, MOST_DELTAS)
+    state, table, capture = with_deltas(store, MAX_DELTAS)
     thread = store.merge(capture)
     put(table, [3, 1_000], b"while merging")
     delete(table, [4])
     between, _ = state.capture(False).write(store, "chk-between")
-    assert len(between.keyed["objects"]) == MOST_DELTAS + 2
+    assert len(between.keyed["objects"]) == MAX_DELTAS + 2
     store.go_on.set()
     thread.join()
     after, merged_bytes = state.capture(False).write(store, "chk-after")
@@ -174,9 +174,9 @@ def test_checkpoints_go_on_while_files_are_merged() -> None:
 
 def test_a_chain_that_began_again_meanwhile_forgets_what_was_merged() -> None:
     store = GatedStore()
-    state, table, capture = with_deltas(store, MOST_DELTAS)
+    state, table, capture = with_deltas(store, MAX_DELTAS)
     thread = store.merge(capture)
-    state._chains["objects"]._incomplete = True
+    state._segment_logs["objects"]._base_required = True
     again, _ = state.capture(False).write(store, "chk-again")
     store.go_on.set()
     thread.join()
@@ -188,7 +188,7 @@ def test_a_chain_that_began_again_meanwhile_forgets_what_was_merged() -> None:
 def test_a_merged_file_that_is_merged_again_before_a_snapshot_names_it_does_not_stay() -> None:
     """S3-31: retention goes by what manifests name, so nobody else would delete it while the attempt lasts."""
     store = GatedStore()
-    state, table, capture = with_deltas(store, MOST_DELTAS)
+    state, table, capture = with_deltas(store, MAX_DELTAS)
     thread = store.merge(capture)
     put(table, range(500), b"while merging")
     between, _ = state.capture(False).write(store, "chk-between")
@@ -202,9 +202,9 @@ def test_a_merged_file_that_is_merged_again_before_a_snapshot_names_it_does_not_
 
 
 def test_merging_ends_soon_when_the_subtask_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "SLICE_BYTES", 1)
+    monkeypatch.setattr(compaction, "COMPACTION_SLICE_BYTES", 1)
     store = GatedStore()
-    state, _, capture = with_deltas(store, MOST_DELTAS)
+    state, _, capture = with_deltas(store, MAX_DELTAS)
     before = set(store.list(""))
     thread = store.merge(capture)
     state.close()
@@ -215,12 +215,12 @@ def test_merging_ends_soon_when_the_subtask_does(monkeypatch: pytest.MonkeyPatch
 
 def test_what_could_not_be_merged_is_merged_later() -> None:
     store = FailingStore()
-    state, table, capture = with_deltas(store, MOST_DELTAS)
+    state, table, capture = with_deltas(store, MAX_DELTAS)
     store.writes_until_failure = 0
     with pytest.raises(EnvironmentFailure):
-        capture.tidy(store, "merged")
+        capture.compact(store, "merged")
     store.writes_until_failure = 1_000_000
-    assert len(written(state.capture(False), store, 100)[0].keyed["objects"]) == MOST_DELTAS + 1
+    assert len(written(state.capture(False), store, 100)[0].keyed["objects"]) == MAX_DELTAS + 1
     snapshot, _ = state.capture(False).write(store, "chk-101")
     assert len(snapshot.keyed["objects"]) == 2
     assert agree(store, snapshot, table)
@@ -229,10 +229,10 @@ def test_what_could_not_be_merged_is_merged_later() -> None:
 def test_a_damaged_file_that_merging_meets_is_made_good_by_the_next_capture() -> None:
     """The rows are there still: a restore from what is written then reads none of it."""
     store = MemorySnapshotStore()
-    state, table, capture = with_deltas(store, MOST_DELTAS)
+    state, table, capture = with_deltas(store, MAX_DELTAS)
     damaged = capture.write(store, "again")[0].keyed["objects"][3].path
     store.put(damaged, [b"no Arrow stream"])
-    capture.tidy(store, "merged")
+    capture.compact(store, "merged")
     snapshot, _ = state.capture(False).write(store, "chk-after")
     assert len(snapshot.keyed["objects"]) == 1
     assert agree(store, snapshot, table)
@@ -258,7 +258,7 @@ def test_a_storage_that_is_away_does_not_fill_the_memory() -> None:
 
 def test_rows_that_compress_well_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes through memory is bounded by what the rows take there, not by the size of their files."""
-    monkeypatch.setattr(compaction, "SLICE_BYTES", 1 << 16)
+    monkeypatch.setattr(compaction, "COMPACTION_SLICE_BYTES", 1 << 16)
     store = MemorySnapshotStore()
     state = SubtaskState(range(GROUPS), GROUPS, store)
     table = typed(state, pa.int64())
@@ -266,9 +266,9 @@ def test_rows_that_compress_well_are_merged_a_few_at_a_time(monkeypatch: pytest.
     (segment,) = state.capture(False).write(store, "chk-1")[0].keyed["typed"]
     nbytes = 20_000 * table.row_bytes
     assert nbytes > 4 * segment.nbytes
-    slices = list(compaction.merged(store, [segment], range(GROUPS), 1, nbytes, whole=True))
+    slices = list(compaction.compacted_batches(store, [segment], range(GROUPS), 1, nbytes, whole=True))
     assert sum(batch.num_rows for batch in slices) == 20_000
-    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 * compaction.SLICE_BYTES
+    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 * compaction.COMPACTION_SLICE_BYTES
 
 
 # ---------------------------------------------------------------- after a restore
@@ -337,38 +337,38 @@ def test_types_that_became_wider_are_merged() -> None:
     typed(narrow, pa.int32()).upsert([pa.array(range(100))])
     before = narrow.capture(False).write(store, "narrow")[0]
     wide = SubtaskState(range(GROUPS), GROUPS, store)
-    wide.restore(Restored(subtask=ME, snapshots=(before,)))
+    wide.restore(SubtaskRestore(subtask=ME, snapshots=(before,)))
     table = typed(wide, pa.int64())
-    for number in range(MOST_DELTAS + 2):
+    for number in range(MAX_DELTAS + 2):
         slots = table.upsert([pa.array([number])])
         table.column("n")[slots] = 2**40
         table.touch(slots)
         snapshot, _ = written(wide.capture(False), store, number)
     again = SubtaskState(range(GROUPS), GROUPS, store)
-    again.restore(Restored(subtask=ME, snapshots=(snapshot,)))
+    again.restore(SubtaskRestore(subtask=ME, snapshots=(snapshot,)))
     found = typed(again, pa.int64())
-    assert sorted(found.column("n")[found.slots()].tolist()) == [0] * 90 + [2**40] * 10
+    assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * 90 + [2**40] * 10
 
 
 def test_types_that_became_wider_in_few_key_groups_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows pass a few key groups at a time, and of some of these only older files have any."""
-    monkeypatch.setattr(compaction, "SLICE_BYTES", 1)
+    monkeypatch.setattr(compaction, "COMPACTION_SLICE_BYTES", 1)
     store, numbers = MemorySnapshotStore(), pa.array(range(100))
     narrow = SubtaskState(range(GROUPS), GROUPS, store)
     typed(narrow, pa.int32()).upsert([numbers])
     snapshot = narrow.capture(False).write(store, "narrow")[0]
     few = numbers.filter(pa.array(key_groups(pa.record_batch([numbers], ["k"]), ["k"], GROUPS) < GROUPS // 3))
     wide = SubtaskState(range(GROUPS), GROUPS, store)
-    wide.restore(Restored(subtask=ME, snapshots=(snapshot,)))
+    wide.restore(SubtaskRestore(subtask=ME, snapshots=(snapshot,)))
     table = typed(wide, pa.int64())
-    for number in range(MOST_DELTAS):
+    for number in range(MAX_DELTAS):
         slots = table.upsert([few])
         table.column("n")[slots] = 2**40
         table.touch(slots)
         snapshot, _ = written(wide.capture(False), store, number)
     for _ in range(2):  # the first snapshot after a restore is made of several files as well
         again = SubtaskState(range(GROUPS), GROUPS, store)
-        again.restore(Restored(subtask=ME, snapshots=(snapshot,)))
+        again.restore(SubtaskRestore(subtask=ME, snapshots=(snapshot,)))
         found = typed(again, pa.int64())
-        assert sorted(found.column("n")[found.slots()].tolist()) == [0] * (100 - len(few)) + [2**40] * len(few)
+        assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * (100 - len(few)) + [2**40] * len(few)
         snapshot, _ = again.capture(False).write(store, "once-more")

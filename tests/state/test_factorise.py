@@ -43,15 +43,15 @@ def test_rows_share_a_number_exactly_when_their_keys_are_equal(
     keys = [tuple(map(identity, key)) for key in zip(*(column.to_pylist() for column in columns), strict=True)]
     distinct = factorise(columns)
     assert len(distinct) == len(set(keys))
-    assert [keys[distinct.first[number]] for number in distinct.which] == keys
+    assert [keys[distinct.first_rows[number]] for number in distinct.key_numbers] == keys
 
 
 def test_a_dictionary_that_holds_a_value_twice_is_one_key() -> None:
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None, 3], pa.int8()), pa.array(["a", "b", "a", None]))
     distinct = factorise([column])
     assert len(distinct) == 3
-    assert distinct.which[0] == distinct.which[2]
-    assert distinct.which[3] == distinct.which[4]
+    assert distinct.key_numbers[0] == distinct.key_numbers[2]
+    assert distinct.key_numbers[3] == distinct.key_numbers[4]
 
 
 @pytest.mark.parametrize("cardinality", [10, 30_000, 10**15])
@@ -61,4 +61,4 @@ def test_large_batches_of_several_columns_agree_with_numpy(cardinality: int) -> 
     distinct = factorise([pa.array(left), pa.array(middle), pa.array(right)])
     rows = np.stack([left, middle, right])
     assert len(distinct) == np.unique(rows, axis=1).shape[1]
-    assert (rows[:, distinct.first][:, distinct.which] == rows).all()
+    assert (rows[:, distinct.first_rows][:, distinct.key_numbers] == rows).all()

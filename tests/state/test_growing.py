@@ -72,7 +72,7 @@ def test_a_system_without_large_pages_has_small_ones(monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_grows_while_its_columns_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "_MAPPED_BYTES", 1)
+    monkeypatch.setattr(growing, "_MIN_MAPPED_BYTES", 1)
     keys, values = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
     table = KeyedTable(TableSchema("t", keys, values), 128)
     slots = table.upsert([pa.array(range(64))])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.key_groups import key_group_of
-from runtime.state.index.hashing import NULL_HASH, groups_of, hash_column, hash_columns, key_groups, mix
+from runtime.state.index.hashing import NULL_HASH, hash_column, hash_columns, key_groups, key_groups_of_hashes, mix
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
@@ -129,7 +129,7 @@ def test_key_groups_are_those_of_the_core(max_parallelism: int) -> None:
 
 def test_keys_spread_evenly_over_the_key_groups() -> None:
     for column in (pa.array(range(100_000)), pa.array([f"AA{n}" for n in range(100_000)])):
-        sizes = np.bincount(groups_of(hash_column(column), 128), minlength=128)
+        sizes = np.bincount(key_groups_of_hashes(hash_column(column), 128), minlength=128)
         assert sizes.min() > 600
         assert sizes.max() < 970
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from runtime.state.index import blocks
 from runtime.state.index import key_index as index
-from runtime.state.index.blocks import Blocks
-from runtime.state.index.buckets import Buckets
-from runtime.state.index.key_index import NOWHERE, KeyIndex
+from runtime.state.index.blocks import BlockIndex
+from runtime.state.index.buckets import BucketIndex
+from runtime.state.index.key_index import NOT_FOUND, KeyIndex
 
 
 def rows(keys: list[tuple[int, int]]) -> np.ndarray:
@@ -29,13 +29,13 @@ def formed(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param != "as it is":
             for name, limit in {"_ALWAYS": 6, "_MOST_BLOCKS": 4, "_PER_KEY": 2, "_PER_KEY_STILL": 4}.items():
                 patch.setattr(blocks, name, limit)
-            patch.setattr(index, "_STEP", 1)
-            patch.setattr(index, "_PER_KEY", 1)
-            patch.setattr(index, "_PREPARING", 0)
-            patch.setattr("runtime.state.index.buckets._FEWEST", 8)
-            patch.setattr("runtime.state.index.growing._MAPPED_BYTES", 1024)
+            patch.setattr(index, "_MIN_MOVED_KEYS", 1)
+            patch.setattr(index, "_MOVED_PER_ADDED_KEY", 1)
+            patch.setattr(index, "_MIN_PREPARED_KEYS", 0)
+            patch.setattr("runtime.state.index.buckets._MIN_BUCKETS", 8)
+            patch.setattr("runtime.state.index.growing._MIN_MAPPED_BYTES", 1024)
         if request.param == "buckets only":
-            patch.setattr(blocks, "_MOST_BLOCKS", 0)
+            patch.setattr(blocks, "_MAX_BLOCKS", 0)
         yield
 
 
@@ -57,8 +57,8 @@ def test_it_behaves_like_a_dictionary(steps: list[tuple[bool, set[tuple[int, int
         else:
             index.remove(np.array([model.pop(key) for key in chosen], dtype=np.intp))
         asked = sorted(keys | set(model))
-        assert index.find(rows(asked)).tolist() == [model.get(key, NOWHERE) for key in asked]
-        assert index.slots().tolist() == sorted(model.values())
+        assert index.find(rows(asked)).tolist() == [model.get(key, NOT_FOUND) for key in asked]
+        assert index.row_ids().tolist() == sorted(model.values())
         assert len(index) == len(model)
 
 
@@ -69,7 +69,7 @@ def test_many_keys_come_and_go_without_the_index_growing_for_ever() -> None:
         slots = index.add(keys)
         assert (index.find(keys) == slots).all()
         index.remove(slots)
-        assert (index.find(keys) == NOWHERE).all()
+        assert (index.find(keys) == NOT_FOUND).all()
     assert len(index) == 0
     assert index.capacity <= 32_768
 
@@ -85,7 +85,7 @@ def test_removing_some_keys_never_hides_others(seed: int) -> None:
         gone = random.permutation(list(model))[: len(model) // 2]
         index.remove(np.array([model.pop(key) for key in gone.tolist()], dtype=np.intp))
         everything = np.arange(20_000, dtype=np.int64)
-        expected = [model.get(key, NOWHERE) for key in everything.tolist()]
+        expected = [model.get(key, NOT_FOUND) for key in everything.tolist()]
         assert index.find(everything[np.newaxis, :]).tolist() == expected
 
 
@@ -93,7 +93,7 @@ def test_keys_can_be_recoded_in_place() -> None:
     index = KeyIndex(2)
     slots = index.add(rows([(5, 1), (6, 1), (7, 2)]))
     index.recode(0, slots, np.array([0, 1, 2]))
-    assert index.find(rows([(0, 1), (1, 1), (2, 2), (5, 1)])).tolist() == [*slots.tolist(), NOWHERE]
+    assert index.find(rows([(0, 1), (1, 1), (2, 2), (5, 1)])).tolist() == [*slots.tolist(), NOT_FOUND]
 
 
 def test_numbers_close_together_are_looked_up_and_others_hashed() -> None:
@@ -103,7 +103,7 @@ def test_numbers_close_together_are_looked_up_and_others_hashed() -> None:
     for keys in (np.arange(1000), np.array([10**7]), np.arange(1000, 3_000_000)):
         index.add(keys[np.newaxis, :])
         forms.append(form(index))
-    assert forms == [Blocks, Buckets, Blocks]
+    assert forms == [BlockIndex, BucketIndex, BlockIndex]
 
 
 def test_windows_that_come_and_go_keep_their_form() -> None:
@@ -112,7 +112,7 @@ def test_windows_that_come_and_go_keep_their_form() -> None:
         slots = index.add(np.stack([keys, np.full(10_000, start)]))
         assert (index.find(np.stack([keys[::-1], np.full(10_000, start)])) == slots[::-1]).all()
         index.remove(slots)
-    assert form(index) is Blocks
+    assert form(index) is BlockIndex
 
 
 @pytest.mark.parametrize("spread", [1, 2**40])
@@ -121,16 +121,16 @@ def test_no_single_batch_moves_all_keys(spread: int) -> None:
     index, moved = KeyIndex(1), []
     for start in range(0, 1_000_000, 4_000):
         keys = np.arange(start, start + 4_000)[np.newaxis, :] * spread
-        before = int(index._waiting.sum())
+        before = int(index._unmoved.sum())
         slots = index.add(keys)
-        moved.append(max(0, before - int(index._waiting.sum())))
+        moved.append(max(0, before - int(index._unmoved.sum())))
         asked = np.arange(0, start + 4_000, 997)[np.newaxis, :] * spread
         assert (index.find(asked) == asked[0] // spread).all()
         assert (index.find(keys) == slots).all()
     assert max(moved) <= 4 * 4_000 + 4_096
 
 
-def forms_taken(index: KeyIndex, batches: Iterable[np.ndarray]) -> list[Blocks | Buckets]:
+def forms_taken(index: KeyIndex, batches: Iterable[np.ndarray]) -> list[BlockIndex | BucketIndex]:
     """The forms that the index has had, in order."""
     taken = [index._form]
     for keys in batches:
@@ -142,37 +142,37 @@ def forms_taken(index: KeyIndex, batches: Iterable[np.ndarray]) -> list[Blocks |
 
 def test_keys_that_reach_the_most_entries_of_blocks_change_the_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with every batch, although a block that is nearly as large as it may be cannot grow by half."""
-    monkeypatch.setattr(blocks, "_ALWAYS", 1 << 10)
-    monkeypatch.setattr(blocks, "_MOST", 1 << 14)
+    monkeypatch.setattr(blocks, "_MIN_ENTRY_LIMIT", 1 << 10)
+    monkeypatch.setattr(blocks, "_MAX_ENTRY_LIMIT", 1 << 14)
     batches = (np.arange(start, start + 64) for start in range(0, 1 << 15, 64))
-    assert [type(form) for form in forms_taken(KeyIndex(1), batches)] == [Blocks, Buckets]
+    assert [type(form) for form in forms_taken(KeyIndex(1), batches)] == [BlockIndex, BucketIndex]
 
 
 @pytest.mark.parametrize("spread", [1, 2**40])
 def test_the_memory_of_larger_buckets_is_touched_before_they_are_needed(
     monkeypatch: pytest.MonkeyPatch, spread: int
 ) -> None:
-    monkeypatch.setattr(index, "_PREPARING", 1 << 12)
-    monkeypatch.setattr(blocks, "_ALWAYS", 1 << 10)
-    monkeypatch.setattr(blocks, "_MOST", 1 << 14)
+    monkeypatch.setattr(index, "_MIN_PREPARED_KEYS", 1 << 12)
+    monkeypatch.setattr(blocks, "_MIN_ENTRY_LIMIT", 1 << 10)
+    monkeypatch.setattr(blocks, "_MAX_ENTRY_LIMIT", 1 << 14)
     batches = (np.arange(start, start + 256) * spread for start in range(0, 1 << 17, 256))
-    taken = [form for form in forms_taken(KeyIndex(1), batches) if isinstance(form, Buckets)]
+    taken = [form for form in forms_taken(KeyIndex(1), batches) if isinstance(form, BucketIndex)]
     touched = [form._touched / len(form._buckets) for form in taken if len(form._buckets) >= 1 << 15]
     assert len(touched) >= 3
     assert min(touched) >= 1
 
 
 def test_a_block_into_which_keys_are_still_to_follow_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_STEP", 0)
-    monkeypatch.setattr(index, "_PER_KEY", 0)
+    monkeypatch.setattr(index, "_MIN_MOVED_KEYS", 0)
+    monkeypatch.setattr(index, "_MOVED_PER_ADDED_KEY", 0)
     keys = KeyIndex(2)
     keys.remove(keys.add(rows([(0, 0), (10**9, 0)])))  # too far apart for blocks
     early = [(first, tail) for tail in (0, 1) for first in range(60)]
     slots = keys.add(rows(early))
-    assert form(keys) is Buckets
+    assert form(keys) is BucketIndex
     late = keys.add(rows([(first, 1) for first in range(60, 99)]))
-    assert form(keys) is Blocks
+    assert form(keys) is BlockIndex
     keys.remove(late)
     for _ in range(3):
         assert keys.find(rows(early)).tolist() == slots.tolist()
-    assert keys._former is None
+    assert keys._old_form is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.state.index import interned
-from runtime.state.index.interned import UNKNOWN, InternedCodec
+from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
 
 VALUES = st.sampled_from(
     [b"", b"a", b"b", b"ab", b"ba", b"\x00", b"a" * 8, b"a" * 9, b"a" * 64, b"b" * 64, b"a" * 65, b"b" * 65]
@@ -38,7 +38,7 @@ def test_every_value_keeps_its_own_code(batches: list[tuple[bool, list[bytes]]])
             assert found.setdefault(value, code) == code
         if learn:
             model.update({value: code for value, code in found.items() if value not in model})
-        assert found == {value: model.get(value, UNKNOWN) for value in found}
+        assert found == {value: model.get(value, UNKNOWN_CODE) for value in found}
     assert len(set(model.values())) == len(model)
     codes_known = np.array(list(model.values()), dtype=np.int64)
     assert codec.decode(codes_known, np.zeros(len(model), dtype=bool)).to_pylist() == list(model)
@@ -50,10 +50,10 @@ def test_compaction_keeps_what_is_asked_for(values: list[bytes], data: st.DataOb
     codec = InternedCodec(pa.binary())
     codes = codec.encode(pa.array(values, pa.binary()), learn=True)
     kept = data.draw(st.lists(st.sampled_from(range(len(values))), unique=True))
-    asked = np.append(codes[kept], UNKNOWN)
-    fresh, renumbered = codec.compacted(asked)
+    asked = np.append(codes[kept], UNKNOWN_CODE)
+    fresh, renumbered = codec.compact(asked)
     assert len(fresh) == len(kept)
-    assert renumbered[-1] == UNKNOWN
+    assert renumbered[-1] == UNKNOWN_CODE
     decoded = fresh.decode(renumbered, np.zeros(len(asked), dtype=bool)).to_pylist()
     assert decoded == [*(values[row] for row in kept), None]
 

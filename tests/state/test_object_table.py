@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.key_groups import owner_of, range_of
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.job.key_groups import key_group_owner, key_group_range
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
@@ -32,7 +32,7 @@ def opened(
     store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot] = (), groups: range = range(GROUPS)
 ) -> tuple[SubtaskState, ObjectTable]:
     state = SubtaskState(groups, GROUPS, store)
-    state.restore(Restored(subtask=ME, snapshots=tuple(snapshots)))
+    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
     return state, state.object_table(NAME)
 
 
@@ -62,10 +62,10 @@ class ObjectMachine(RuleBasedStateMachine):
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
     def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(segment_log, "MOST_DELTAS", most_deltas)
+        self.patch.setattr(segment_log, "MAX_DELTAS", most_deltas)
         if merged:
-            self.patch.setattr(segment_log, "COPIED_BYTES", 0)
-            self.patch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
+            self.patch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
+            self.patch.setattr(segment_log, "MIN_BASE_BYTES", 0)
         self.store = FailingStore()
         self.model: Model = {}
         self.captures = 0
@@ -74,12 +74,12 @@ class ObjectMachine(RuleBasedStateMachine):
         self.start([], parallelism)
 
     def start(self, snapshots: list[SubtaskSnapshot], parallelism: int) -> None:
-        ranges = [range_of(index, GROUPS, parallelism) for index in range(parallelism)]
+        ranges = [key_group_range(index, GROUPS, parallelism) for index in range(parallelism)]
         both = [opened(self.store, snapshots, groups) for groups in ranges]
         self.states, self.tables = [state for state, _ in both], [table for _, table in both]
 
     def owner(self, entry: Entry) -> ObjectTable:
-        return self.tables[owner_of(entry[0], GROUPS, len(self.tables))]
+        return self.tables[key_group_owner(entry[0], GROUPS, len(self.tables))]
 
     @rule(entries=st.lists(st.tuples(ENTRIES, st.binary(max_size=8)), min_size=1, max_size=10))
     def put(self, entries: list[tuple[Entry, bytes]]) -> None:
@@ -126,7 +126,7 @@ class ObjectMachine(RuleBasedStateMachine):
         self.store.writes_until_failure = patience
         try:
             for i, capture in enumerate(self.latest):
-                capture.tidy(self.store, f"chk-{self.captures}/{i}")
+                capture.compact(self.store, f"chk-{self.captures}/{i}")
         except EnvironmentFailure:
             return
         finally:

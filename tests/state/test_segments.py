@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.key_groups import range_of
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.job.key_groups import key_group_range
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Segment
 from runtime.errors import CorruptState
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import SubtaskState
 from runtime.state.files import segments
-from runtime.state.files.segments import BLOCK_BYTES, MOST_BLOCKS, read_segment, write_segment
+from runtime.state.files.segments import MAX_BLOCKS, MIN_BLOCK_BYTES, read_segment, write_segment
 
 GROUPS = 128
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -94,7 +94,7 @@ def test_blocks_are_cut_between_key_groups_and_cover_the_file(large: pa.RecordBa
     assert [block.offset for block in segment.blocks[1:]] == ends[:-1]
     assert sum(block.rows for block in segment.blocks) == segment.rows
     row_bytes = large.nbytes / large.num_rows
-    assert all(block.rows * row_bytes >= BLOCK_BYTES for block in segment.blocks[:-1])
+    assert all(block.rows * row_bytes >= MIN_BLOCK_BYTES for block in segment.blocks[:-1])
 
 
 def test_a_block_alone_gives_its_groups(large: pa.RecordBatch) -> None:
@@ -125,9 +125,9 @@ def test_a_large_key_group_is_one_block_of_several_messages() -> None:
 
 def test_the_blocks_of_a_file_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are named in every manifest."""
-    monkeypatch.setattr(segments, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(segments, "MIN_BLOCK_BYTES", 1)
     segment = stored(rows(100_000, groups=2_000), MemorySnapshotStore())
-    assert MOST_BLOCKS / 2 < len(segment.blocks) <= MOST_BLOCKS
+    assert MAX_BLOCKS / 2 < len(segment.blocks) <= MAX_BLOCKS
 
 
 @pytest.mark.parametrize("where", ["head", "block", "end"])
@@ -176,8 +176,8 @@ def test_a_rescale_from_one_to_four_reads_about_a_quarter_each() -> None:
     sizes, read = [], []
     for index in range(4):
         store.bytes_read = 0
-        state = SubtaskState(range_of(index, GROUPS, 4), GROUPS, store)
-        state.restore(Restored(subtask=SubtaskId(OperatorId("op"), index), snapshots=(snapshot,)))
+        state = SubtaskState(key_group_range(index, GROUPS, 4), GROUPS, store)
+        state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId("op"), index), snapshots=(snapshot,)))
         sizes.append(len(state.keyed_table("counts", KEYS, VALUES)))
         read.append(store.bytes_read / whole)
     assert sum(sizes) == 600_000

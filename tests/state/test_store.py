@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.key_groups import range_of
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.job.key_groups import key_group_range
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files import segment_log
-from runtime.state.files.segment_log import MOST_DELTAS
-from runtime.state.schema import UNSETTLED, namespace_field
+from runtime.state.files.segment_log import MAX_DELTAS
+from runtime.state.schema import OPEN_TYPE, namespace_field
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 
 GROUPS = 16
-KEYS = pa.schema([pa.field("name", UNSETTLED), namespace_field("window", pa.int64())])
-VALUES = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("best", UNSETTLED)])
+KEYS = pa.schema([pa.field("name", OPEN_TYPE), namespace_field("window", pa.int64())])
+VALUES = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("best", OPEN_TYPE)])
 ME = SubtaskId(OperatorId("op"), 0)
 
 Key = tuple[str | None, int]
@@ -66,7 +66,7 @@ def contents(table: Any) -> dict[Key, Row]:
 
 def restored(store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot], groups: range) -> SubtaskState:
     state = SubtaskState(groups, GROUPS, store)
-    state.restore(Restored(subtask=ME, snapshots=tuple(snapshots)))
+    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
     return state
 
 
@@ -81,10 +81,10 @@ class StateMachine(RuleBasedStateMachine):
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
     def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(segment_log, "MOST_DELTAS", most_deltas)
+        self.patch.setattr(segment_log, "MAX_DELTAS", most_deltas)
         if merged:
-            self.patch.setattr(segment_log, "COPIED_BYTES", 0)
-            self.patch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
+            self.patch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
+            self.patch.setattr(segment_log, "MIN_BASE_BYTES", 0)
         self.store = FailingStore()
         self.model: dict[Key, Row] = {}
         self.captures = 0
@@ -93,16 +93,16 @@ class StateMachine(RuleBasedStateMachine):
         self.start([], parallelism)
 
     def start(self, snapshots: list[SubtaskSnapshot], parallelism: int) -> None:
-        ranges = [range_of(index, GROUPS, parallelism) for index in range(parallelism)]
+        ranges = [key_group_range(index, GROUPS, parallelism) for index in range(parallelism)]
         self.states = [restored(self.store, snapshots, groups) for groups in ranges]
         self.tables = [declared(state) for state in self.states]
 
     def owner(self, key: Key) -> Any:
         """Keys must be dealt as the exchange does, or a restore would drop them."""
-        from runtime.operators.partition import by_key_group
+        from runtime.operators.partition import partition_by_key_group
 
         batch = pa.RecordBatch.from_pydict({"name": pa.array([key[0]], pa.string())})
-        dealt = by_key_group(batch, ["name"], GROUPS, len(self.tables))
+        dealt = partition_by_key_group(batch, ["name"], GROUPS, len(self.tables))
         return next(table for table, part in zip(self.tables, dealt, strict=True) if part is not None)
 
     @rule(rows=st.dictionaries(ALL_KEYS, ROWS, min_size=1, max_size=12))
@@ -139,7 +139,7 @@ class StateMachine(RuleBasedStateMachine):
         self.store.writes_until_failure = patience
         try:
             for i, capture in enumerate(self.latest):
-                capture.tidy(self.store, f"chk-{self.captures}/{i}")
+                capture.compact(self.store, f"chk-{self.captures}/{i}")
         except EnvironmentFailure:
             return
         finally:
@@ -219,14 +219,14 @@ def test_a_key_that_came_with_a_delta_can_go_with_the_next() -> None:
 
 
 def test_a_new_base_forgets_what_went_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_log, "MOST_DELTAS", 0)
+    monkeypatch.setattr(segment_log, "MAX_DELTAS", 0)
     store, state, table = fresh()
     put(table, many(100))
     write(state, store, 1)
     drop(table, [("key 5", 0)])
     put(table, {("key 5", 0): (5, None)})
     write(state, store, 2)
-    monkeypatch.setattr(segment_log, "MOST_DELTAS", 8)
+    monkeypatch.setattr(segment_log, "MAX_DELTAS", 8)
     put(table, {("key 6", 0): (6, None)})
     again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
     assert contents(again) == contents(table)
@@ -278,10 +278,10 @@ def test_the_base_of_a_small_state_is_rewritten_when_there_are_many_deltas() -> 
     store, state, table = fresh()
     put(table, many(500))
     lengths = []
-    for number in range(2 * MOST_DELTAS + 3):
+    for number in range(2 * MAX_DELTAS + 3):
         put(table, {(f"key {number}", 0): (number, None)})
         lengths.append(len(write(state, store, number).keyed["counts"]))
-    assert max(lengths) == MOST_DELTAS + 1
+    assert max(lengths) == MAX_DELTAS + 1
     assert lengths.count(1) == 2 + 1
 
 
@@ -379,9 +379,9 @@ def test_a_restored_state_that_nobody_declares_is_refused() -> None:
     state = restored(store, [snapshot], range(GROUPS))
     state.list_state("other")
     with pytest.raises(JobRejected, match=r"op: the checkpoint holds state 'counts'"):
-        state.check_all_declared()
+        state.check_declarations()
     declared(state)
-    state.check_all_declared()
+    state.check_declarations()
 
 
 def test_columns_that_changed_are_refused() -> None:
@@ -403,7 +403,7 @@ def test_a_column_that_is_declared_narrower_keeps_the_wider_type_of_the_state() 
     table.valid("n")[slots] = True
     table.column("n")[slots] = 2**31
     found = restored(store, [write(state, store, 1)], everything).keyed_table("t", keys, narrow)
-    assert found.column("n")[found.slots()].tolist() == [2**31]
+    assert found.column("n")[found.row_ids()].tolist() == [2**31]
 
 
 @pytest.mark.parametrize("declared", ["int64", "int8", "string"])
@@ -413,9 +413,9 @@ def test_a_restored_table_takes_the_key_types_of_the_graph_before_a_row_comes(de
     state, values = SubtaskState(everything, GROUPS, store), pa.schema([("n", pa.int64())])
     state.keyed_table("t", keys, values).upsert([pa.array([1, -1], pa.int32())])
     again = SubtaskState(everything, GROUPS, store, {"k": declared})
-    again.restore(Restored(subtask=ME, snapshots=(write(state, store, 1),)))
+    again.restore(SubtaskRestore(subtask=ME, snapshots=(write(state, store, 1),)))
     found = again.keyed_table("t", pa.schema([("k", pa.null())]), values)
-    column = found.key_column("k", found.slots())
+    column = found.key_column("k", found.row_ids())
     assert sorted(column.to_pylist()) == [-1, 1]
     assert column.type == (pa.int64() if declared == "int64" else pa.int32())
 
@@ -438,20 +438,20 @@ def test_a_key_column_may_become_wider_and_checkpoints_go_on(pair: str) -> None:
     state = SubtaskState(everything, GROUPS, store)
     open_keys = pa.schema([pa.field("k", pa.null())])
     table = state.keyed_table("t", open_keys, values)
-    table.settle([before.type], [pa.int64()])
+    table.bind_types([before.type], [pa.int64()])
     slots = table.upsert([before])
     table.column("n")[slots] = 1
     snapshot = write(state, store, 1)
     for number in (2, 3):
         state = restored(store, [snapshot], everything)
         table = state.keyed_table("t", open_keys, values)
-        table.settle([after.type], [pa.int64()])
+        table.bind_types([after.type], [pa.int64()])
         slots = table.upsert([after])
         table.column("n")[slots] += 1
         table.touch(slots)
         snapshot = write(state, store, number)
     table = restored(store, [snapshot], everything).keyed_table("t", open_keys, values)
-    slots = table.slots()
+    slots = table.row_ids()
     found = dict(zip(table.key_column("k", slots).to_pylist(), table.column("n")[slots].tolist(), strict=True))
     (again, once), (_, new) = before.to_pylist(), after.to_pylist()
     assert found == {again: 3, once: 1, new: 2}
@@ -469,7 +469,7 @@ def test_a_key_column_of_a_type_that_does_not_go_with_its_state_is_refused(befor
     """Keys were rounded, counts began anew, and two keys were one."""
     table = SubtaskState(range(GROUPS), GROUPS, None).keyed_table("t", pa.schema([pa.field("k", before.type)]), VALUES)
     with pytest.raises(JobRejected, match=f"'k' is {before.type} in the state and {after.type} in the data"):
-        table.settle([after.type], VALUES.types)
+        table.bind_types([after.type], VALUES.types)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..x/y", "ä"])
@@ -499,7 +499,7 @@ def test_list_state_is_copied_at_the_barrier_and_given_back() -> None:
     snapshot, _ = capture.write(MemorySnapshotStore(), "chk-1/op-0")
     assert snapshot.lists == {"offsets": ({"file": "a", "rows": [1, 2]}, 7)}
     again = SubtaskState(range(GROUPS), GROUPS, None)
-    again.restore(Restored(subtask=ME, snapshots=(), lists={"offsets": (1, 2)}))
+    again.restore(SubtaskRestore(subtask=ME, snapshots=(), lists={"offsets": (1, 2)}))
     assert again.list_state("offsets").get() == [1, 2]
 
 
@@ -541,9 +541,9 @@ def test_a_union_list_is_stored_as_one_and_comes_back_whole() -> None:
     snapshot = state.capture(False).write(MemorySnapshotStore(), "chk-1/op-0")[0]
     assert (snapshot.unions, snapshot.lists) == ({"parts": ({"part": 1},), "none": ()}, {})
     again = SubtaskState(range(GROUPS), GROUPS, None)
-    again.restore(Restored(subtask=ME, unions={"parts": ({"part": 0}, {"part": 1}), "none": ()}))
+    again.restore(SubtaskRestore(subtask=ME, unions={"parts": ({"part": 0}, {"part": 1}), "none": ()}))
     assert again.union_list_state("parts").get() == [{"part": 0}, {"part": 1}]
-    again.check_all_declared()
+    again.check_declarations()
 
 
 @pytest.mark.parametrize("kind", ["list_state", "union_list_state", "object_table", "broadcast_map"])
@@ -553,17 +553,17 @@ def test_a_state_that_became_another_kind_is_refused(kind: str) -> None:
     before = SubtaskState(range(GROUPS), GROUPS, store)
     before.broadcast_map("b")["x"] = 1
     copied = before.capture(False).write(store, "chk-1/op-0")[0]
-    held: dict[str, Restored] = {
-        "list_state": Restored(subtask=ME, unions={"b": (1,)}),
-        "union_list_state": Restored(subtask=ME, lists={"b": (1,)}),
-        "object_table": Restored(subtask=ME, broadcast=copied),
-        "broadcast_map": Restored(subtask=ME, lists={"b": (1,)}),
+    held: dict[str, SubtaskRestore] = {
+        "list_state": SubtaskRestore(subtask=ME, unions={"b": (1,)}),
+        "union_list_state": SubtaskRestore(subtask=ME, lists={"b": (1,)}),
+        "object_table": SubtaskRestore(subtask=ME, broadcast=copied),
+        "broadcast_map": SubtaskRestore(subtask=ME, lists={"b": (1,)}),
     }
     state = SubtaskState(range(GROUPS), GROUPS, store)
     state.restore(held[kind])
     getattr(state, kind)("b")
     with pytest.raises(JobRejected, match=r"op: state 'b' is .* in the checkpoint and .* in this version"):
-        state.check_all_declared()
+        state.check_declarations()
 
 
 def test_broadcast_rows_are_written_once_and_come_back_in_order() -> None:
@@ -575,7 +575,7 @@ def test_broadcast_rows_are_written_once_and_come_back_in_order() -> None:
         snapshot = write(state, store, start)
     assert [segment.rows for segment in snapshot.broadcast["build"]] == [2, 2, 2]
     again = SubtaskState(range(GROUPS), GROUPS, store)
-    again.restore(Restored(subtask=ME, snapshots=(), broadcast=snapshot))
+    again.restore(SubtaskRestore(subtask=ME, snapshots=(), broadcast=snapshot))
     found = again.broadcast_table("build").table()
     assert found is not None
     assert found.column("k").to_pylist() == [0, 10, 1, 11, 2, 12]

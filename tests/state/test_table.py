@@ -13,7 +13,7 @@ from runtime.errors import JobRejected
 from runtime.state.index.interned import InternedCodec
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.rows import TableRows
-from runtime.state.schema import UNSETTLED, TableSchema, namespace_field
+from runtime.state.schema import OPEN_TYPE, TableSchema, namespace_field
 
 
 def table(keys: dict[str, Any], values: dict[str, Any]) -> KeyedTable:
@@ -58,8 +58,8 @@ def test_slots_are_stable_while_the_table_grows() -> None:
     ids=lambda values: str(values.type),
 )
 def test_every_key_type_comes_back_as_it_went_in(values: pa.Array) -> None:
-    counts = table({"k": UNSETTLED, "n": pa.int32()}, {"v": pa.int64()})
-    counts.settle([values.type, pa.int32()], [pa.int64()])
+    counts = table({"k": OPEN_TYPE, "n": pa.int32()}, {"v": pa.int64()})
+    counts.bind_types([values.type, pa.int32()], [pa.int64()])
     slots = counts.upsert([values, pa.array([1, None, 3], pa.int32())])
     assert counts.key_column("k", slots).equals(values)
     assert counts.key_column("n", slots).to_pylist() == [1, None, 3]
@@ -82,18 +82,18 @@ def test_a_table_becomes_as_wide_as_a_key_that_its_type_cannot_hold() -> None:
 
 
 def test_a_type_that_changes_is_refused_with_its_column() -> None:
-    counts = table({"k": UNSETTLED}, {"n": UNSETTLED})
-    counts.settle([pa.int32()], [pa.int64()])
-    counts.settle([pa.int64()], [pa.int64()])  # it becomes wider
+    counts = table({"k": OPEN_TYPE}, {"n": OPEN_TYPE})
+    counts.bind_types([pa.int32()], [pa.int64()])
+    counts.bind_types([pa.int64()], [pa.int64()])  # it becomes wider
     with pytest.raises(JobRejected, match="column 'k' is int64 in the state and string in the data"):
-        counts.settle([pa.string()], [pa.int64()])
+        counts.bind_types([pa.string()], [pa.int64()])
     with pytest.raises(JobRejected, match="column 'n' is int64 in the state and double in the data"):
-        counts.settle([pa.int32()], [pa.float64()])
+        counts.bind_types([pa.int32()], [pa.float64()])
 
 
 def test_rows_cannot_come_before_their_types() -> None:
     with pytest.raises(JobRejected, match="k null"):
-        table({"k": UNSETTLED}, {"n": pa.int64()}).upsert([pa.nulls(1)])
+        table({"k": OPEN_TYPE}, {"n": pa.int64()}).upsert([pa.nulls(1)])
 
 
 def test_a_value_without_a_fixed_width_is_refused() -> None:

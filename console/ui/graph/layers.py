@@ -31,7 +31,7 @@ def layers(nodes: Sequence[str], edges: Sequence[Edge]) -> Layers:
     rank = ranks(nodes, edges)
     chains = tuple(_chain(number, edge, rank) for number, edge in enumerate(edges))
     links = [link for chain in chains for link in itertools.pairwise(chain)]
-    return Layers(_ordered(_initial(nodes, chains, rank), links), chains)
+    return Layers(_minimise_crossings(_initial(nodes, chains, rank), links), chains)
 
 
 def ranks(nodes: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, int]:
@@ -77,19 +77,19 @@ def _initial(nodes: Sequence[str], chains: Sequence[tuple[Vertex, ...]], rank: M
     return tuple(tuple(column) for column in columns)
 
 
-def _ordered(order: Order, links: Sequence[Link]) -> Order:
+def _minimise_crossings(order: Order, links: Sequence[Link]) -> Order:
     """Sweep down and up. Returns the order with the fewest crossings, the earliest among equals."""
     best, fewest = order, crossings(order, links)
     for sweep in range(_SWEEPS):
         if fewest == 0:
             break
-        order = _swept(order, links, forward=sweep % 2 == 0)
+        order = _sweep(order, links, forward=sweep % 2 == 0)
         if (found := crossings(order, links)) < fewest:
             best, fewest = order, found
     return best
 
 
-def _swept(order: Order, links: Sequence[Link], *, forward: bool) -> Order:
+def _sweep(order: Order, links: Sequence[Link], *, forward: bool) -> Order:
     columns = list(order)
     indexes = range(1, len(columns)) if forward else range(len(columns) - 2, -1, -1)
     for index in indexes:

@@ -83,7 +83,7 @@ def layout(
     The same graph always gives the same picture.
     """
     arranged = layers(nodes, edges)
-    sizes = _fitted(metrics or Metrics(), len(arranged.order))
+    sizes = _fit_gaps(metrics or Metrics(), len(arranged.order))
     boxes = _boxes(arranged, sizes)
     named = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
     columns = tuple(_column(rank, sizes) for rank in range(len(arranged.order)))
@@ -109,7 +109,7 @@ def _back_route(source: Box, target: Box, level: float) -> Route:
     return Route(points, ((out + into) / 2, level))
 
 
-def _fitted(sizes: Metrics, ranks: int) -> Metrics:
+def _fit_gaps(sizes: Metrics, ranks: int) -> Metrics:
     """The sizes with narrower gaps if the graph then fits into a wide page."""
     free = sizes.room - 2 * sizes.margin - ranks * sizes.box_width
     gap = free / max(ranks - 1, 1)
@@ -146,13 +146,13 @@ def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
     before, behind = _neighbours(arranged)
     middles: dict[Vertex, float] = {}
     for column in arranged.order:
-        middles.update(zip(column, _apart(column, [0.0] * len(column), sizes), strict=True))
+        middles.update(zip(column, _keep_apart(column, [0.0] * len(column), sizes), strict=True))
     for sweep in range(_RELAXATIONS):
         forward = sweep % 2 == 1
         beside = before if forward else behind
         for column in arranged.order if forward else reversed(arranged.order):
             wanted = [fmean(middles[n] for n in beside[v]) if beside[v] else middles[v] for v in column]
-            middles.update(zip(column, _apart(column, wanted, sizes), strict=True))
+            middles.update(zip(column, _keep_apart(column, wanted, sizes), strict=True))
     return middles
 
 
@@ -167,7 +167,7 @@ def _neighbours(arranged: Layers) -> tuple[dict[Vertex, list[Vertex]], dict[Vert
     return before, behind
 
 
-def _apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) -> list[float]:
+def _keep_apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) -> list[float]:
     """The positions nearest to `wanted` that keep order and spacing (isotonic regression by pooling adjacent
     violators).
     """

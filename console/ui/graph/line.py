@@ -48,7 +48,7 @@ def caption(checkpoint: CheckpointLive) -> str:
 def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[float, float]]) -> float:
     total = sum(per_column)
     behind = share * total
-    stops = _stops(columns)
+    stops = _line_positions(columns)
     passed = 0
     for index, subtasks in enumerate(per_column):
         if behind < passed + subtasks:
@@ -57,7 +57,7 @@ def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[floa
     return stops[-1] if total else stops[0]
 
 
-def _stops(columns: Sequence[tuple[float, float]]) -> list[float]:
+def _line_positions(columns: Sequence[tuple[float, float]]) -> list[float]:
     """The line's x with 0, 1, 2 … columns behind it: the middle of each gap, and both outer edges."""
     inner = [(left[1] + right[0]) / 2 for left, right in itertools.pairwise(columns)]
     return [columns[0][0] - 10, *inner, columns[-1][1] + 10]

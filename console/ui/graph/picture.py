@@ -16,13 +16,13 @@ from console.ui.formats import Quantity
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
-from console.ui.live import NOTHING_LIVE, Live, OperatorLive, StageLive
+from console.ui.live import NO_METRICS, Live, OperatorLive, StageLive
 from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
 _LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: maximum breadth of a name in large letters, and in small letters
 _BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: other letters are about 1
-_THINNEST, _THICKEST = 1.5, 7.0
+_MIN_EDGE_WIDTH, _MAX_EDGE_WIDTH = 1.5, 7.0
 _TURN = 6.0  #: radius of an edge's corner
 
 
@@ -148,8 +148,8 @@ def _ends(edges: Sequence[Mapping[str, Any]]) -> list[Edge]:
     return [(edge["source"], edge["target"]) for edge in edges]
 
 
-def silent(graph: Mapping[str, Any], now: datetime) -> GraphPicture:
-    return draw(graph, NOTHING_LIVE, now)
+def draw_without_metrics(graph: Mapping[str, Any], now: datetime) -> GraphPicture:
+    return draw(graph, NO_METRICS, now)
 
 
 def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
@@ -244,7 +244,7 @@ def _share(value: float) -> float:
 
 def _thickness(per_second: float) -> float:
     """Width by order of magnitude: 10/s is thin, 100 k/s is broad."""
-    return round(min(_THINNEST + 0.9 * log10(1 + per_second), _THICKEST), 1)
+    return round(min(_MIN_EDGE_WIDTH + 0.9 * log10(1 + per_second), _MAX_EDGE_WIDTH), 1)
 
 
 def _short(name: str) -> str:

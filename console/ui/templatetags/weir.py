@@ -39,18 +39,18 @@ def svg_quantity(value: Quantity) -> SafeString:
     return format_html('{}<tspan class="unit"> {}</tspan>', *value)
 
 
-def _written(write: Callable[[Any], Quantity]) -> Callable[[Any], SafeString]:
+def _quantity_filter(write: Callable[[Any], Quantity]) -> Callable[[Any], SafeString]:
     """A filter that formats by `write`. Templates pass '' for an undefined variable, which counts as missing."""
     return lambda value: quantity(write(None if value == "" else value))
 
 
 register.filter("quantity", quantity)
 register.filter("svg_quantity", svg_quantity)
-register.filter("size", _written(formats.size))
-register.filter("rate", _written(formats.rate))
-register.filter("duration", _written(formats.duration))
-register.filter("percent", _written(formats.percent))
-register.filter("exact", _written(lambda value: Quantity(formats.count(value))))
+register.filter("size", _quantity_filter(formats.size))
+register.filter("rate", _quantity_filter(formats.rate))
+register.filter("duration", _quantity_filter(formats.duration))
+register.filter("percent", _quantity_filter(formats.percent))
+register.filter("exact", _quantity_filter(lambda value: Quantity(formats.count(value))))
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
@@ -77,7 +77,7 @@ def ago(context: Context, moment: datetime | None, *, watched: bool = False) -> 
 def lasting(context: Context, start: datetime | None, end: datetime | None = None) -> SafeString:
     """The time from `start` to `end`; without an end it keeps counting."""
     if start is None:
-        return quantity(formats.MISSING)
+        return quantity(formats.NO_QUANTITY)
     if end is None:
         return _time(start, "since", formats.since(start, _now(context)))
     return quantity(formats.duration((end - start).total_seconds() * 1000))

@@ -12,20 +12,20 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
-from console.jobs.guarantees import promise_of
+from console.jobs.guarantees import version_guarantee
 from console.jobs.models import Attempt, Job, Run
 from console.operations import discard as discarding
 from console.operations.models import OperationKind
-from console.operations.selectors import Act, runs_of
+from console.operations.selectors import AllowedOperation, runs_of
 from console.ui import formats
 from console.ui.actions import discard_confirmation
 from console.ui.formats import Quantity
-from console.ui.jobpage import numbers_of, show_progress
+from console.ui.jobpage import live_metrics, show_progress
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.views.actions import requested
-from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in
-from runtime.core.checkpoint.statistics import Spread, Summary
+from console.ui.views.actions import request_operation
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from runtime.core.checkpoint.statistics import Distribution, Summary
 
 _PHASES = ("start_delay", "alignment", "sync", "async")
 _WIDTH = 160.0
@@ -53,13 +53,13 @@ class OperatorLine:
 
 
 @require_safe
-@signed_in
+@require_login
 def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Checkpoint.objects.select_related("job", "run", "run__version", "reviewer")
     found = get_object_or_404(rows, pk=pk)
 
-    def load_content() -> ShownPage:
-        show_progress(numbers_of(found.run), [found])
+    def load_content() -> PageContent:
+        show_progress(live_metrics(found.run), [found])
         context = {
             "section": "jobs",
             "checkpoint": found,
@@ -68,7 +68,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
         }
-        return ShownPage(context, settled=found.status != Status.IN_PROGRESS)
+        return PageContent(context, settled=found.status != Status.IN_PROGRESS)
 
     def load_revision() -> str:
         return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1)])
@@ -77,18 +77,18 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@signed_in
+@require_login
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
     """GET asks for confirmation or shows why it is refused; POST discards the savepoint."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
     if request.method == "POST":
         try:
-            requested(request, found.job, OperationKind.DISCARD, {"checkpoint": found.pk})
+            request_operation(request, found.job, OperationKind.DISCARD, {"checkpoint": found.pk})
         except Refused as refused:
             messages.error(request, refused.detail)
         return redirect("ui:checkpoint", found.pk)
     reason = operate_refusal(request.user) or discarding.refusal(found)
-    act = Act(OperationKind.DISCARD, reason is None, reason or "")
+    act = AllowedOperation(OperationKind.DISCARD, reason is None, reason or "")
     context = {"section": "jobs", "job": found.job, "run": found.run, "act": act, "asked": discard_confirmation(found)}
     return page(request, "jobs/confirm.html", context)
 
@@ -143,7 +143,7 @@ def _beside(found: Checkpoint, *, order: str, **where: int) -> Checkpoint | None
 
 
 @require_safe
-@signed_in
+@require_login
 def history(request: HttpRequest, pk: int) -> HttpResponse:
     """Counts, the latest checkpoint of each kind, distributions and failures, of the job or of a single run."""
     job = get_object_or_404(Job, pk=pk)
@@ -151,7 +151,7 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
     run = None if chosen is None else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=job)
     runs = tuple(runs_of(job)[:_RUNS])
 
-    def load_content() -> ShownPage:
+    def load_content() -> PageContent:
         version = run.version if run else runs[0].version if runs else None
         found = selectors.statistics(job, run)
         context = {
@@ -161,11 +161,11 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
             "runs": runs,
             "version": version,
             "tolerated": version.settings.get("tolerable_failed_checkpoints") if version else None,
-            "promise": promise_of(version) if version else None,
+            "promise": version_guarantee(version) if version else None,
             "statistics": found,
             "spreads": spread_lines(found.summary) if found.summary else (),
         }
-        return ShownPage(context, settled=not runs or runs[0].is_terminal)
+        return PageContent(context, settled=not runs or runs[0].is_terminal)
 
     def load_revision() -> str:
         newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
@@ -185,5 +185,5 @@ def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ..
     )
 
 
-def _values(spread: Spread) -> tuple[float, ...]:
+def _values(spread: Distribution) -> tuple[float, ...]:
     return (spread.least, spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.most)

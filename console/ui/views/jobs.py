@@ -16,24 +16,24 @@ from console.accounts.rights import define_refusal
 from console.jobs import services
 from console.jobs.models import Job, Pipeline
 from console.operations import selectors
-from console.ui.forms import JobForm, VersionForms, put
+from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.joblist import job_lines, states_of, tally
 from console.ui.jobpage import job_view
 from console.ui.paging import by_name, text, whole_number
 from console.ui.revision import revision
-from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in, user_of
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
 
 @require_safe
-@signed_in
+@require_login
 def job_list(request: HttpRequest) -> HttpResponse:
     search, chosen = text(request.GET.get("q")), request.GET.get("state", "")
-    found = selectors.jobs_found(search)
+    found = selectors.find_jobs(search)
     counts = selectors.count_by_state(found)
     wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
     jobs = by_name(wanted.only("name", "pipeline", "created_at"), text(request.GET.get("after")))
 
-    def load_content() -> ShownPage:
+    def load_content() -> PageContent:
         context = {
             "section": "jobs",
             "now": timezone.now(),
@@ -46,7 +46,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "may_define": not define_refusal(request.user),
             "define_reason": define_refusal(request.user),
         }
-        return ShownPage(context, settled=False)
+        return PageContent(context, settled=False)
 
     def load_revision() -> str:
         facts = [(job.pk, job.run_pk, job.checkpoint_pk) for job in jobs.rows]
@@ -56,12 +56,12 @@ def job_list(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@signed_in
+@require_login
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
     before = whole_number(request.GET.get("before"))
 
-    def load_content() -> ShownPage:
+    def load_content() -> PageContent:
         now = timezone.now()
         view = job_view(selectors.job_page(job, request.user), now, before)
         context = {
@@ -73,7 +73,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
             "picture_title": f"Job graph of {job.name}",
             "define_reason": define_refusal(request.user),
         }
-        return ShownPage(context, view.settled)
+        return PageContent(context, view.settled)
 
     def load_revision() -> str:
         return revision(request, selectors.rows_of_page(job, before))
@@ -82,7 +82,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@signed_in
+@require_login
 def new_job(request: HttpRequest) -> HttpResponse:
     """First the choice of a pipeline, then its form, on two pages, so that it works without scripts."""
     name = text(request.POST.get("pipeline") or request.GET.get("pipeline"))
@@ -107,7 +107,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@signed_in
+@require_login
 def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     if before := _made_before(request):
@@ -120,7 +120,7 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
         try:
             made = services.create_version(user_of(request), job, **forms.values, request_key=_request_key(request))
         except Refused as refused:
-            forms.refuse(refused)
+            forms.add_refusal(refused)
         else:
             messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
             return redirect("ui:job", job.pk)
@@ -140,16 +140,16 @@ def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline
             services.create_version(user, job, **version.values, request_key=_request_key(request))
     except Refused as refused:
         if step == "job":
-            put(form, refused.field or "", refused)
+            add_refusal(form, refused.field or "", refused)
         else:
-            version.refuse(refused)
+            version.add_refusal(refused)
         return None
     return job
 
 
 def _made_before(request: HttpRequest) -> HttpResponse | None:
     """The redirect for a form that was submitted before, by a double click or a reload."""
-    version = services.version_of_request(user_of(request), _request_key(request))
+    version = services.version_by_request(user_of(request), _request_key(request))
     if version is None:
         return None
     messages.info(request, f"This form has already created version {version.number} of {version.job.name}.")

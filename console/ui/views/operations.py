@@ -11,61 +11,65 @@ from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
-from console.operations.models import NEW_RUN, Operation, OperationState
-from console.operations.selectors import of_runs
-from console.ui.jobpage import numbers_of
+from console.operations.models import NEW_RUN_KINDS, Operation, OperationState
+from console.operations.selectors import with_runs
+from console.ui.jobpage import live_metrics
 from console.ui.live import CheckpointLive
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
-from console.ui.views.page import ShownPage, page_or_blocks, signed_in
+from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 _HISTORY = 20
 _RELATED = ("job", "run__version", "run__restore_checkpoint", "requested_by")
-_SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
+_PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
 
 
 @require_safe
-@signed_in
+@require_login
 def operation_list(request: HttpRequest) -> HttpResponse:
-    operations = by_time(of_runs(Operation.objects.all()), moment(request.GET.get("before")))
+    operations = by_time(with_runs(Operation.objects.all()), moment(request.GET.get("before")))
 
-    def load_content() -> ShownPage:
+    def load_content() -> PageContent:
         settled = not any(row.is_active for row in operations.rows)
-        return ShownPage({"section": "operations", "operations": operations}, settled)
+        return PageContent({"section": "operations", "operations": operations}, settled)
 
     def load_revision() -> str:
-        return revision(request, [(_these(operations.rows), len(operations.rows) + 1)], _runs_of(operations.rows))
+        return revision(
+            request, [(_operations_by_id(operations.rows), len(operations.rows) + 1)], _runs_of(operations.rows)
+        )
 
     return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", load_content, load_revision)
 
 
 @require_safe
-@signed_in
+@require_login
 def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = get_object_or_404(Operation.objects.select_related(*_RELATED), pk=pk)
 
-    def load_content() -> ShownPage:
-        starts = found.run is not None and found.kind in NEW_RUN
+    def load_content() -> PageContent:
+        starts = found.run is not None and found.kind in NEW_RUN_KINDS
         context = {
             "section": "operations",
             "operation": found,
             "job": found.job,
             "starts": starts,
-            "asked": {name: value for name, value in found.params.items() if not (starts and name in _SAID_OF_RUN)},
+            "asked": {
+                name: value for name, value in found.params.items() if not (starts and name in _PARAMS_SHOWN_FROM_RUN)
+            },
             "progress": _progress(found),
             "expected_ms": _expected_ms(found),
             "checkpoint": _checkpoint_of(found),
         }
         settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
-        return ShownPage(context, settled)
+        return PageContent(context, settled)
 
     def load_revision() -> str:
-        return revision(request, [(_these([found]), 1), (Run.objects.filter(operations=found), 1)])
+        return revision(request, [(_operations_by_id([found]), 1), (Run.objects.filter(operations=found), 1)])
 
     return page_or_blocks(request, "operations/detail.html", "operations/_live.html", load_content, load_revision)
 
 
-def _these(rows: Sequence[Operation]) -> QuerySet[Operation]:
+def _operations_by_id(rows: Sequence[Operation]) -> QuerySet[Operation]:
     return Operation.objects.filter(pk__in=[row.pk for row in rows]).order_by("-created_at", "-pk")
 
 
@@ -77,7 +81,7 @@ def _progress(found: Operation) -> CheckpointLive | None:
     """The checkpoint in progress of an active operation."""
     if not found.is_active or found.run is None:
         return None
-    under_way = numbers_of(found.run).checkpoint
+    under_way = live_metrics(found.run).checkpoint
     return under_way if under_way and under_way.kind == found.kind else None
 
 

@@ -20,7 +20,7 @@ from console.accounts.models import User
 
 
 @dataclass(frozen=True, slots=True)
-class ShownPage:
+class PageContent:
     """The template context of a page. `settled`: the page cannot change by itself, so polling ends (286)."""
 
     context: Mapping[str, Any]
@@ -31,7 +31,7 @@ P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
-def signed_in(view: View[P]) -> View[P]:
+def require_login(view: View[P]) -> View[P]:
     """Require a login; answer 503 while Postgres is unreachable.
 
     A polling script gets 401: it would follow a redirect and take the login page for a fragment.
@@ -44,12 +44,12 @@ def signed_in(view: View[P]) -> View[P]:
                 return HttpResponse("You are signed out.", status=401, content_type="text/plain")
             return login_required(view)(request, *args, **kwargs)
         except (OperationalError, InterfaceError):
-            return away(request)
+            return database_unreachable(request)
 
     return wrapper
 
 
-def away(request: HttpRequest) -> HttpResponse:
+def database_unreachable(request: HttpRequest) -> HttpResponse:
     """503, rendered without session and user, which live in the database."""
     response = render(None, "503.html", {"request_id": getattr(request, "request_id", "")}, status=503)
     response.headers["Retry-After"] = "5"
@@ -76,7 +76,7 @@ def page_or_blocks(
     request: HttpRequest,
     template: str,
     blocks: str,
-    load_content: Callable[[], ShownPage],
+    load_content: Callable[[], PageContent],
     load_revision: Callable[[], str],
 ) -> HttpResponse:
     """The page, or for a poll the live blocks that have changed.
@@ -91,13 +91,13 @@ def page_or_blocks(
     if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
         return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
     found = load_content()
-    answer = page(request, blocks, {**found.context, "fragment": True, "known_blocks": _known(request)})
+    answer = page(request, blocks, {**found.context, "fragment": True, "known_blocks": _known_blocks(request)})
     if found.settled:
         return _poll_answer(HttpResponseStopPolling(answer.content), tag)
     return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)
 
 
-def _known(request: HttpRequest) -> dict[str, str]:
+def _known_blocks(request: HttpRequest) -> dict[str, str]:
     """The digests of the blocks in the browser, by name."""
     pairs = (pair.partition("=") for pair in request.headers.get("X-Blocks", "").split())
     return {name: digest for name, _, digest in pairs}

@@ -17,17 +17,17 @@ from console.jobs.models import Job, JobVersion, VersionState
 from console.operations import selectors
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
-from console.operations.restore import RestoreReport, bad_parallelism, report
-from console.ui.forms import RestoreForm, put
-from console.ui.paging import Paged, by_number, whole_number
-from console.ui.views.actions import requested
-from console.ui.views.page import page, signed_in
+from console.operations.restore import RestoreReport, parallelism_refusal, report
+from console.ui.forms import RestoreForm, add_refusal
+from console.ui.paging import TablePage, by_number, whole_number
+from console.ui.views.actions import request_operation
+from console.ui.views.page import page, require_login
 
-_OFFERED = 8
+_ROWS_PER_PAGE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RestorePlan:
     """A choice and its effects. `refusal` rules the restore out.
 
     Without `report` the checkpoint is unreadable or the parallelism is out of bounds.
@@ -42,24 +42,24 @@ class Plan:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@signed_in
+@require_login
 def restore(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     form = RestoreForm(request.POST if request.method == "POST" else _choice(request, job))
     refused: Refused | None = None
     if request.method == "POST" and form.is_valid():
         try:
-            requested(request, job, OperationKind.RESTORE, _params(request, form))
+            request_operation(request, job, OperationKind.RESTORE, _params(request, form))
         except Refused as error:
             refused = error
-            put(form, (error.field or "").removeprefix("params."), error)
+            add_refusal(form, (error.field or "").removeprefix("params."), error)
         else:
             return redirect("ui:job", job.pk)
     return _page(request, job, form, refused)
 
 
 def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | None) -> HttpResponse:
-    acts = {act.act: act for act in selectors.acts(job, selectors.latest_run(job), request.user)}
+    acts = {act.act: act for act in selectors.allowed_operations(job, selectors.latest_run(job), request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     context = {
         "section": "jobs",
@@ -70,7 +70,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
         "stop": acts[OperationKind.STOP],  # a running job must stop before its restore
         "plan": _plan(job, form),
         "versions": _versions(job),
-        "checkpoints": _offered(request, job, chosen),
+        "checkpoints": _restorable_page(request, job, chosen),
         "chosen": chosen,
     }
     template = "jobs/_plan.html" if request.headers.get("HX-Request") else "jobs/restore.html"
@@ -96,7 +96,7 @@ def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
     return {**form.cleaned_data, **accepted}
 
 
-def _plan(job: Job, form: RestoreForm) -> Plan | None:
+def _plan(job: Job, form: RestoreForm) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, which the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
     checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
@@ -104,14 +104,14 @@ def _plan(job: Job, form: RestoreForm) -> Plan | None:
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None
-    found, refusal = None, bad_parallelism(parallelism, version)
+    found, refusal = None, parallelism_refusal(parallelism, version)
     try:
         if refusal is None:
-            found = report(job, Origin.recorded(job, checkpoint), version, parallelism)
+            found = report(job, Origin.from_row(job, checkpoint), version, parallelism)
             refusal = found.refusal
     except Refused as refused:
         refusal = refused
-    return Plan(
+    return RestorePlan(
         checkpoint=checkpoint,
         version=version,
         parallelism=parallelism,
@@ -125,10 +125,10 @@ def _versions(job: Job) -> Any:
     return job.versions.filter(state=VersionState.READY).order_by("-number")
 
 
-def _offered(request: HttpRequest, job: Job, chosen: int | None) -> Paged[Checkpoint]:
+def _restorable_page(request: HttpRequest, job: Job, chosen: int | None) -> TablePage[Checkpoint]:
     """A page of restorable checkpoints. Each includes the chosen checkpoint, so that the choice survives paging."""
     rows = selectors.restorable(job)
-    found = by_number(rows, whole_number(request.GET.get("before")), _OFFERED)
+    found = by_number(rows, whole_number(request.GET.get("before")), _ROWS_PER_PAGE)
     if chosen is None or any(row.pk == chosen for row in found.rows):
         return found
     return replace(found, rows=(*rows.filter(pk=chosen), *found.rows))

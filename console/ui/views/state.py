@@ -14,16 +14,16 @@ from console.checkpoints.models import Checkpoint, StateQuery
 from console.checkpoints.tables import csv_response
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in, user_of
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 from runtime.core.snapshot.contents import StoredState
 
-_RECENT = 10
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
-_KEY = "key."  #: prefix of key columns in the form
+_RECENT_QUERIES = 10
+_NUMBER_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_KEY_PREFIX = "key."  #: prefix of key columns in the form
 
 
 @require_safe
-@signed_in
+@require_login
 def contents(request: HttpRequest, pk: int) -> HttpResponse:
     """Operators with their states, from the manifest; the pipeline's queries; and the newest results."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run__version"), pk=pk)
@@ -39,18 +39,20 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
         "chosen": chosen,
         "chosen_keys": [(name, kind, "") for name, kind in chosen.keys.items()] if chosen else [],
         "queries": state_queries.saved_queries(found),
-        "recent": StateQuery.objects.filter(checkpoint=found).defer("result").select_related("requested_by")[:_RECENT],
+        "recent": StateQuery.objects.filter(checkpoint=found)
+        .defer("result")
+        .select_related("requested_by")[:_RECENT_QUERIES],
     }
     return page(request, "checkpoints/state.html", context)
 
 
 @require_POST
-@signed_in
+@require_login
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
     """Request a page of rows or the result of saved SQL, and redirect to the page of the query."""
     found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
     try:
-        query = _asked(request, found)
+        query = _request_query(request, found)
     except Refused as refused:
         messages.error(request, refused.detail)
         return redirect("ui:state", found.pk)
@@ -58,15 +60,15 @@ def ask(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_safe
-@signed_in
+@require_login
 def query(request: HttpRequest, pk: int) -> HttpResponse:
     """A query: its progress, its table, or its error."""
     rows = StateQuery.objects.select_related("checkpoint__job", "requested_by")
     found = get_object_or_404(rows, pk=pk)
 
-    def load_content() -> ShownPage:
+    def load_content() -> PageContent:
         table = found.result or {}
-        numbers = [column["type"] in _NUMBERS for column in table.get("columns", ())]
+        numbers = [column["type"] in _NUMBER_TYPES for column in table.get("columns", ())]
         given = found.request.get("key", {})
         context = {
             "section": "jobs",
@@ -74,11 +76,11 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
             "checkpoint": found.checkpoint,
             "job": found.checkpoint.job,
             "table": table,
-            "number_types": _NUMBERS,
+            "number_types": _NUMBER_TYPES,
             "rows": [tuple(zip(row, numbers, strict=True)) for row in table.get("rows", ())],
             "keys": [(key["name"], key["type"], given.get(key["name"], "")) for key in table.get("keys", ())],
         }
-        return ShownPage(context, settled=not found.is_active)
+        return PageContent(context, settled=not found.is_active)
 
     def load_revision() -> str:
         return revision(request, [(rows.filter(pk=pk), 1)])
@@ -89,7 +91,7 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
-@signed_in
+@require_login
 def cancel(request: HttpRequest, pk: int) -> HttpResponse:
     found = get_object_or_404(StateQuery, pk=pk)
     try:
@@ -100,7 +102,7 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_safe
-@signed_in
+@require_login
 def csv(request: HttpRequest, pk: int) -> HttpResponse:
     found = get_object_or_404(StateQuery, pk=pk)
     if found.result is None:
@@ -116,14 +118,14 @@ def _states(found: Checkpoint) -> tuple[tuple[StoredState, ...], str]:
         return (), refused.detail
 
 
-def _asked(request: HttpRequest, found: Checkpoint) -> StateQuery:
+def _request_query(request: HttpRequest, found: Checkpoint) -> StateQuery:
     form, user = request.POST, user_of(request)
     if "query" in form:
-        return state_queries.ask_saved(user, found, form["query"])
+        return state_queries.request_saved_query(user, found, form["query"])
     key: dict[str, Any] = {
-        name.removeprefix(_KEY): value for name, value in form.items() if name.startswith(_KEY) and value
+        name.removeprefix(_KEY_PREFIX): value for name, value in form.items() if name.startswith(_KEY_PREFIX) and value
     }
     position = {name: whole_number(form.get(name)) for name in ("group", "skip")}
     cursor = {name: value for name, value in position.items() if value is not None}
     operator, state = form.get("operator", ""), form.get("state", "")
-    return state_queries.ask_for_rows(user, found, operator=operator, state=state, key=key, cursor=cursor)
+    return state_queries.request_rows(user, found, operator=operator, state=state, key=key, cursor=cursor)

@@ -7,12 +7,12 @@ from typing import BinaryIO, Final
 import numpy as np
 import pyarrow as pa
 
-from runtime.connectors.blocks import Block, RowTooLong, blocks
+from runtime.connectors.blocks import RowTooLong, TextBlock, read_blocks
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, RowNumbers
 
-MOST_MALFORMED: Final = 200  #: per chunk: each is parsed alone, and thousands would block the subtask's loop
+MAX_MALFORMED_ROWS: Final = 200  #: per chunk: each is parsed alone, and thousands would block the subtask's loop
 Parse = Callable[[bytes, int], pa.RecordBatch]
-Blame = Callable[[int, str, str], Malformed]
+Explain = Callable[[int, str, str], Malformed]
 
 
 def text_chunks(
@@ -20,8 +20,8 @@ def text_chunks(
     first_row: int,
     schema: pa.Schema,
     parse: Parse,
-    blame: Blame,
-    hopeless: Callable[[Block], Iterable[int]] = lambda block: (),
+    blame: Explain,
+    hopeless: Callable[[TextBlock], Iterable[int]] = lambda block: (),
     reason: str = "",
     *,
     blank_rows: bool = False,
@@ -34,17 +34,17 @@ def text_chunks(
         hopeless: offsets of rows in a block that are malformed for `reason` and are not parsed.
         blank_rows: whether blank lines are rows.
     """
-    for whole_block in _readable(blocks(file, blank_rows=blank_rows)):
+    for whole_block in _with_file_errors(read_blocks(file, blank_rows=blank_rows)):
         block = whole_block.from_row(first_row)
         while len(block):
-            found = _Salvage(block, parse, blame)
+            found = _BlockReader(block, parse, blame)
             found.search(hopeless(block), reason)
             chunk = found.chunk(schema)
             yield chunk
             block = block.from_row(chunk.next_row)
 
 
-def _readable(found: Iterator[Block]) -> Iterator[Block]:
+def _with_file_errors(found: Iterator[TextBlock]) -> Iterator[TextBlock]:
     try:
         yield from found
     except RowTooLong as error:
@@ -52,12 +52,12 @@ def _readable(found: Iterator[Block]) -> Iterator[Block]:
 
 
 @dataclass
-class _Salvage:
+class _BlockReader:
     """Reads the valid rows of a block, up to `MOST_MALFORMED` malformed rows."""
 
-    block: Block
+    block: TextBlock
     parse: Parse
-    blame: Blame
+    explain: Explain
     done: int = 0  #: rows of the block
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[RowNumbers] = field(default_factory=list)
@@ -66,10 +66,10 @@ class _Salvage:
     def search(self, hopeless: Iterable[int], reason: str) -> None:
         """Reads all rows except `hopeless` (offsets within the block), which are malformed for `reason`."""
         for row in hopeless:
-            if self._full:
+            if self._is_full:
                 return
             self._read(self.done, row)
-            self._give_up(row, reason)
+            self._add_bad_row(row, reason)
         self._read(self.done, len(self.block))
 
     def chunk(self, schema: pa.Schema) -> Chunk:
@@ -82,35 +82,35 @@ class _Salvage:
         )
 
     @property
-    def _full(self) -> bool:
-        return len(self.malformed) >= MOST_MALFORMED
+    def _is_full(self) -> bool:
+        return len(self.malformed) >= MAX_MALFORMED_ROWS
 
     def _read(self, start: int, stop: int) -> None:
-        if start >= stop or self._full:
+        if start >= stop or self._is_full:
             return
         try:
             self.batches.append(self.parse(self.block.data(start, stop), stop - start))
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            self._halve(start, stop, str(error))
+            self._bisect(start, stop, str(error))
         else:
             self.rows.append(np.arange(start, stop) + self.block.first_row)
             self.done = stop
 
-    def _halve(self, start: int, stop: int, error: str) -> None:
+    def _bisect(self, start: int, stop: int, error: str) -> None:
         if stop - start == 1:
-            self._give_up(start, error)
+            self._add_bad_row(start, error)
             return
         middle = (start + stop) // 2
         self._read(start, middle)
         self._read(middle, stop)
 
-    def _give_up(self, row: int, error: str) -> None:
-        if self._full:
+    def _add_bad_row(self, row: int, error: str) -> None:
+        if self._is_full:
             return
         text = self.block.data(row, row + 1).decode(errors="backslashreplace").rstrip("\r\n")
-        self.malformed.append(self.blame(self.block.first_row + row, text, error))
+        self.malformed.append(self.explain(self.block.first_row + row, text, error))
         self.done = row + 1
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
+def as_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

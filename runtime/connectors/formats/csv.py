@@ -12,17 +12,17 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from runtime.connectors.blocks import BLOCK_BYTES, Block, skip_byte_order_mark
+from runtime.connectors.blocks import BLOCK_BYTES, TextBlock, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, check_schema, require_columns
-from runtime.connectors.formats.bisect_malformed import text_chunks, whole
+from runtime.connectors.formats.bisect_malformed import as_array, text_chunks
 from runtime.errors import JobRejected
 
-_CONVERSION: Final = re.compile(
+_CONVERSION_ERROR: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): (.*)", re.DOTALL
 )
-_NOT_CLOSED: Final = "a quote is not closed"
-_BROKEN: Final = "there is a line break inside the row"
-_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
+_OPEN_QUOTE: Final = "a quote is not closed"
+_LINE_BREAK_INSIDE: Final = "there is a line break inside the row"
+_COLUMN_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CsvFormat:
                 return
             parser = _CsvParser(self.schema, names, self.delimiter)
             yield from text_chunks(
-                file, first_row, self.schema, parser.parsed, parser.blame, Block.unclosed_quotes, _NOT_CLOSED
+                file, first_row, self.schema, parser.parse, parser.explain, TextBlock.rows_with_open_quote, _OPEN_QUOTE
             )
 
     def _header(self, file: BinaryIO) -> list[str] | None:
@@ -103,17 +103,17 @@ class _CsvParser:
         """Raises ArrowNotImplementedError if a type of the schema cannot be read from text."""
         self._read(self._probe)
 
-    def parsed(self, data: bytes, count: int) -> pa.RecordBatch:
+    def parse(self, data: bytes, count: int) -> pa.RecordBatch:
         """The rows of `data`. Raises ArrowInvalid unless these are `count` valid rows."""
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
-            raise pa.ArrowInvalid(_BROKEN)  # a split row could offset a merged one in the count
-        table = self._read(data) if b'"' not in data else self._read_quoted(data)
+            raise pa.ArrowInvalid(_LINE_BREAK_INSIDE)  # a split row could offset a merged one in the count
+        table = self._read(data) if b'"' not in data else self._read_with_probe(data)
         if table.num_rows != count:
-            raise pa.ArrowInvalid(_BROKEN if table.num_rows > count else _NOT_CLOSED)
+            raise pa.ArrowInvalid(_LINE_BREAK_INSIDE if table.num_rows > count else _OPEN_QUOTE)
         for name in self._required:
             if table.column(name).null_count:
                 raise pa.ArrowInvalid(f"column {name!r}: a value is missing")
-        return pa.RecordBatch.from_arrays([whole(column) for column in table.columns], schema=self._schema)
+        return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self._schema)
 
     def _read(self, data: bytes) -> pa.Table:
         if data.startswith(codecs.BOM_UTF8):  # the parser strips a mark, but this is not the file's beginning
@@ -121,17 +121,17 @@ class _CsvParser:
         options = pa_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(data) + 1)
         return pa_csv.read_csv(pa.BufferReader(data), options, self._parse_options, self._convert_options)
 
-    def _read_quoted(self, data: bytes) -> pa.Table:
+    def _read_with_probe(self, data: bytes) -> pa.Table:
         """Parses `data` with a probe row appended, and drops the probe: an open quote would silently swallow it."""
         table = self._read(data + (b"" if data.endswith(b"\n") else b"\n") + self._probe)
         return table.slice(0, table.num_rows - 1)
 
-    def blame(self, row: int, text: str, error: str) -> Malformed:
+    def explain(self, row: int, text: str, error: str) -> Malformed:
         """A `Malformed` that names the column of the parser's message."""
         column, reason = "", error
-        if found := _CONVERSION.search(error):
+        if found := _CONVERSION_ERROR.search(error):
             column, reason = self._names[int(found[1])], f"{found[3]}, {found[2]} expected"
-        elif found := _COUNT.search(error):
+        elif found := _COLUMN_COUNT.search(error):
             expected, got = int(found[1]), int(found[2])
             column = self._names[got] if got < expected else self._names[-1]
             reason = f"the row has {got} values, {expected} expected"

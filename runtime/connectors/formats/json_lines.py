@@ -18,17 +18,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from runtime.connectors.blocks import Block, skip_byte_order_mark
+from runtime.connectors.blocks import TextBlock, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, check_schema
-from runtime.connectors.formats.bisect_malformed import text_chunks, whole
+from runtime.connectors.formats.bisect_malformed import as_array, text_chunks
 from runtime.errors import JobRejected
 
 _NO_OBJECT: Final = "the line is not a JSON object"
 _NOT_TEXT: Final = "the line is not UTF-8"
-_KIND: Final = re.compile(r"Column\(.*\) changed from (\w+) to (\w+)")
-_CONVERSION: Final = re.compile(r"Failed to convert JSON to (.+?), couldn't parse:\s?(.*)", re.DOTALL)
-_MISSING: Final = re.compile(r"a required field was (?:absent|null)")
-_SYNTAX: Final = re.compile(r"JSON parse error: (.*?)\.?(?: in row \d+)?", re.DOTALL)
+_TYPE_CHANGE: Final = re.compile(r"Column\(.*\) changed from (\w+) to (\w+)")
+_CONVERSION_ERROR: Final = re.compile(r"Failed to convert JSON to (.+?), couldn't parse:\s?(.*)", re.DOTALL)
+_MISSING_VALUE: Final = re.compile(r"a required field was (?:absent|null)")
+_SYNTAX_ERROR: Final = re.compile(r"JSON parse error: (.*?)\.?(?: in row \d+)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,19 @@ class JsonLinesFormat:
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
             skip_byte_order_mark(file)
-            yield from text_chunks(file, first_row, self.schema, self._parsed, self._blame, _no_objects, _NO_OBJECT)
+            yield from text_chunks(
+                file, first_row, self.schema, self._parse, self._explain, _rows_without_object, _NO_OBJECT
+            )
 
-    def _parsed(self, data: bytes, count: int) -> pa.RecordBatch:
+    def _parse(self, data: bytes, count: int) -> pa.RecordBatch:
         """The rows of `data`. Raises ArrowInvalid unless these are `count` valid rows."""
         _check_text(data)
         table = _read(data, self.schema)
         if table.num_rows != count:
             raise pa.ArrowInvalid(f"{table.num_rows} objects in {count} lines")
-        return pa.RecordBatch.from_arrays([whole(column) for column in table.columns], schema=self.schema)
+        return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self.schema)
 
-    def _blame(self, row: int, text: str, error: str) -> Malformed:
+    def _explain(self, row: int, text: str, error: str) -> Malformed:
         """A `Malformed` that names the field that cannot be read, if the line is JSON at all."""
         if error.startswith((_NO_OBJECT, _NOT_TEXT)):
             return Malformed(row=row, column="", reason=error, text=text)
@@ -77,12 +79,12 @@ class JsonLinesFormat:
             for column in self.schema.names:
                 _read(text.encode(), pa.schema([self.schema.field(column)]))
         except pa.ArrowInvalid as found:
-            return Malformed(row=row, column=column, reason=_plain(str(found)), text=text)
+            return Malformed(row=row, column=column, reason=_reword(str(found)), text=text)
         return Malformed(row=row, column="", reason=error, text=text)
 
 
-def _no_objects(block: Block) -> Iterable[int]:
-    return block.not_enclosed(b"{", b"}")
+def _rows_without_object(block: TextBlock) -> Iterable[int]:
+    return block.unenclosed_rows(b"{", b"}")
 
 
 def _check_text(data: bytes) -> None:
@@ -101,12 +103,12 @@ def _read(data: bytes, schema: pa.Schema) -> pa.Table:
     return pa_json.read_json(pa.BufferReader(data), options, parsing)
 
 
-def _plain(error: str) -> str:
+def _reword(error: str) -> str:
     """The parser's message, reworded for a single line."""
-    if found := _KIND.search(error):
+    if found := _TYPE_CHANGE.search(error):
         return f"a {found[2]}, {found[1]} expected"
-    if found := _CONVERSION.search(error):
+    if found := _CONVERSION_ERROR.search(error):
         return f"invalid value {found[2]!r}, {found[1]} expected"
-    if _MISSING.search(error):
+    if _MISSING_VALUE.search(error):
         return "a value is missing"
-    return found[1] if (found := _SYNTAX.fullmatch(error)) else error
+    return found[1] if (found := _SYNTAX_ERROR.fullmatch(error)) else error

@@ -20,24 +20,24 @@ class LineFormat:
         """Accepts always: there are no settings."""
 
     def columns(self) -> pa.Schema:
-        return _LINES
+        return _LINES_SCHEMA
 
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
             skip_byte_order_mark(file)
-            yield from text_chunks(file, first_row, _LINES, _lines, _not_text, blank_rows=True)
+            yield from text_chunks(file, first_row, _LINES_SCHEMA, _parse_lines, _explain_line, blank_rows=True)
 
 
-_LINES: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])
+_LINES_SCHEMA: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])
 
 
-def _lines(data: bytes, count: int) -> pa.RecordBatch:
+def _parse_lines(data: bytes, count: int) -> pa.RecordBatch:
     text = data.decode()
     text = text if text.endswith("\n") else text.removesuffix("\r") + "\n"  # the last line of a file
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     assert len(lines) == count, "a block knows its rows"
-    return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_LINES)
+    return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_LINES_SCHEMA)
 
 
-def _not_text(row: int, text: str, error: str) -> Malformed:
+def _explain_line(row: int, text: str, error: str) -> Malformed:
     return Malformed(row=row, column="line", reason=f"the line is not UTF-8: {error}", text=text)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from runtime.connectors.formats.base import Chunk, MalformedFile, check_schema, require_columns
 
-_PARQUET_ROWS: Final = 65_536
+_BATCH_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ParquetFormat:
             with pq.ParquetFile(path) as file:
                 yield from self._chunks(file, first_row)
         except (pa.ArrowException, OSError) as error:
-            if not _blames_the_file(error):
+            if not _is_file_error(error):
                 raise
             raise MalformedFile(f"it is not a readable Parquet file: {error}") from error
 
@@ -49,12 +49,12 @@ class ParquetFormat:
             if at + rows <= first_row:
                 at += rows
                 continue
-            for batch in file.iter_batches(_PARQUET_ROWS, row_groups=[group], columns=names):
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
                 stop = at + batch.num_rows
                 if stop > first_row:
                     skipped = max(0, first_row - at)
                     numbers = np.arange(at + skipped, stop)
-                    yield Chunk(batch=self._fitted(batch.slice(skipped)), rows=numbers, next_row=stop)
+                    yield Chunk(batch=self._to_schema(batch.slice(skipped)), rows=numbers, next_row=stop)
                 at = stop
 
     def _names(self, file: Any) -> list[str] | None:
@@ -63,10 +63,10 @@ class ParquetFormat:
         require_columns(self.schema, file.schema_arrow.names, "it")
         return list(self.schema.names)
 
-    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch in the wanted schema. The writer's metadata is dropped, so that batches of all files are equal."""
         if self.schema is None:
-            return pa.RecordBatch.from_arrays(batch.columns, schema=plain_schema(batch.schema))
+            return pa.RecordBatch.from_arrays(batch.columns, schema=schema_without_metadata(batch.schema))
         columns = [_cast(batch.column(item.name), item) for item in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -80,12 +80,12 @@ def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
         raise MalformedFile(f"column {wanted.name!r}: {error}") from error
 
 
-def _blames_the_file(error: Exception) -> bool:
+def _is_file_error(error: Exception) -> bool:
     """Whether every further read would fail as well. Errors of the system (too many open files, a disk that does not
     answer, too little memory) carry an errno or have their own type. Arrow's errors about file content have neither.
     """
     return getattr(error, "errno", None) is None and not isinstance(error, MemoryError | pa.ArrowCancelled)
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
+def schema_without_metadata(schema: pa.Schema) -> pa.Schema:
     return pa.schema([item.remove_metadata() for item in schema])

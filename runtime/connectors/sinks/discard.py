@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-STATE: Final = "discarded"
-_EXACT: Final = "exact"  #: sums as decimal text, because JSON numbers are limited to 64 bits
-_BEFORE: Final = "sums"  #: field of older versions: sums modulo 2**64
-_LIMIT: Final = 2**63
+STATE_NAME: Final = "discarded"
+_EXACT_SUMS_FIELD: Final = "exact"  #: sums as decimal text, because JSON numbers are limited to 64 bits
+_WRAPPED_SUMS_FIELD: Final = "sums"  #: field of older versions: sums modulo 2**64
+_INT64_LIMIT: Final = 2**63
 _LOW_HALF: Final = 2**32 - 1
 
 
@@ -45,7 +45,7 @@ class DiscardWriter(SinkWriter):
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._state = context.state.list_state(STATE)
+        self._state = context.state.list_state(STATE_NAME)
         self._rows, self._sums = totals(self._state.get())
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -57,7 +57,9 @@ class DiscardWriter(SinkWriter):
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         """Writes the totals to list state, for the snapshot that follows. There is nothing to commit."""
-        self._state.replace([{"rows": self._rows, _EXACT: {name: str(value) for name, value in self._sums.items()}}])
+        self._state.replace(
+            [{"rows": self._rows, _EXACT_SUMS_FIELD: {name: str(value) for name, value in self._sums.items()}}]
+        )
         return ()
 
 
@@ -71,20 +73,20 @@ def totals(entries: Iterable[Any]) -> tuple[int, Counter[str]]:
     rows, sums = 0, Counter[str]()
     for entry in entries:
         rows += entry["rows"]
-        sums.update({name: int(value) for name, value in entry.get(_EXACT, {}).items()})
-        sums.update({name: _signed(value) for name, value in entry.get(_BEFORE, {}).items()})
+        sums.update({name: int(value) for name, value in entry.get(_EXACT_SUMS_FIELD, {}).items()})
+        sums.update({name: _to_int64(value) for name, value in entry.get(_WRAPPED_SUMS_FIELD, {}).items()})
     return rows, sums
 
 
-def _signed(value: int) -> int:
-    return value - 2 * _LIMIT if value >= _LIMIT else value
+def _to_int64(value: int) -> int:
+    return value - 2 * _INT64_LIMIT if value >= _INT64_LIMIT else value
 
 
 def _sum(column: pa.Array) -> int:
     """The exact sum. Arrow's sum wraps at 64 bits; where that is possible, the 32-bit halves are summed separately."""
     bounds = pc.min_max(column)
     low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
-    if max(high, -low) * len(column) < _LIMIT:
+    if max(high, -low) * len(column) < _INT64_LIMIT:
         return pc.sum(column).as_py() or 0
     upper = pc.shift_right(column, pa.scalar(32, column.type))
     lower = pc.bit_wise_and(column, pa.scalar(_LOW_HALF, column.type))

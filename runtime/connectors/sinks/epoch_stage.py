@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from runtime.connectors.commit_log import CommitLog
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetWriter
 from runtime.data_roots import DataRoots
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders, UsesFolders
 
-VERB: Final = "deliver"  #: of the stage
+STAGE_VERB: Final = "deliver"  #: of the stage
 MAX_BACKLOG: Final = 100
 
 
@@ -39,7 +39,7 @@ class EpochStage:
         guarantee: of a function; "exactly-once" if it only writes to targets. A target has its own guarantee.
     """
 
-    stage: ClassVar[str] = VERB
+    stage: ClassVar[str] = STAGE_VERB
 
     function: Callable[..., None] | None = field(repr=False)
     max_backlog: int = MAX_BACKLOG
@@ -50,8 +50,8 @@ class EpochStage:
     def __post_init__(self) -> None:
         object.__setattr__(self, "guarantee", getattr(self.function, "guarantee", self.guarantee))
 
-    def bound(self, uid: str, folders: StageFolders) -> EpochStage:
-        folder = str(Path(folders.streams) / safe(uid)) if folders.streams else ""
+    def bind(self, uid: str, folders: StageFolders) -> EpochStage:
+        folder = str(Path(folders.streams) / encode_name(uid)) if folders.streams else ""
         return replace(self, folder=folder, is_bound=True)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,18 +62,18 @@ class EpochStage:
         self.__dict__.update(state)
 
     def writer(self) -> ParquetWriter:
-        return ParquetWriter(self._place(), self._roots())
+        return ParquetWriter(self._folder_path(), self._roots())
 
     def committer(self) -> ParquetCommitter:
-        return ParquetCommitter(self._place(), self._roots())
+        return ParquetCommitter(self._folder_path(), self._roots())
 
-    def log(self) -> CommitLog:
+    def commit_log(self) -> CommitLog:
         """The commit log of the epochs and their delivery."""
-        return CommitLog(self._place(), self._roots())
+        return CommitLog(self._folder_path(), self._roots())
 
     def backlog(self) -> int:
         """Number of committed epochs that are not yet delivered."""
-        log = self.log()
+        log = self.commit_log()
         return sum(len(log.backlog(job, sink)) for job, sink in log.sinks())
 
     def folders(self) -> Mapping[str, str]:
@@ -89,11 +89,11 @@ class EpochStage:
         if check is not None:
             check()
         if not self.is_bound:
-            raise JobRejected("no-stage", "EpochStage", _NO_STAGE)
+            raise JobRejected("no-stage", "EpochStage", _NO_STAGE_TEXT)
 
-    def _place(self) -> Path:
+    def _folder_path(self) -> Path:
         if not self.folder:
-            raise JobRejected("no-stage", "EpochStage", _NO_STAGE)
+            raise JobRejected("no-stage", "EpochStage", _NO_STAGE_TEXT)
         return Path(self.folder)
 
     def _roots(self) -> DataRoots:
@@ -101,4 +101,6 @@ class EpochStage:
         return DataRoots(allowed=(Path(self.folder).parent.parent.resolve(),))
 
 
-_NO_STAGE: Final = "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
+_NO_STAGE_TEXT: Final = (
+    "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
+)

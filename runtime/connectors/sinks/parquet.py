@@ -35,21 +35,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
-from runtime.connectors.names import safe
+from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
-from runtime.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
+from runtime.durable import copy_file, make_folder, name_write_errors, rename_without_replacing, sync_folder
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-_PART: Final = r"[A-Za-z0-9_.~]+"  #: output of `safe`
-_OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-(?P<uid>{_PART})-\d+"
-_HIDDEN: Final = re.compile(rf"\.weir-{_OWNER}-\d+\.(?:inprogress|pending)")
-_PENDING: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER})-(?P<number>\d+)\.pending")
-_FINAL: Final = re.compile(rf"part-(?P<owner>{_OWNER})-\d+-(?P<number>\d+)\.parquet")
-_MARK: Final = re.compile(rf"\.committed-(?P<owner>{_OWNER})-(?P<number>\d+)")
-_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
+_NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: output of `safe`
+_OWNER_PATTERN: Final = rf"(?P<job>{_NAME_PATTERN})-(?P<token>\d+)-(?P<uid>{_NAME_PATTERN})-\d+"
+_HIDDEN_NAME: Final = re.compile(rf"\.weir-{_OWNER_PATTERN}-\d+\.(?:inprogress|pending)")
+_PENDING_NAME: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)\.pending")
+_FINAL_NAME: Final = re.compile(rf"part-(?P<owner>{_OWNER_PATTERN})-\d+-(?P<number>\d+)\.parquet")
+_MARK_NAME: Final = re.compile(rf"\.committed-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)")
+_ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ParquetWriter(SinkWriter):
         self._parquet: Any = None
 
     def open(self, context: OperatorContext) -> None:
-        self._owner = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}"
+        self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
         self._checked.check()
         make_folder(self._folder)
 
@@ -103,7 +103,7 @@ class ParquetWriter(SinkWriter):
         self._rows += batch.num_rows
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= _GROUP_BYTES:
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self._write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
@@ -112,7 +112,7 @@ class ParquetWriter(SinkWriter):
             return ()
         assert self._path is not None, "a file that is written has a name"
         self._write_group()
-        with writing(self._path):
+        with name_write_errors(self._path):
             self._parquet.close()
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -146,17 +146,19 @@ class ParquetWriter(SinkWriter):
         path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
         self._file = os.fdopen(self._checked.open_to_write(path.name, os.O_EXCL), "wb")
         self._path = path
-        self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=_dictionaries(schema))
+        self._parquet = pq.ParquetWriter(
+            self._file, schema, compression="zstd", use_dictionary=_dictionary_columns(schema)
+        )
 
     def _write_group(self) -> None:
         if self._waiting:
             assert self._path is not None, "a file that is written has a name"
-            with writing(self._path):
+            with name_write_errors(self._path):
                 self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
         self._waiting, self._waiting_bytes = [], 0
 
 
-def _dictionaries(schema: pa.Schema) -> bool | list[str]:
+def _dictionary_columns(schema: pa.Schema) -> bool | list[str]:
     """The columns to dictionary-encode: text. For numbers, writing would take 1.5 times as long and save no space."""
     if any(pa.types.is_nested(item.type) for item in schema):
         return True  # nested fields would have to be listed by their own paths
@@ -176,11 +178,11 @@ class ParquetCommitter(SinkCommitter):
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Makes the files visible. Checks all files first: if a file is missing, none becomes visible or is marked."""
         self._checked.check()
-        files = [_checked(committable, permit.job) for committable in committables]
-        due = [file for file in files if self._is_due(file)]
+        files = [_check_committable(committable, permit.job) for committable in committables]
+        due = [file for file in files if self._is_pending(file)]
         if due:
-            self._mark(due)
-        shown = sum(self._show(self._folder / file["pending"], self._folder / file["final"]) for file in due)
+            self._write_marks(due)
+        shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
         if files and self._folder.is_dir():  # also if a commit before was interrupted before it was durable
             sync_folder(self._folder)
         return shown
@@ -192,32 +194,32 @@ class ParquetCommitter(SinkCommitter):
             EnvironmentFailure: as for `commit`, or the entry cannot be written.
         """
         self.commit(permit, committables)
-        files = [_checked(committable, permit.job) for committable in committables]
-        here = [file for file in files if self._has_committed(file)]  # the rest was committed in a former folder
+        files = [_check_committable(committable, permit.job) for committable in committables]
+        here = [file for file in files if self._is_committed(file)]  # the rest was committed in a former folder
         if here:
             job, sink = _sink_of(here)
-            token = max(int(found["token"]) for file in here if (found := _FINAL.fullmatch(file["final"])))
+            token = max(int(found["token"]) for file in here if (found := _FINAL_NAME.fullmatch(file["final"])))
             new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
             names = {file.name for file in new}
-            self._log.add(job, sink, (token, permit.checkpoint), new, lambda: self._older(job, sink, names))
+            self._log.add(job, sink, (token, permit.checkpoint), new, lambda: self._visible_files(job, sink, names))
 
-    def _older(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
+    def _visible_files(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
         """Visible files of the sink that are not among `new`."""
-        found = [(path, _FINAL.fullmatch(path.name)) for path in sorted(self._folder.glob("part-*.parquet"))]
+        found = [(path, _FINAL_NAME.fullmatch(path.name)) for path in sorted(self._folder.glob("part-*.parquet"))]
         own = [path for path, name in found if name and name.group("job", "uid") == (job, sink)]
         return [LoggedFile(path.name, path.stat().st_size) for path in own if path.name not in new]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
-        self._log.clean(safe(job), safe(uid), token)
-        kept, owner = {committable["pending"] for committable in keep}, (safe(job), safe(uid))
+        self._log.clean(encode_name(job), encode_name(uid), token)
+        kept, owner = {committable["pending"] for committable in keep}, (encode_name(job), encode_name(uid))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
-            found = _HIDDEN.fullmatch(path.name)
+            found = _HIDDEN_NAME.fullmatch(path.name)
             if found and found.group("job", "uid") == owner and int(found["token"]) < token and path.name not in kept:
                 path.unlink(missing_ok=True)
                 removed += 1
-        self._clean_marks(owner, token, {found["owner"] for name in kept if (found := _PENDING.fullmatch(name))})
+        self._clean_marks(owner, token, {found["owner"] for name in kept if (found := _PENDING_NAME.fullmatch(name))})
         return removed
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
@@ -226,7 +228,7 @@ class ParquetCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ pending files
 
-    def _is_due(self, file: Mapping[str, Any]) -> bool:
+    def _is_pending(self, file: Mapping[str, Any]) -> bool:
         """True if the file is pending; False if it was committed, in this folder or where it was written.
 
         Raises:
@@ -237,15 +239,15 @@ class ParquetCommitter(SinkCommitter):
         try:
             found = pending.lstat()
         except FileNotFoundError:
-            return not self._has_committed(file) and self._fetch(file)
+            return not self._is_committed(file) and self._copy_from_former_folder(file)
         if not stat.S_ISREG(found.st_mode):
             raise JobRejected("bad-committable", "sink", f"{pending}: the file to commit is not a regular file")
         if found.st_size != file["bytes"]:
             raise EnvironmentFailure(f"{pending}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
-        self._check_ours(pending, final)
+        self._check_not_foreign(pending, final)
         return True
 
-    def _check_ours(self, pending: Path, final: Path) -> None:
+    def _check_not_foreign(self, pending: Path, final: Path) -> None:
         """Raises EnvironmentFailure if a foreign file has the visible name.
 
         A hard link to the pending file is accepted: older versions committed by link and unlink and may be interrupted.
@@ -254,17 +256,17 @@ class ParquetCommitter(SinkCommitter):
             if not os.path.samestat(final.lstat(), pending.lstat()):
                 raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
 
-    def _has_committed(self, file: Mapping[str, Any]) -> bool:
+    def _is_committed(self, file: Mapping[str, Any]) -> bool:
         return (self._folder / file["final"]).exists() or self._is_marked(file)
 
     def _is_marked(self, file: Mapping[str, Any]) -> bool:
         """Whether a commit mark covers the file. Lists the folder, so it is called only for missing files."""
-        pending = _PENDING.fullmatch(file["pending"])
+        pending = _PENDING_NAME.fullmatch(file["pending"])
         assert pending is not None, "its name has been checked"
         newest = max((number for _, number in self._marks_of(pending["owner"])), default=0)
         return int(pending["number"]) <= newest
 
-    def _fetch(self, file: Mapping[str, Any]) -> bool:
+    def _copy_from_former_folder(self, file: Mapping[str, Any]) -> bool:
         """Copies a pending file from the former folder, if a savepoint is restored into another output folder.
 
         The file is copied, not moved: the same savepoint may be restored again, into any folder.
@@ -278,11 +280,11 @@ class ParquetCommitter(SinkCommitter):
         before = ParquetCommitter(Path(former), self._roots)
         before._checked.check()
         if os.path.lexists(before._folder / file["pending"]):
-            before._is_due(file)
+            before._is_pending(file)
             make_folder(self._folder)
             copy_file(before._folder / file["pending"], pending)
-            return self._is_due(file)  # the former folder may have changed since the check
-        if before._has_committed(file):
+            return self._is_pending(file)  # the former folder may have changed since the check
+        if before._is_committed(file):
             return False
         raise EnvironmentFailure(
             f"{pending}: the file to commit, with {file.get('rows')} rows, is neither pending nor committed in "
@@ -291,19 +293,19 @@ class ParquetCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ commit marks
 
-    def _mark(self, due: Sequence[Mapping[str, Any]]) -> None:
+    def _write_marks(self, due: Sequence[Mapping[str, Any]]) -> None:
         """Adds commit marks: a marked file that is no longer pending counts as committed. Then removes the older marks.
 
         A committer of an older attempt may run at the same time. It only adds a mark, so it cannot lower the newest.
         """
         newest: dict[str, int] = {}
         for file in due:
-            pending = _PENDING.fullmatch(file["pending"])
+            pending = _PENDING_NAME.fullmatch(file["pending"])
             assert pending is not None, "its name has been checked"
             newest[pending["owner"]] = max(int(pending["number"]), newest.get(pending["owner"], 0))
         made = {owner: self._folder / f".committed-{owner}-{number}" for owner, number in newest.items()}
         for path in made.values():
-            with writing(path):
+            with name_write_errors(path):
                 os.close(self._checked.open_to_write(path.name, 0))
         sync_folder(self._folder)
         for owner, path in made.items():
@@ -312,14 +314,14 @@ class ParquetCommitter(SinkCommitter):
         self._marks.update(made)
 
     def _marks_of(self, owner: str) -> list[tuple[Path, int]]:
-        found = ((path, _MARK.fullmatch(path.name)) for path in self._folder.glob(f".committed-{owner}-*"))
+        found = ((path, _MARK_NAME.fullmatch(path.name)) for path in self._folder.glob(f".committed-{owner}-*"))
         return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
 
     def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
         """Removes marks of older attempts. The newest of each writer in `kept` stays: a manifest needs it."""
         owners = set()
         for path in self._folder.glob(".committed-*"):
-            found = _MARK.fullmatch(path.name)
+            found = _MARK_NAME.fullmatch(path.name)
             if found and found.group("job", "uid") == sink and int(found["token"]) < token:
                 owners.add(found["owner"])
         for owner in owners:
@@ -329,7 +331,7 @@ class ParquetCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ visible names
 
-    def _show(self, pending: Path, final: Path) -> bool:
+    def _make_visible(self, pending: Path, final: Path) -> bool:
         """Renames the file to its visible name. False if it was already visible.
 
         A single rename: a consumer that removes the visible file at once never meets a second file of the same rows.
@@ -337,7 +339,7 @@ class ParquetCommitter(SinkCommitter):
         try:
             rename_without_replacing(pending, final)
         except FileExistsError:
-            self._check_ours(pending, final)
+            self._check_not_foreign(pending, final)
             pending.unlink(missing_ok=True)
             return False
         except FileNotFoundError:  # another holder of a permit was faster
@@ -347,19 +349,19 @@ class ParquetCommitter(SinkCommitter):
         return True
 
 
-def _checked(committable: Any, job: str) -> Mapping[str, Any]:
+def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     """The committable, if its file names are valid and of this job: a manifest is not trusted.
 
     Raises:
         JobRejected: the committable is invalid; the message quotes it.
     """
     try:
-        pending, final = _PENDING.fullmatch(committable["pending"]), _FINAL.fullmatch(committable["final"])
+        pending, final = _PENDING_NAME.fullmatch(committable["pending"]), _FINAL_NAME.fullmatch(committable["final"])
     except (KeyError, TypeError):
         pending = final = None
     if (
         pending is None or final is None
-        or pending["job"] != safe(job)
+        or pending["job"] != encode_name(job)
         or pending.group("owner", "number") != final.group("owner", "number")
         or not isinstance(committable.get("bytes"), int)
         or not isinstance(committable.get("folder", ""), str)
@@ -372,7 +374,7 @@ def _checked(committable: Any, job: str) -> Mapping[str, Any]:
 
 def _sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Job and sink of the files, spelled as in file names. Raises JobRejected if there is more than one sink."""
-    found = {name.group("job", "uid") for file in files if (name := _FINAL.fullmatch(file["final"]))}
+    found = {name.group("job", "uid") for file in files if (name := _FINAL_NAME.fullmatch(file["final"]))}
     if len(found) != 1:
         raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(found)}")
     job, sink = found.pop()

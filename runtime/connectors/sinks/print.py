@@ -27,8 +27,8 @@ class PrintSink:
     def writer(self) -> "PrintWriter":
         return PrintWriter(self.prefix)
 
-    def committer(self) -> "NothingToCommit":
-        return NothingToCommit()
+    def committer(self) -> "NoCommitter":
+        return NoCommitter()
 
     def check(self) -> None:
         """Accepts always: every prefix is valid."""
@@ -50,6 +50,6 @@ class PrintWriter(SinkWriter):
         return ()
 
 
-class NothingToCommit(SinkCommitter):
+class NoCommitter(SinkCommitter):
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         return 0

@@ -19,11 +19,11 @@ import pyarrow as pa
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Format, Malformed, MalformedFile
 from runtime.connectors.sources.open_file import OpenFile
-from runtime.data_roots import CheckedFolder, path_of
+from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
 
 MALFORMED_RECORDS: Final = "malformed_records"
@@ -112,7 +112,7 @@ class DirectorySource:
 
 
 @dataclass(slots=True)
-class Position:
+class FilePosition:
     """How far a file has been read."""
 
     next_row: int = 0
@@ -127,7 +127,7 @@ class DirectoryReader(SourceReader):
         self._source = source
         self._folder = Path(source.path)
         self._checked = CheckedFolder.of("path", source.path)
-        self._positions: dict[str, Position] = {}
+        self._positions: dict[str, FilePosition] = {}
         self._changed: set[str] = set()  #: files whose position is not in the table yet
         self._pending: list[str] = []  #: known files that are not begun, in descending order
         self._known: set[str] = set()
@@ -140,11 +140,11 @@ class DirectoryReader(SourceReader):
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._table: KeyedTable = context.state.keyed_table("files", _KEYS, _VALUES)
+        self._table: KeyedTable = context.state.keyed_table("files", _KEY_SCHEMA, _VALUE_SCHEMA)
         slots = self._table.slots()
-        columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUES.names]
+        columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUE_SCHEMA.names]
         for name, *values in zip(self._table.key_column("file", slots).to_pylist(), *columns, strict=True):
-            self._positions[name] = Position(*values)
+            self._positions[name] = FilePosition(*values)
         if self._source.on_malformed == "dead_letter":
             assert self._source.dead_letter_path, "the source was checked"
             self._letters = DeadLetters(Path(self._source.dead_letter_path), context)
@@ -158,7 +158,7 @@ class DirectoryReader(SourceReader):
             self._idle_since = None
             batch = self._advance(max_rows)
             if batch is not None:
-                self._note_times(batch)
+                self._track_event_time(batch)
                 return batch
         return None
 
@@ -216,17 +216,17 @@ class DirectoryReader(SourceReader):
         self._listed_at = now
         new = self._new_names()
         if first:
-            self._check_restored(new)
+            self._check_begun_files(new)
         self._known.update(new)
-        mine = [name for name in self._owned(new) if not self._position(name).done]
+        mine = [name for name in self._own_names(new) if not self._position(name).done]
         if mine:
             self._pending = sorted([*self._pending, *mine], reverse=True)
 
     def _new_names(self) -> list[str]:
         try:
-            with self._checked.opened() as folder, os.scandir(folder) as entries:
+            with self._checked.open_folder() as folder, os.scandir(folder) as entries:
                 new = (entry for entry in entries if entry.name not in self._known)
-                return [self._text(entry.name) for entry in new if entry.name[0] not in "._" and entry.is_file()]
+                return [self._check_name(entry.name) for entry in new if entry.name[0] not in "._" and entry.is_file()]
         except FileNotFoundError:
             if self._source.bounded:
                 raise EnvironmentFailure(f"there is no folder {self._folder}") from None
@@ -234,40 +234,40 @@ class DirectoryReader(SourceReader):
         except NotADirectoryError:
             raise JobRejected("bad-path", "path", f"{self._folder} is a file: name the folder that holds it") from None
 
-    def _text(self, name: str) -> str:
+    def _check_name(self, name: str) -> str:
         """The name, if it can be a key of the positions. Raises DataRejected unless it is UTF-8."""
         if not name.isascii() and name.encode(errors="replace").decode() != name:
             raise DataRejected(f"{self._folder}: the name of the file {name!r} is not UTF-8: rename it")
         return name
 
-    def _check_restored(self, names: list[str]) -> None:
+    def _check_begun_files(self, names: list[str]) -> None:
         """Raises EnvironmentFailure if a partly read file is missing: its remaining rows would be lost silently."""
         begun = {name for name, position in self._positions.items() if not position.done}
         for name in sorted(begun.difference(names)):
-            raise _gone(self._folder / name)
+            raise _missing_file_error(self._folder / name)
 
-    def _owned(self, names: list[str]) -> list[str]:
+    def _own_names(self, names: list[str]) -> list[str]:
         if not names:
             return []
-        groups = groups_of(hash_columns([pa.array(names, pa.string())]), self._context.max_parallelism)
+        groups = key_groups_of_hashes(hash_columns([pa.array(names, pa.string())]), self._context.max_parallelism)
         own = self._context.key_groups
         return [name for name, group in zip(names, groups.tolist(), strict=True) if group in own]
 
-    def _position(self, name: str) -> Position:
-        return self._positions.get(name) or Position()
+    def _position(self, name: str) -> FilePosition:
+        return self._positions.get(name) or FilePosition()
 
     def _begin_next(self) -> bool:
         if not self._pending:
             return False
         name = self._pending.pop()
-        path, position = self._folder / name, self._positions.setdefault(name, Position())
+        path, position = self._folder / name, self._positions.setdefault(name, FilePosition())
         try:
             descriptor = self._checked.open_to_read(name)
         except FileNotFoundError:
-            raise _gone(path) from None
+            raise _missing_file_error(path) from None
         if descriptor is None:
             raise DataRejected(f"{path}: this link leads out of the folders that jobs may read (WEIR_DATA_ROOTS)")
-        chunks = self._source.format.read(path_of(descriptor), position.next_row)
+        chunks = self._source.format.read(descriptor_path(descriptor), position.next_row)
         self._current = OpenFile(path, descriptor, chunks)
         size = os.fstat(descriptor).st_size
         if position.next_row and size != position.size_bytes:
@@ -285,10 +285,10 @@ class DirectoryReader(SourceReader):
         try:
             piece = file.next_piece(max_rows, self._source.event_time)
         except MalformedFile as error:
-            self._refuse(file, [Malformed(row=None, column="", reason=str(error), text="")])
+            self._on_malformed(file, [Malformed(row=None, column="", reason=str(error), text="")])
             piece = None
         except FileNotFoundError:
-            raise _gone(file.path) from None
+            raise _missing_file_error(file.path) from None
         position = self._positions[file.path.name]
         self._changed.add(file.path.name)
         if piece is None:
@@ -297,18 +297,18 @@ class DirectoryReader(SourceReader):
             self._current = None
             return None
         if piece.malformed:
-            self._refuse(file, piece.malformed)
+            self._on_malformed(file, piece.malformed)
         position.next_row = piece.next_row
-        return self._alike(piece.batch, file.path) if piece.batch.num_rows else None
+        return self._check_columns(piece.batch, file.path) if piece.batch.num_rows else None
 
-    def _refuse(self, file: OpenFile, rows: Any) -> None:
+    def _on_malformed(self, file: OpenFile, rows: Any) -> None:
         if self._source.on_malformed == "fail":
-            raise DataRejected(f"{file.path}: {_short(str(rows[0]))}")
+            raise DataRejected(f"{file.path}: {_shorten(str(rows[0]))}")
         if self._letters is not None:
             self._letters.write(str(file.path), rows)
         self._context.count(MALFORMED_RECORDS, len(rows))
 
-    def _alike(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    def _check_columns(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
         """The batch, if its schema is that of the stream: by default that of the first file. Else DataRejected."""
         if self._schema is None:
             self._schema = batch.schema
@@ -318,23 +318,23 @@ class DirectoryReader(SourceReader):
             f"{path}: its columns differ from the columns of earlier files: {batch.schema} / {self._schema}"
         )
 
-    def _note_times(self, batch: pa.RecordBatch) -> None:
+    def _track_event_time(self, batch: pa.RecordBatch) -> None:
         if self._source.event_time is not None:
             largest = int(event_times_ms(batch, self._source.event_time).max())
             self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
 
 
-def _short(message: str) -> str:
+def _shorten(message: str) -> str:
     """The message, shortened for the console: a parser may quote a value of any size."""
     return message if len(message) <= 1_000 else f"{message[:700]} … {message[-300:]}"
 
 
-def _gone(path: Path) -> EnvironmentFailure:
+def _missing_file_error(path: Path) -> EnvironmentFailure:
     return EnvironmentFailure(f"{path}: the file is gone before it was read to its end")
 
 
-_KEYS: Final = pa.schema([pa.field("file", pa.string())])
-_VALUES: Final = pa.schema(
+_KEY_SCHEMA: Final = pa.schema([pa.field("file", pa.string())])
+_VALUE_SCHEMA: Final = pa.schema(
     [
         pa.field("next_row", pa.int64(), nullable=False),
         pa.field("done", pa.bool_(), nullable=False),

@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from runtime.connectors.epochs import Epoch, EpochFolder
+from runtime.connectors.epochs import EpochFolder, InputEpoch
 from runtime.connectors.formats import MalformedFile, ParquetFormat
-from runtime.connectors.names import safe
-from runtime.core.job.key_groups import range_of
+from runtime.connectors.names import encode_name
+from runtime.core.job.key_groups import key_group_range
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader, StageFolders
 
-LANES: Final = 64  #: maximum number of subtasks that read
-POSITIONS: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
+LANE_COUNT: Final = 64  #: maximum number of subtasks that read
+POSITIONS_STATE: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
 SCHEMA_SUFFIX: Final = ".schema"
-STAGE: Final = "stream"  #: verb of the stage
+STAGE_VERB: Final = "stream"  #: verb of the stage
 MAX_BACKLOG: Final = 1_000
 MAX_BACKLOG_BYTES: Final = 1 << 30
 
@@ -45,7 +45,7 @@ class EpochSource:
 
     bounded: ClassVar[bool] = False
     guarantee: ClassVar[str] = "exactly-once"
-    stage: ClassVar[str] = STAGE
+    stage: ClassVar[str] = STAGE_VERB
 
     make: Callable[[Any], Any] | None = field(repr=False)
     event_time: str | None = None
@@ -59,10 +59,10 @@ class EpochSource:
     columns: pa.Schema | None = None
     is_bound: bool = False
 
-    def bound(self, uid: str, folders: StageFolders) -> "EpochSource":
+    def bind(self, uid: str, folders: StageFolders) -> "EpochSource":
         return replace(
             self,
-            folder=str(Path(folders.streams) / safe(uid)) if folders.streams else "",
+            folder=str(Path(folders.streams) / encode_name(uid)) if folders.streams else "",
             lineage=Path(folders.streams).name,
             columns=read_columns(folders.columns, uid),
             is_bound=True,
@@ -108,14 +108,14 @@ class EpochSource:
 
     def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
         """Deletes the epochs that no retained checkpoint needs; see `ports.ReleasesInput`."""
-        entries = [entry for lists in retained for entry in lists.get(POSITIONS, ())]
+        entries = [entry for lists in retained for entry in lists.get(POSITIONS_STATE, ())]
         needed = [int(epoch) for lineage, _, epoch, _ in entries if str(lineage) == self.lineage]
         return EpochFolder(self.folder).release(min(needed)) if needed else 0
 
 
 def schema_file(columns: str, uid: str) -> Path:
     """The file with the columns of a DataFrame for a version: the job master reads them without Spark."""
-    return Path(columns) / f"{safe(uid)}{SCHEMA_SUFFIX}"
+    return Path(columns) / f"{encode_name(uid)}{SCHEMA_SUFFIX}"
 
 
 def read_columns(columns: str, uid: str) -> pa.Schema | None:
@@ -146,23 +146,27 @@ class EpochReader(SourceReader):
         self._batches: Generator[tuple[pa.RecordBatch, int]] | None = None  #: each with the row after it
         self._rest: tuple[pa.RecordBatch, int] | None = None
         self._reading: list[_Lane] = []
-        self._epoch: Epoch | None = None
+        self._epoch: InputEpoch | None = None
         self._largest_time: int | None = None
         self._idle_since: int | None = None
-        self._noted: int | None = None
+        self._recorded_epoch: int | None = None
         self._has_read = False
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._state = context.state.list_state(POSITIONS)
+        self._state = context.state.list_state(POSITIONS_STATE)
         restored = self._state.get()
         if restored or context.restored:
-            self._lanes = [self._restored(*entry) for entry in restored]
+            self._lanes = [self._restore_lane(*entry) for entry in restored]
         else:
-            own = range_of(context.index, LANES, min(context.parallelism, LANES)) if context.index < LANES else range(0)
+            own = (
+                key_group_range(context.index, LANE_COUNT, min(context.parallelism, LANE_COUNT))
+                if context.index < LANE_COUNT
+                else range(0)
+            )
             self._lanes = [_Lane(number, 0) for number in own]
-        self._check_kept()
-        self._note_position()
+        self._check_not_released_yet()
+        self._record_position()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         batch = self._next(max_rows) if self._lanes else None
@@ -171,7 +175,7 @@ class EpochReader(SourceReader):
             return None
         self._idle_since, self._has_read = None, True
         if self._source.event_time is not None:
-            self._note_times(batch)
+            self._track_event_time(batch)
         return batch
 
     @property
@@ -202,7 +206,7 @@ class EpochReader(SourceReader):
 
     # ------------------------------------------------------------ positions
 
-    def _restored(self, lineage: str, lane: int, epoch: int, row: int) -> _Lane:
+    def _restore_lane(self, lineage: str, lane: int, epoch: int, row: int) -> _Lane:
         if lineage != self._source.lineage:
             detail = (
                 f"the checkpoint reads the epochs of lineage {lineage} (run {lineage} and the runs that continue it), "
@@ -212,7 +216,7 @@ class EpochReader(SourceReader):
             raise JobRejected("other-epochs", self._context.uid, detail)
         return _Lane(int(lane), int(epoch), int(row))
 
-    def _check_kept(self) -> None:
+    def _check_not_released_yet(self) -> None:
         """Raises JobRejected if an epoch that is still to be read is released: its rows would be lost silently."""
         below = self._folder.released_below()
         first = min((lane.epoch for lane in self._lanes), default=below)
@@ -228,7 +232,7 @@ class EpochReader(SourceReader):
     def _next(self, max_rows: int) -> pa.RecordBatch | None:
         """Up to `max_rows` rows of the lanes that lag most; None if their next epoch does not exist yet."""
         while True:
-            if self._batches is None and not self._begin():
+            if self._batches is None and not self._begin_share():
                 return None
             piece = self._rest or self._read()
             if piece is None:
@@ -243,20 +247,20 @@ class EpochReader(SourceReader):
             self._advance(stop)
             return batch
 
-    def _begin(self) -> bool:
+    def _begin_share(self) -> bool:
         """Opens the oldest epoch that a lane needs, for the first contiguous lanes that need it."""
         number = min(lane.epoch for lane in self._lanes)
         if self._epoch is None or self._epoch.number != number:
-            self._epoch = self._folder.find(number) or self._look_again(number)
+            self._epoch = self._folder.find(number) or self._find_again(number)
         if self._epoch is None:
             return False
         behind = [lane for lane in self._lanes if lane.epoch == number]
-        self._reading = _side_by_side(behind)
+        self._reading = _contiguous_prefix(behind)
         start = max(self._reading[0].row, self._start(self._reading[0]))
         self._batches = self._rows_of(self._epoch, start, self._end(self._reading[-1]))
         return True
 
-    def _look_again(self, number: int) -> Epoch | None:
+    def _find_again(self, number: int) -> InputEpoch | None:
         """Looks for a missing epoch again if newer epochs exist. Raises EnvironmentFailure if it was removed.
 
         The folder is listed once per idle phase. The second look excludes an epoch that appeared during the listing.
@@ -267,13 +271,13 @@ class EpochReader(SourceReader):
             raise EnvironmentFailure(f"epoch {number} of {self._folder.path} is missing, but newer epochs exist")
         return found
 
-    def _note_position(self) -> None:
+    def _record_position(self) -> None:
         """Records the position of this subtask for back-pressure: the stage delays its query by the unread epochs."""
         below = min((lane.epoch for lane in self._lanes), default=None)
-        if below is not None and below != self._noted:
+        if below is not None and below != self._recorded_epoch:
             with contextlib.suppress(OSError):  # then back-pressure starts too early, but no row is lost
-                self._folder.note_read(self._context.token, self._context.index, below)
-                self._noted = below
+                self._folder.record_position(self._context.token, self._context.index, below)
+                self._recorded_epoch = below
 
     def _read(self) -> tuple[pa.RecordBatch, int] | None:
         assert self._batches is not None, "a share has been begun"
@@ -285,7 +289,7 @@ class EpochReader(SourceReader):
         except MalformedFile as error:
             raise DataRejected(f"{self._epoch.folder}: {error}") from error
 
-    def _rows_of(self, epoch: Epoch, start: int, end: int) -> Generator[tuple[pa.RecordBatch, int]]:
+    def _rows_of(self, epoch: InputEpoch, start: int, end: int) -> Generator[tuple[pa.RecordBatch, int]]:
         """Batches of the rows from `start` to `end`, each with the number of the row after it."""
         first = 0  # epoch row at which the file begins
         for name, rows in epoch.files:
@@ -300,7 +304,7 @@ class EpochReader(SourceReader):
                         return
             first += rows
 
-    def _check_columns(self, batch: pa.RecordBatch, epoch: Epoch, name: str) -> None:
+    def _check_columns(self, batch: pa.RecordBatch, epoch: InputEpoch, name: str) -> None:
         if self._source.columns is not None and not batch.schema.equals(self._source.columns):
             detail = f"{epoch.folder / name}: its columns differ from the columns of the version: {batch.schema}"
             raise DataRejected(detail)
@@ -323,17 +327,17 @@ class EpochReader(SourceReader):
             if lane.epoch == self._epoch.number:
                 lane.epoch, lane.row = lane.epoch + 1, 0
         self._batches = None
-        self._note_position()
+        self._record_position()
 
     def _start(self, lane: _Lane) -> int:
         assert self._epoch is not None, "a share has been begun"
-        return self._epoch.rows * lane.number // LANES
+        return self._epoch.rows * lane.number // LANE_COUNT
 
     def _end(self, lane: _Lane) -> int:
         assert self._epoch is not None, "a share has been begun"
-        return self._epoch.rows * (lane.number + 1) // LANES
+        return self._epoch.rows * (lane.number + 1) // LANE_COUNT
 
-    def _note_times(self, batch: pa.RecordBatch) -> None:
+    def _track_event_time(self, batch: pa.RecordBatch) -> None:
         assert self._source.event_time is not None, "the caller has asked"
         try:
             largest = int(event_times_ms(batch, self._source.event_time).max())
@@ -343,7 +347,7 @@ class EpochReader(SourceReader):
         self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
 
 
-def _side_by_side(lanes: Sequence[_Lane]) -> list[_Lane]:
+def _contiguous_prefix(lanes: Sequence[_Lane]) -> list[_Lane]:
     """The longest prefix of `lanes` whose shares are contiguous, so that they are read together."""
     found = [lanes[0]]
     for lane in lanes[1:]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.connectors.formats import Chunk, Malformed
-from runtime.operators.event_time import in_range
+from runtime.operators.event_time import is_in_range
 
 
 class OpenFile:
@@ -37,13 +37,13 @@ class OpenFile:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return None
-            chunk = _without_timeless(chunk, event_time)
+            chunk = _reject_bad_event_times(chunk, event_time)
         if chunk.batch.num_rows <= max_rows:
             self._rest = None
             return chunk
         next_row = int(chunk.rows[max_rows])
-        self._rest = _part(chunk, max_rows, chunk.batch.num_rows, next_row, chunk.next_row)
-        return _part(chunk, 0, max_rows, 0, next_row)
+        self._rest = _slice_chunk(chunk, max_rows, chunk.batch.num_rows, next_row, chunk.next_row)
+        return _slice_chunk(chunk, 0, max_rows, 0, next_row)
 
     def close(self) -> None:
         close = getattr(self._chunks, "close", None)  # closing a generator closes the file
@@ -54,22 +54,22 @@ class OpenFile:
             self._descriptor = None
 
 
-def _part(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Chunk:
+def _slice_chunk(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Chunk:
     malformed = tuple(m for m in chunk.malformed if m.row is None or from_row <= m.row < to_row)
     batch, rows = chunk.batch.slice(start, stop - start), chunk.rows[start:stop]
     return Chunk(batch=batch, rows=rows, next_row=to_row, malformed=malformed)
 
 
-def _without_timeless(chunk: Chunk, event_time: str | None) -> Chunk:
+def _reject_bad_event_times(chunk: Chunk, event_time: str | None) -> Chunk:
     """Moves rows whose event time is missing or out of range to the malformed rows."""
     if event_time is None or event_time not in chunk.batch.schema.names:
         return chunk
     missing = chunk.batch.column(event_time).is_null().to_numpy(zero_copy_only=False)
-    chunk = _set_aside(chunk, missing, event_time, "the event time is missing")
-    return _set_aside(chunk, ~in_range(chunk.batch, event_time), event_time, "the event time is out of range")
+    chunk = _reject_rows(chunk, missing, event_time, "the event time is missing")
+    return _reject_rows(chunk, ~is_in_range(chunk.batch, event_time), event_time, "the event time is out of range")
 
 
-def _set_aside(chunk: Chunk, bad: npt.NDArray[np.bool_], column: str, reason: str) -> Chunk:
+def _reject_rows(chunk: Chunk, bad: npt.NDArray[np.bool_], column: str, reason: str) -> Chunk:
     if not bad.any():
         return chunk
     found = [

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
 
-MULTIPLIER: Final = 2_654_435_761  #: Knuth's multiplicative hash: neighbouring ids get distant keys
+KEY_MULTIPLIER: Final = 2_654_435_761  #: Knuth's multiplicative hash: neighbouring ids get distant keys
 SCHEMA: Final = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
@@ -27,8 +27,8 @@ SCHEMA: Final = pa.schema(
 )
 _BLOCK_ROWS: Final = 8_192
 _US_PER_MS: Final = 1_000
-_SPACE: Final = 2**32
-_NEVER: Final = 2**63 - 1
+_HASH_SPACE: Final = 2**32
+_INT64_MAX: Final = 2**63 - 1
 
 Numbers = npt.NDArray[np.int64]
 
@@ -67,13 +67,13 @@ class SequenceSource:
         for name, value in (("rows", self.rows), ("duration_ms", self.duration_ms)):
             if value is not None and value < 0:
                 raise JobRejected("bad-sequence", name, f"must not be negative, but is {value}")
-        if not 0 < self.keys < _SPACE:
-            raise JobRejected("bad-sequence", "keys", f"must lie between 1 and {_SPACE - 1}, not {self.keys}")
+        if not 0 < self.keys < _HASH_SPACE:
+            raise JobRejected("bad-sequence", "keys", f"must lie between 1 and {_HASH_SPACE - 1}, not {self.keys}")
         if self.zipf is not None and not self.zipf > 1:
             raise JobRejected("bad-sequence", "zipf", f"the exponent must be above 1, not {self.zipf}")
         if self.microseconds_per_row < 1:
             raise JobRejected("bad-sequence", "microseconds_per_row", "must be at least 1")
-        if self.rows is not None and self.rows * self.microseconds_per_row > _NEVER:
+        if self.rows is not None and self.rows * self.microseconds_per_row > _INT64_MAX:
             raise JobRejected("bad-sequence", "microseconds_per_row", "the times of the last rows do not fit 64 bits")
 
 
@@ -82,7 +82,7 @@ class SequenceReader(SourceReader):
 
     def __init__(self, source: SequenceSource) -> None:
         self._source = source
-        self._end = _NEVER if source.rows is None else source.rows
+        self._end = _INT64_MAX if source.rows is None else source.rows
         self._offsets = np.empty(0, dtype=np.int64)
         self._steps = np.empty(0, dtype=np.int64)
 
@@ -93,13 +93,13 @@ class SequenceReader(SourceReader):
         owned = np.asarray(context.key_groups)
         self._next: Numbers = owned * _BLOCK_ROWS  #: by split, the next id to emit
         self._since_ms = context.now_ms()
-        self._table: KeyedTable = context.state.keyed_table("positions", _KEYS, _VALUES)
-        self._slots = self._table.find([_splits(groups, context.key_groups)])
-        restored = self._slots >= 0
+        self._table: KeyedTable = context.state.keyed_table("positions", _KEY_SCHEMA, _VALUE_SCHEMA)
+        self._row_ids = self._table.find([_split_ids(groups, context.key_groups)])
+        restored = self._row_ids >= 0
         if restored.any():
-            self._next[restored] = self._table.column("next_id")[self._slots[restored]]
-            self._since_ms = int(self._table.column("since_ms")[self._slots[restored]].min())
-        self._slots = self._table.upsert([_splits(groups, context.key_groups)])
+            self._next[restored] = self._table.column("next_id")[self._row_ids[restored]]
+            self._since_ms = int(self._table.column("since_ms")[self._row_ids[restored]].min())
+        self._row_ids = self._table.upsert([_split_ids(groups, context.key_groups)])
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if self.exhausted:
@@ -120,9 +120,9 @@ class SequenceReader(SourceReader):
         return int(self._next.min()) * self._source.microseconds_per_row // _US_PER_MS - 1
 
     def snapshot(self, checkpoint: int) -> None:
-        self._table.column("next_id")[self._slots] = self._next
-        self._table.column("since_ms")[self._slots] = self._since_ms
-        self._table.touch(self._slots)
+        self._table.column("next_id")[self._row_ids] = self._next
+        self._table.column("since_ms")[self._row_ids] = self._since_ms
+        self._table.touch(self._row_ids)
 
     def _advance(self, split: int, first: int, max_rows: int) -> int:
         """Takes the contiguous ids from `first` on, at most `max_rows`. Returns their end (exclusive)."""
@@ -137,41 +137,41 @@ class SequenceReader(SourceReader):
     def _rows(self, first: int, count: int) -> pa.RecordBatch:
         if count > len(self._offsets):
             self._offsets = np.arange(count, dtype=np.int64)
-            self._steps = self._offsets * (MULTIPLIER % self._source.keys) % self._source.keys
+            self._steps = self._offsets * (KEY_MULTIPLIER % self._source.keys) % self._source.keys
         ids = self._offsets[:count] + first
-        keys = self._even_keys(first, count) if self._source.zipf is None else _skewed(ids, self._source)
+        keys = self._even_keys(first, count) if self._source.zipf is None else _zipf_keys(ids, self._source)
         times = pa.array(ids * self._source.microseconds_per_row).view(SCHEMA.field("time").type)
         return pa.RecordBatch.from_arrays([pa.array(ids), pa.array(keys), times], schema=SCHEMA)
 
     def _even_keys(self, first: int, count: int) -> Numbers:
         """Keys of `count` consecutive ids, with a single division per batch instead of one per row."""
-        keys = self._steps[:count] + first * MULTIPLIER % self._source.keys
+        keys = self._steps[:count] + first * KEY_MULTIPLIER % self._source.keys
         keys -= (keys >= self._source.keys) * np.int64(self._source.keys)
         return keys
 
 
-def _skewed(ids: Numbers, source: SequenceSource) -> Numbers:
+def _zipf_keys(ids: Numbers, source: SequenceSource) -> Numbers:
     """Keys by inverse transform sampling of a bounded power law, at a number in (0, 1) that is hashed from the id."""
     assert source.zipf is not None, "an even spread has another formula"
     power = 1.0 - source.zipf
-    spread = ((ids.view(np.uint64) * np.uint64(MULTIPLIER)) & np.uint64(_SPACE - 1)).astype(np.float64)
-    uniform = (spread + 0.5) / _SPACE
+    spread = ((ids.view(np.uint64) * np.uint64(KEY_MULTIPLIER)) & np.uint64(_HASH_SPACE - 1)).astype(np.float64)
+    uniform = (spread + 0.5) / _HASH_SPACE
     ranks = (1.0 - uniform * (1.0 - (source.keys + 1.0) ** power)) ** (1.0 / power)
     return np.asarray(np.minimum(ranks.astype(np.int64), source.keys) - 1)
 
 
-def _splits(max_parallelism: int, owned: range) -> pa.Array:
+def _split_ids(max_parallelism: int, owned: range) -> pa.Array:
     """Keys of the splits in state: for each key group in `owned`, the smallest number that hashes into it."""
     count = max_parallelism
     while True:
         count *= 4
-        groups = groups_of(hash_columns([pa.array(np.arange(count))]), max_parallelism)
+        groups = key_groups_of_hashes(hash_columns([pa.array(np.arange(count))]), max_parallelism)
         found, first = np.unique(groups, return_index=True)
         if len(found) == max_parallelism:
             return pa.array(first[owned.start : owned.stop].astype(np.int64))
 
 
-_KEYS: Final = pa.schema([pa.field("split", pa.int64())])
-_VALUES: Final = pa.schema(
+_KEY_SCHEMA: Final = pa.schema([pa.field("split", pa.int64())])
+_VALUE_SCHEMA: Final = pa.schema(
     [pa.field("next_id", pa.int64(), nullable=False), pa.field("since_ms", pa.int64(), nullable=False)]
 )

@@ -10,14 +10,15 @@ from typing import Final
 
 import msgspec
 
-from runtime.core.checkpoint.failure_manager import Tolerance
+from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
 from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
-from runtime.core.checkpoint.plan import plan
-from runtime.core.checkpoint.recent_checkpoints import RecentEnds
-from runtime.core.checkpoint.request_queue import Request, RequestQueue
-from runtime.core.checkpoint.trigger_schedule import Pacing
+from runtime.core.checkpoint.plan import plan_checkpoint
+from runtime.core.checkpoint.recent_checkpoints import RecentCheckpoints
+from runtime.core.checkpoint.request_queue import CheckpointRequest, RequestQueue
+from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
 from runtime.core.checkpoint.union_lists import partly_finished_union
 from runtime.core.effects import (
+    CompleteOperation,
     CoordinatorEffect,
     EndJob,
     FailAttempt,
@@ -26,7 +27,6 @@ from runtime.core.effects import (
     NotifyAborted,
     NotifyCompleted,
     ResumeJob,
-    SettleOperation,
     StoreManifest,
     TriggerSubtask,
     WakeAt,
@@ -51,11 +51,11 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.commit import permit_for_recorded
-from runtime.core.snapshot.manifest import FailureReason, Fate, Manifest, SubtaskSnapshot
+from runtime.core.snapshot.commit import permit_for_manifest
+from runtime.core.snapshot.manifest import CheckpointStatus, FailureReason, Manifest, SubtaskSnapshot
 
-MAX_NAMED: Final = 5  #: subtasks that a reason names
-FINAL_RETRY_MS: Final = 500  #: minimum delay after a failure before the last checkpoint is tried again
+MAX_NAMED_SUBTASKS: Final = 5  #: subtasks that a reason names
+MIN_FINAL_RETRY_MS: Final = 500  #: minimum delay after a failure before the last checkpoint is tried again
 
 Effects = list[CoordinatorEffect]
 
@@ -66,20 +66,20 @@ class Coordinator:
     def __init__(self, job: str, token: Token, graph: JobGraph, settings: CoordinatorSettings) -> None:
         self._job, self._token, self._graph, self._settings = job, token, graph, settings
         self._running = False
-        self._over = False  #: suspended: no checkpoint starts any more
+        self._suspended = False  #: suspended: no checkpoint starts any more
         self._finished: set[SubtaskId] = set()
         self._ended: set[SubtaskId] = set()
         self._queue = RequestQueue()
-        self._issuing: Request | None = None
+        self._issuing: CheckpointRequest | None = None
         self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
-        self._ends = RecentEnds()
+        self._recent = RecentCheckpoints()
         self._manifests: dict[CheckpointId, Manifest] = {}
         self._last_snapshots: dict[
             SubtaskId, SubtaskSnapshot
         ] = {}  #: of finished subtasks; later manifests repeat them
         self._newest = CheckpointId(0)  #: the newest completed checkpoint
-        self._pacing = Pacing(settings.interval_ms, settings.min_pause_ms)
-        self._tolerance = Tolerance(settings.tolerable_failures)
+        self._trigger_schedule = TriggerSchedule(settings.interval_ms, settings.min_pause_ms)
+        self._failure_manager = CheckpointFailureManager(settings.tolerable_failures)
         self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
         self._released = False  #: a checkpoint has completed that every subtask took after finishing its logic
         self._final_not_before = 0
@@ -88,31 +88,31 @@ class Coordinator:
     def handle(self, event: CoordinatorEvent) -> Effects:
         match event:
             case Acknowledged():
-                return self._acknowledged(event)
+                return self._on_acknowledged(event)
             case Ticked(at):
-                return self._tick(at)
+                return self._on_tick(at)
             case CheckpointDeclined():
-                return self._declined(event)
+                return self._on_declined(event)
             case JobStarted(at, resumed):
-                return self._start(at, resumed)
+                return self._on_started(at, resumed)
             case CheckpointRequested(at, kind, operation):
-                return self._requested(Request(at, kind, operation))
+                return self._on_requested(CheckpointRequest(at, kind, operation))
             case IdIssued(at, checkpoint):
-                return self._issued(at, checkpoint)
+                return self._on_id_issued(at, checkpoint)
             case IdUnavailable(at, detail):
-                return self._id_unavailable(at, detail)
+                return self._on_id_unavailable(at, detail)
             case TriggerFailed(_, detail):
-                return self._exceeded(self._tolerance.failed(FailureReason.TRIGGER_FAILED, detail))
+                return self._fail_attempt(self._failure_manager.on_failed(FailureReason.TRIGGER_FAILED, detail))
             case LogicFinished(at, subtask):
-                return self._logic_finished(at, subtask)
+                return self._on_logic_finished(at, subtask)
             case SubtaskEnded(at, subtask):
-                return self._subtask_ended(at, subtask)
+                return self._on_subtask_ended(at, subtask)
             case ManifestRecorded(at, checkpoint):
-                return self._recorded(at, checkpoint)
+                return self._on_recorded(at, checkpoint)
             case ManifestFailed(at, checkpoint, detail):
-                return self._give_up(at, checkpoint, FailureReason.FINALIZE_FAILED, detail)
+                return self._fail_checkpoint(at, checkpoint, FailureReason.FINALIZE_FAILED, detail)
             case CoordinatorSuspended(at):  # pragma: no branch  (the type checker proves that the match is exhaustive)
-                return self._suspend(at)
+                return self._on_suspended(at)
 
     @property
     def progress(self) -> tuple[CheckpointId, CheckpointKind, int, int] | None:
@@ -123,46 +123,50 @@ class Coordinator:
 
     # ------------------------------------------------------------ starting checkpoints
 
-    def _start(self, at: int, resumed: bool) -> Effects:
+    def _on_started(self, at: int, resumed: bool) -> Effects:
         assert not self._running, "a coordinator starts once"
-        if self._over:  # the last slot started while the attempt was being suspended
+        if self._suspended:  # the last slot started while the attempt was being suspended
             return []
         self._running = True
         begun = self._schedule(at, resumed)
         return begun + self._final_checkpoint(at)  # some subtasks may have finished before the last subtask started
 
     def _schedule(self, at: int, resumed: bool = False) -> Effects:
-        first = self._pacing.start(at, resumed)
+        first = self._trigger_schedule.start(at, resumed)
         return [] if first is None else [WakeAt(first)]
 
-    def _tick(self, at: int) -> Effects:
+    def _on_tick(self, at: int) -> Effects:
         effects: Effects = []
         for checkpoint, pending in list(self._pending.items()):
             if at >= pending.expires_at and not pending.storing:
-                late = _some(sorted(pending.plan.wait_for - pending.acks.keys()))
-                effects += self._give_up(at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}")
-        following = None if self._released else self._pacing.ask(at)
+                late = _abbreviate(sorted(pending.plan.wait_for - pending.acks.keys()))
+                effects += self._fail_checkpoint(
+                    at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}"
+                )
+        following = None if self._released else self._trigger_schedule.due(at)
         if following is not None:
             effects.append(WakeAt(following))
-            self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
-        return effects + self._final_checkpoint(at) + self._next(at)
+            self._queue.add(CheckpointRequest(at, CheckpointKind.CHECKPOINT))
+        return effects + self._final_checkpoint(at) + self._start_next(at)
 
-    def _requested(self, request: Request) -> Effects:
+    def _on_requested(self, request: CheckpointRequest) -> Effects:
         refusal = self._refusal(request)
         if refusal is not None:
             resumed: Effects = [ResumeJob()] if request.kind.ends_job and self._ending is None else []
-            return [_failed(request, *refusal), *resumed]
+            return [_operation_failure(request, *refusal), *resumed]
         effects: Effects = []
         if request.kind.ends_job:
             self._ending = request.kind
-            self._pacing.stop()
-            effects = self._abandon_all(request.at, "a stop or drain begins")
+            self._trigger_schedule.stop()
+            effects = self._fail_all(request.at, "a stop or drain begins")
         displaced = self._queue.add(request)
-        if displaced is not None and not displaced.periodic:
-            effects.append(_failed(displaced, FailureReason.TOO_MANY_REQUESTS, "too many requests are waiting"))
-        return effects + self._next(request.at)
+        if displaced is not None and not displaced.is_periodic:
+            effects.append(
+                _operation_failure(displaced, FailureReason.TOO_MANY_REQUESTS, "too many requests are waiting")
+            )
+        return effects + self._start_next(request.at)
 
-    def _refusal(self, request: Request) -> tuple[FailureReason, str] | None:
+    def _refusal(self, request: CheckpointRequest) -> tuple[FailureReason, str] | None:
         if not self._running:
             return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer"
         if self._ending is not None:
@@ -171,64 +175,66 @@ class Coordinator:
             return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "all input has been read and the job is ending"
         return None
 
-    def _next(self, at: int) -> Effects:
+    def _start_next(self, at: int) -> Effects:
         """Starts the next waiting request if it may start."""
         if self._issuing is not None or not self._running:
             return []
         request = self._queue.take(len(self._pending), self._settings.max_concurrent)
         if request is None:
             return []
-        if self._pointless(request):
-            return self._next(at)
-        later = self._pacing.held_back(at) if request.periodic else None
+        if self._is_pointless(request):
+            return self._start_next(at)
+        later = self._trigger_schedule.min_pause_until(at) if request.is_periodic else None
         if later is not None:
-            return [WakeAt(later), *self._next(at)]
+            return [WakeAt(later), *self._start_next(at)]
         self._issuing = request
         return [IssueId()]
 
-    def _pointless(self, request: Request) -> bool:
+    def _is_pointless(self, request: CheckpointRequest) -> bool:
         """True for a periodic checkpoint while the job is ending."""
-        return request.periodic and (self._released or self._ending is not None)
+        return request.is_periodic and (self._released or self._ending is not None)
 
-    def _issued(self, at: int, checkpoint: CheckpointId) -> Effects:
+    def _on_id_issued(self, at: int, checkpoint: CheckpointId) -> Effects:
         request, self._issuing = self._issuing, None
         if request is None or not self._running:  # suspended in the meantime: the id stays unused
             return []
-        if self._pointless(request):
-            return self._next(at)
-        planned = plan(self._graph, self._ended)
+        if self._is_pointless(request):
+            return self._start_next(at)
+        planned = plan_checkpoint(self._graph, self._ended)
         assert planned.wait_for, "the job goes on although every subtask has ended"
         barrier = Barrier(checkpoint, request.kind, at)
         expires_at = at + self._settings.timeout_ms
         pending = PendingCheckpoint(barrier, planned, request.operation, expires_at)
         self._pending[checkpoint] = pending
         triggers: Effects = [TriggerSubtask(subtask, barrier) for subtask in sorted(planned.trigger)]
-        return [pending.report(at), WakeAt(expires_at), *triggers, *self._next(at)]
+        return [pending.report(at), WakeAt(expires_at), *triggers, *self._start_next(at)]
 
-    def _id_unavailable(self, at: int, detail: str) -> Effects:
+    def _on_id_unavailable(self, at: int, detail: str) -> Effects:
         request, self._issuing = self._issuing, None
         if request is None:
             return []
-        self._pause_final(at)
-        failed: Effects = [] if request.periodic else [_failed(request, FailureReason.ID_UNAVAILABLE, detail)]
-        if request.again:
+        self._delay_final(at)
+        failed: Effects = (
+            [] if request.is_periodic else [_operation_failure(request, FailureReason.ID_UNAVAILABLE, detail)]
+        )
+        if request.is_replanned:
             return [*failed, FailAttempt(f"the {request.kind} could not be planned anew: {detail}")]
-        resumed = self._abandon_ending(at) if request.kind.ends_job else []
+        resumed = self._resume_job(at) if request.kind.ends_job else []
         savepoint = request.kind.is_savepoint
-        exceeded = self._tolerance.failed(FailureReason.ID_UNAVAILABLE, detail, savepoint=savepoint)
-        return failed + resumed + self._exceeded(exceeded) + self._final_checkpoint(at) + self._next(at)
+        exceeded = self._failure_manager.on_failed(FailureReason.ID_UNAVAILABLE, detail, savepoint=savepoint)
+        return failed + resumed + self._fail_attempt(exceeded) + self._final_checkpoint(at) + self._start_next(at)
 
-    def _abandon_ending(self, at: int) -> Effects:
+    def _resume_job(self, at: int) -> Effects:
         """A stop or drain failed before any subtask was triggered: the job goes on."""
         self._ending = None
         return [ResumeJob(), *self._schedule(at)]
 
     # ------------------------------------------------------------ collecting
 
-    def _acknowledged(self, event: Acknowledged) -> Effects:
+    def _on_acknowledged(self, event: Acknowledged) -> Effects:
         pending = self._pending.get(event.checkpoint)
         if pending is None:
-            return [self._ends.late(event.subtask, event.checkpoint, declined=False)]
+            return [self._recent.late_answer(event.subtask, event.checkpoint, declined=False)]
         if pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED:
             return []
         if not pending.complete:
@@ -236,27 +242,27 @@ class Coordinator:
         manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
         lost = partly_finished_union(manifest)
         if lost is not None:
-            return self._give_up(event.at, event.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
+            return self._fail_checkpoint(event.at, event.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
         pending.storing = True
         self._manifests[event.checkpoint] = manifest
         timings = tuple((subtask, timings) for subtask, (_, timings) in sorted(pending.acks.items()))
         return [StoreManifest(manifest, timings)]
 
-    def _declined(self, event: CheckpointDeclined) -> Effects:
+    def _on_declined(self, event: CheckpointDeclined) -> Effects:
         pending = self._pending.get(event.checkpoint)
         if pending is None:
-            return [self._ends.late(event.subtask, event.checkpoint, declined=True)]
+            return [self._recent.late_answer(event.subtask, event.checkpoint, declined=True)]
         if pending.storing:
-            return [LateAnswer(event.subtask, event.checkpoint, True, Fate.STORING)]
-        return self._give_up(event.at, event.checkpoint, event.reason, f"{event.subtask}: {event.detail}")
+            return [LateAnswer(event.subtask, event.checkpoint, True, CheckpointStatus.STORING)]
+        return self._fail_checkpoint(event.at, event.checkpoint, event.reason, f"{event.subtask}: {event.detail}")
 
-    def _recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
+    def _on_recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
         pending = self._pending.pop(checkpoint)
         manifest = self._manifests.pop(checkpoint)
         kind = pending.barrier.kind
-        self._pacing.completed(at)
-        self._ends.completed(checkpoint)
-        self._tolerance.completed(checkpoint)
+        self._trigger_schedule.on_completed(at)
+        self._recent.on_completed(checkpoint)
+        self._failure_manager.on_completed(checkpoint)
         effects: Effects = [pending.report(at)]
         if kind.ends_job:
             self.savepoint = manifest
@@ -269,10 +275,10 @@ class Coordinator:
                 self._newest = checkpoint
                 self._last_snapshots.update(finished)
             effects += self._subsume_older(at, checkpoint)
-            effects.append(NotifyCompleted(permit_for_recorded(manifest, self._token), pending.plan.notify))
+            effects.append(NotifyCompleted(permit_for_manifest(manifest, self._token), pending.plan.notify))
         if pending.operation is not None:
-            effects.append(SettleOperation(pending.operation, checkpoint))
-        return effects + self._final_checkpoint(at) + self._next(at)
+            effects.append(CompleteOperation(pending.operation, checkpoint))
+        return effects + self._final_checkpoint(at) + self._start_next(at)
 
     def _subsume_older(self, at: int, checkpoint: CheckpointId) -> Effects:
         older = [
@@ -281,100 +287,107 @@ class Coordinator:
             if other < checkpoint and not pending.barrier.kind.is_savepoint and not pending.storing
         ]
         detail = f"checkpoint {checkpoint} completed first"
-        return [effect for other in older for effect in self._give_up(at, other, FailureReason.SUBSUMED, detail)]
+        return [
+            effect for other in older for effect in self._fail_checkpoint(at, other, FailureReason.SUBSUMED, detail)
+        ]
 
     # ------------------------------------------------------------ giving up
 
-    def _give_up(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+    def _fail_checkpoint(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
         pending = self._pending.pop(checkpoint)
         self._manifests.pop(checkpoint, None)
-        self._ends.failed(checkpoint, reason)
+        self._recent.on_failed(checkpoint, reason)
         effects: Effects = [
             pending.report(at, reason, detail),
             NotifyAborted(checkpoint, pending.plan.wait_for),
         ]
         if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
-            return effects + self._plan_anew(at, pending)
-        if reason.may_last:
-            self._pause_final(at)
+            return effects + self._replan(at, pending)
+        if reason.may_persist:
+            self._delay_final(at)
         if pending.operation is not None:
-            effects.append(SettleOperation(pending.operation, None, reason, detail))
+            effects.append(CompleteOperation(pending.operation, None, reason, detail))
         if pending.barrier.kind.ends_job and reason is not FailureReason.SUSPENDED:
             # Some subtasks may have finished their logic for it, so the job must restart from the last checkpoint.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
-        self._try_again(at, pending, reason)
+        self._retry_periodic(at, pending, reason)
         savepoint = pending.barrier.kind.is_savepoint
-        exceeded = self._tolerance.failed(reason, detail, checkpoint=checkpoint, savepoint=savepoint)
-        return effects + self._exceeded(exceeded) + self._final_checkpoint(at) + self._next(at)
+        exceeded = self._failure_manager.on_failed(reason, detail, checkpoint=checkpoint, savepoint=savepoint)
+        return effects + self._fail_attempt(exceeded) + self._final_checkpoint(at) + self._start_next(at)
 
     @staticmethod
-    def _exceeded(detail: str | None) -> Effects:
+    def _fail_attempt(detail: str | None) -> Effects:
         return [] if detail is None else [FailAttempt(detail)]
 
-    def _try_again(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
+    def _retry_periodic(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
         """Retries a failed periodic checkpoint at once, not in the next interval, unless a newer one is pending."""
-        if reason is FailureReason.SUBSUMED or pending.operation is not None or not self._running or self._all_done:
+        if (
+            reason is FailureReason.SUBSUMED
+            or pending.operation is not None
+            or not self._running
+            or self._is_logic_finished
+        ):
             return
         newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self._pending)
-        if not newer and not self._queue.waiting and self._pacing.may_retry():
-            self._pacing.retried()
-            self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
+        if not newer and not self._queue.waiting and self._trigger_schedule.may_retry():
+            self._trigger_schedule.on_retry()
+            self._queue.add(CheckpointRequest(at, CheckpointKind.CHECKPOINT))
 
-    def _plan_anew(self, at: int, pending: PendingCheckpoint) -> Effects:
+    def _replan(self, at: int, pending: PendingCheckpoint) -> Effects:
         """Replans a stop or drain because a subtask ended by itself. Each subtask ends once, so the retries end too."""
-        self._queue.add(Request(at, pending.barrier.kind, pending.operation, again=True))
-        return self._next(at)
+        self._queue.add(CheckpointRequest(at, pending.barrier.kind, pending.operation, is_replanned=True))
+        return self._start_next(at)
 
-    def _abandon_all(self, at: int, detail: str) -> Effects:
+    def _fail_all(self, at: int, detail: str) -> Effects:
         effects: Effects = []
         for checkpoint, pending in list(self._pending.items()):
             if not pending.storing:
-                effects += self._give_up_quietly(at, checkpoint, detail)
+                effects += self._fail_suspended_checkpoint(at, checkpoint, detail)
         for request in self._queue.clear():
-            if not request.periodic:
-                effects.append(_failed(request, FailureReason.SUSPENDED, detail))
+            if not request.is_periodic:
+                effects.append(_operation_failure(request, FailureReason.SUSPENDED, detail))
         return effects
 
-    def _give_up_quietly(self, at: int, checkpoint: CheckpointId, detail: str) -> Effects:
+    def _fail_suspended_checkpoint(self, at: int, checkpoint: CheckpointId, detail: str) -> Effects:
         running, self._running = self._running, False  # `_give_up` must not start another checkpoint
-        effects = self._give_up(at, checkpoint, FailureReason.SUSPENDED, detail)
+        effects = self._fail_checkpoint(at, checkpoint, FailureReason.SUSPENDED, detail)
         self._running = running
         return effects
 
-    def _suspend(self, at: int, detail: str = "the attempt ended") -> Effects:
-        self._running, self._over = False, True
-        self._pacing.stop()
-        effects = self._abandon_all(at, detail)
+    def _on_suspended(self, at: int, detail: str = "the attempt ended") -> Effects:
+        self._running, self._suspended = False, True
+        self._trigger_schedule.stop()
+        effects = self._fail_all(at, detail)
         request, self._issuing = self._issuing, None
-        if request is not None and not request.periodic:
-            effects.append(_failed(request, FailureReason.SUSPENDED, detail))
+        if request is not None and not request.is_periodic:
+            effects.append(_operation_failure(request, FailureReason.SUSPENDED, detail))
         return effects
 
     # ------------------------------------------------------------ the end
 
     @property
-    def _all_done(self) -> bool:
+    def _is_logic_finished(self) -> bool:
         return len(self._finished) == len(self._graph.subtasks)
 
-    def _logic_finished(self, at: int, subtask: SubtaskId) -> Effects:
+    def _on_logic_finished(self, at: int, subtask: SubtaskId) -> Effects:
         self._finished.add(subtask)
         return self._final_checkpoint(at)
 
     def _final_checkpoint(self, at: int) -> Effects:
         """Starts the last checkpoint once every subtask has finished its logic; its completion lets them all end."""
         busy = self._pending or self._issuing is not None or self._ending is not None
-        if not self._all_done or self._released or busy or not self._running:
+        if not self._is_logic_finished or self._released or busy or not self._running:
             return []
         if at < self._final_not_before:
             return [WakeAt(self._final_not_before)]
-        self._issuing = Request(at, CheckpointKind.CHECKPOINT)
+        self._issuing = CheckpointRequest(at, CheckpointKind.CHECKPOINT)
         return [IssueId()]
 
-    def _pause_final(self, at: int) -> None:
+    def _delay_final(self, at: int) -> None:
         """Delays the last checkpoint: the cause of a failure, such as unavailable storage, may persist."""
-        self._final_not_before = at + max(self._settings.min_pause_ms, FINAL_RETRY_MS)
+        self._final_not_before = at + max(self._settings.min_pause_ms, MIN_FINAL_RETRY_MS)
 
-    def _subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
+    def _on_subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
         self._ended.add(subtask)
         if subtask in self._last_snapshots:  # it has committed before it ended: its committables are not pending
             done = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
@@ -383,20 +396,20 @@ class Coordinator:
         for checkpoint, pending in list(self._pending.items()):
             if subtask in pending.plan.wait_for and subtask not in pending.acks:
                 detail = f"{subtask} ended before its snapshot"
-                effects += self._give_up(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
+                effects += self._fail_checkpoint(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
         return effects + self._end_job(at) if len(self._ended) == len(self._graph.subtasks) else effects
 
     def _end_job(self, at: int) -> Effects:
         by_itself: Effects = [ResumeJob()] if self._ending is not None and self.savepoint is None else []
-        return [*self._suspend(at, "the job has ended"), *by_itself, EndJob()]
+        return [*self._on_suspended(at, "the job has ended"), *by_itself, EndJob()]
 
 
-def _some(subtasks: Sequence[SubtaskId]) -> str:
+def _abbreviate(subtasks: Sequence[SubtaskId]) -> str:
     """The first `MAX_NAMED` subtasks by name, and the number of the rest."""
-    named = ", ".join(str(subtask) for subtask in subtasks[:MAX_NAMED])
-    return f"{named} and {len(subtasks) - MAX_NAMED} more" if len(subtasks) > MAX_NAMED else named
+    named = ", ".join(str(subtask) for subtask in subtasks[:MAX_NAMED_SUBTASKS])
+    return f"{named} and {len(subtasks) - MAX_NAMED_SUBTASKS} more" if len(subtasks) > MAX_NAMED_SUBTASKS else named
 
 
-def _failed(request: Request, reason: FailureReason, detail: str) -> SettleOperation:
+def _operation_failure(request: CheckpointRequest, reason: FailureReason, detail: str) -> CompleteOperation:
     assert request.operation is not None, "a periodic request belongs to no operation"
-    return SettleOperation(request.operation, None, reason, detail)
+    return CompleteOperation(request.operation, None, reason, detail)

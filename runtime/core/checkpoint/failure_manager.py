@@ -8,7 +8,7 @@ from runtime.core.job.ids import CheckpointId
 from runtime.core.snapshot.manifest import FailureReason
 
 
-class Tolerance:
+class CheckpointFailureManager:
     """Mutable, owned by the coordinator. Counts failures since the newest completed checkpoint.
 
     Args:
@@ -20,11 +20,11 @@ class Tolerance:
         self._failures = 0
         self._newest = CheckpointId(0)
 
-    def completed(self, checkpoint: CheckpointId) -> None:
+    def on_completed(self, checkpoint: CheckpointId) -> None:
         if checkpoint > self._newest:
             self._newest, self._failures = checkpoint, 0
 
-    def failed(
+    def on_failed(
         self, reason: FailureReason, detail: str, *, checkpoint: CheckpointId | None = None, savepoint: bool = False
     ) -> str | None:
         """Counts a failure. Returns the reason to fail the attempt, or None; counting then starts again.
@@ -34,7 +34,7 @@ class Tolerance:
             savepoint: whether it was a savepoint.
         """
         older = checkpoint is not None and checkpoint < self._newest
-        if older or not reason.counts or (savepoint and reason is not FailureReason.ASYNC_FAILED):
+        if older or not reason.is_counted or (savepoint and reason is not FailureReason.ASYNC_FAILED):
             return None
         self._failures += 1
         if self._tolerable is None or self._failures <= self._tolerable:

@@ -13,10 +13,10 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import Barrier
 from runtime.core.snapshot.manifest import (
+    CheckpointPlan,
     FailureReason,
     Manifest,
     OperatorSnapshot,
-    Plan,
     SnapshotTimings,
     SubtaskSnapshot,
 )
@@ -35,7 +35,7 @@ class PendingCheckpoint:
     """Mutable, owned by the coordinator."""
 
     barrier: Barrier
-    plan: Plan
+    plan: CheckpointPlan
     operation: str | None
     expires_at: int
     acks: dict[SubtaskId, tuple[SubtaskSnapshot, SnapshotTimings]] = field(default_factory=dict)

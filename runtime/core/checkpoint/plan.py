@@ -8,15 +8,15 @@ from collections.abc import Set
 
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId
-from runtime.core.snapshot.manifest import FinishedState, Plan
+from runtime.core.snapshot.manifest import CheckpointPlan, FinishedState
 
 
-def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
+def plan_checkpoint(graph: JobGraph, ended: Set[SubtaskId]) -> CheckpointPlan:
     """The plan if the subtasks `ended` have ended and all other subtasks run."""
     running = frozenset(graph.subtasks) - ended
     fed = {graph.target(c) for c in graph.channels() if graph.source(c) in running and not graph.is_feedback(c)}
     trigger = running - fed
-    return Plan(trigger=trigger, wait_for=running, notify=running)
+    return CheckpointPlan(trigger=trigger, wait_for=running, notify=running)
 
 
 def finished_state(total: int, finished: int) -> FinishedState:

@@ -10,31 +10,37 @@ from typing import Final
 
 from runtime.core.effects import LateAnswer
 from runtime.core.job.ids import CheckpointId, SubtaskId
-from runtime.core.snapshot.manifest import FailureReason, Fate
+from runtime.core.snapshot.manifest import CheckpointStatus, FailureReason
 
-REMEMBERED: Final = 64
+MAX_RECENT_CHECKPOINTS: Final = 64
 
 
-class RecentEnds:
+class RecentCheckpoints:
     """Mutable, owned by the coordinator. Holds the outcome of the latest `REMEMBERED` checkpoints."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[CheckpointId, FailureReason | None] = OrderedDict()
 
-    def completed(self, checkpoint: CheckpointId) -> None:
+    def on_completed(self, checkpoint: CheckpointId) -> None:
         self._remember(checkpoint, None)
 
-    def failed(self, checkpoint: CheckpointId, reason: FailureReason) -> None:
+    def on_failed(self, checkpoint: CheckpointId, reason: FailureReason) -> None:
         self._remember(checkpoint, reason)
 
-    def late(self, subtask: SubtaskId, checkpoint: CheckpointId, *, declined: bool) -> LateAnswer:
+    def late_answer(self, subtask: SubtaskId, checkpoint: CheckpointId, *, declined: bool) -> LateAnswer:
         """The report of an acknowledgement or decline of `checkpoint`, which is not pending."""
         if checkpoint not in self._reasons:
-            return LateAnswer(subtask, checkpoint, declined, Fate.UNKNOWN)
+            return LateAnswer(subtask, checkpoint, declined, CheckpointStatus.UNKNOWN)
         reason = self._reasons[checkpoint]
-        return LateAnswer(subtask, checkpoint, declined, Fate.COMPLETED if reason is None else Fate.FAILED, reason)
+        return LateAnswer(
+            subtask,
+            checkpoint,
+            declined,
+            CheckpointStatus.COMPLETED if reason is None else CheckpointStatus.FAILED,
+            reason,
+        )
 
     def _remember(self, checkpoint: CheckpointId, reason: FailureReason | None) -> None:
         self._reasons[checkpoint] = reason
-        if len(self._reasons) > REMEMBERED:
+        if len(self._reasons) > MAX_RECENT_CHECKPOINTS:
             self._reasons.popitem(last=False)

@@ -13,44 +13,46 @@ QUEUE_CAPACITY: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckpointRequest:
     """A request for a checkpoint. `operation`: the user's request; None: periodic."""
 
     at: int
     kind: CheckpointKind
     operation: str | None = None
-    again: bool = False  #: a replanned stop or drain, for which some subtasks may have finished their logic already
+    is_replanned: bool = (
+        False  #: a replanned stop or drain, for which some subtasks may have finished their logic already
+    )
 
     @property
-    def periodic(self) -> bool:
+    def is_periodic(self) -> bool:
         return self.operation is None
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        return (not self.kind.is_savepoint, self.periodic, self.at)
+        return (not self.kind.is_savepoint, self.is_periodic, self.at)
 
 
 @dataclass(slots=True)
 class RequestQueue:
     """Mutable, owned by the coordinator."""
 
-    waiting: list[Request] = field(default_factory=list)
+    waiting: list[CheckpointRequest] = field(default_factory=list)
 
-    def add(self, request: Request) -> Request | None:
+    def add(self, request: CheckpointRequest) -> CheckpointRequest | None:
         """Queues `request`. Returns the request that was displaced, possibly itself."""
-        if request.periodic and any(other.periodic for other in self.waiting):
+        if request.is_periodic and any(other.is_periodic for other in self.waiting):
             return request
         self.waiting.append(request)
         self.waiting.sort(key=lambda waiting: waiting.rank)
         return self.waiting.pop() if len(self.waiting) > QUEUE_CAPACITY else None
 
-    def take(self, pending: int, max_concurrent: int) -> Request | None:
+    def take(self, pending: int, max_concurrent: int) -> CheckpointRequest | None:
         """Removes and returns the request to start now, if any."""
         if not self.waiting or pending >= max_concurrent:
             return None
         return self.waiting.pop(0)
 
-    def clear(self) -> list[Request]:
+    def clear(self) -> list[CheckpointRequest]:
         """Empties the queue. Returns the removed requests."""
         given_up, self.waiting = self.waiting, []
         return given_up

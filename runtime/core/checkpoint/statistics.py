@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 from typing import Final
 
-REMEMBERED: Final = 1_000  #: the summary covers at most this many of the latest checkpoints
+MAX_SUMMARIZED_CHECKPOINTS: Final = 1_000  #: the summary covers at most this many of the latest checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CheckpointMeasurement:
     """The measurements of a completed checkpoint."""
 
     duration_ms: float  #: from its trigger to its record
@@ -22,7 +22,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     """The distribution of some values. Percentiles are interpolated."""
 
     least: float
@@ -39,27 +39,27 @@ class Summary:
     """The distributions over `checkpoints` completed checkpoints."""
 
     checkpoints: int
-    duration_ms: Spread
-    state_bytes: Spread
-    written_bytes: Spread
-    alignment_ms: Spread
+    duration_ms: Distribution
+    state_bytes: Distribution
+    written_bytes: Distribution
+    alignment_ms: Distribution
 
 
-def summary(measured: Sequence[Measured]) -> Summary | None:
+def summarize(measured: Sequence[CheckpointMeasurement]) -> Summary | None:
     """The summary, or None without checkpoints."""
     if not measured:
         return None
     return Summary(
         checkpoints=len(measured),
-        duration_ms=spread([m.duration_ms for m in measured]),
-        state_bytes=spread([m.state_bytes for m in measured]),
-        written_bytes=spread([m.written_bytes for m in measured]),
-        alignment_ms=spread([m.alignment_ms for m in measured]),
+        duration_ms=distribution([m.duration_ms for m in measured]),
+        state_bytes=distribution([m.state_bytes for m in measured]),
+        written_bytes=distribution([m.written_bytes for m in measured]),
+        alignment_ms=distribution([m.alignment_ms for m in measured]),
     )
 
 
-def spread(values: Sequence[float]) -> Spread:
+def distribution(values: Sequence[float]) -> Distribution:
     """The distribution of `values`, which must not be empty."""
     cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
     p50, p90, p95, p99 = (cuts[percent - 1] for percent in (50, 90, 95, 99))
-    return Spread(min(values), fmean(values), max(values), p50, p90, p95, p99)
+    return Distribution(min(values), fmean(values), max(values), p50, p90, p95, p99)

@@ -8,18 +8,18 @@ unavailable every checkpoint fails, and each retry uses an id. (Flink's `Checkpo
 from dataclasses import dataclass
 from typing import Final
 
-SOON_MS: Final = 250  #: first trigger of a resumed job
+RESUMED_TRIGGER_MS: Final = 250  #: first trigger of a resumed job
 
 
 @dataclass(slots=True)
-class Pacing:
+class TriggerSchedule:
     """Mutable, owned by the coordinator. Times are milliseconds."""
 
     interval_ms: int | None  #: None: no periodic checkpoints
     min_pause_ms: int
     next_at: int | None = None  #: next trigger; None: stopped
     _last_completed_at: int | None = None
-    _retried: bool = False  #: in this interval
+    _has_retried: bool = False  #: in this interval
 
     def start(self, at: int, resumed: bool = False) -> int | None:
         """Schedules the next trigger an interval from now, in place of the previous schedule. Returns its time.
@@ -29,7 +29,7 @@ class Pacing:
         if self.interval_ms is None:
             self.next_at = None
         elif resumed:
-            self.next_at = at + min(self.interval_ms, SOON_MS)
+            self.next_at = at + min(self.interval_ms, RESUMED_TRIGGER_MS)
         else:
             self.next_at = at + self.interval_ms
         return self.next_at
@@ -37,19 +37,19 @@ class Pacing:
     def stop(self) -> None:
         self.next_at = None
 
-    def ask(self, at: int) -> int | None:
+    def due(self, at: int) -> int | None:
         """If a trigger is due: the time of the next one, else None. Missed intervals are skipped."""
         if self.interval_ms is None or self.next_at is None or at < self.next_at:
             return None
-        self._retried = False
+        self._has_retried = False
         slept = (at - self.next_at) // self.interval_ms
         self.next_at += (slept + 1) * self.interval_ms
         return self.next_at
 
-    def completed(self, at: int) -> None:
+    def on_completed(self, at: int) -> None:
         self._last_completed_at = at
 
-    def held_back(self, at: int) -> int | None:
+    def min_pause_until(self, at: int) -> int | None:
         """During the pause after a completion: the next trigger, at the end of the pause at the latest; else None."""
         if self._last_completed_at is None or at >= self._last_completed_at + self.min_pause_ms:
             return None
@@ -59,7 +59,7 @@ class Pacing:
 
     def may_retry(self) -> bool:
         """Whether a failed checkpoint may be retried now, rather than in the next interval."""
-        return self.next_at is not None and not self._retried
+        return self.next_at is not None and not self._has_retried
 
-    def retried(self) -> None:
-        self._retried = True
+    def on_retry(self) -> None:
+        self._has_retried = True

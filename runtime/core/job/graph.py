@@ -92,7 +92,7 @@ class JobGraph:
         _check_operators(self)
         _check_edges(self)
         _check_loops(self)
-        object.__setattr__(self, "operators", _topological(self))
+        object.__setattr__(self, "operators", _topological_order(self))
         _check_build_sides(self)
 
     @cached_property
@@ -254,7 +254,7 @@ def _components(graph: JobGraph) -> Mapping[str, str]:
     return components([o.uid for o in graph.operators], [(edge.source, edge.target) for edge in graph.edges])
 
 
-def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
+def _topological_order(graph: JobGraph) -> tuple[OperatorSpec, ...]:
     """Kahn's algorithm over the regular edges, stable in the order of declaration. The edges must be acyclic."""
     waiting = list(graph.operators)
     done: list[OperatorSpec] = []
@@ -276,14 +276,14 @@ def _check_build_sides(graph: JobGraph) -> None:
     before: dict[OperatorId, set[OperatorId]] = {}  #: source -> sources that must end before it is read
     for build in (edge for edge in graph.edges if edge.build):
         _check_outside_loops(graph, build)
-        building = _sources(graph, build.source)
+        building = _source_operators(graph, build.source)
         for uid in sorted(building):
             if not graph.by_uid[uid].bounded:
                 detail = f"its build side would never end: {uid} is unbounded"
                 raise JobRejected("unbounded-build-side", build.target, detail)
         for edge in graph.edges:
             if edge.target == build.target and not edge.build:
-                for uid in _sources(graph, edge.source, through_builds=False):
+                for uid in _source_operators(graph, edge.source, through_builds=False):
                     before.setdefault(uid, set()).update(building)
     try:
         TopologicalSorter(before).prepare()
@@ -301,7 +301,7 @@ def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
         raise JobRejected("build-side-deadlock", build.target, detail)
 
 
-def _sources(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
+def _source_operators(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
     """The sources from which a path leads to `uid`, or `uid` itself if it is a source."""
     found, waiting = {uid}, [uid]
     while waiting:

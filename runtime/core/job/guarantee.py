@@ -21,7 +21,7 @@ class CheckpointMode(StrEnum):
 
 _STRONGEST_FIRST: Final = tuple(Guarantee)
 
-_WHY: Final = {
+_CONNECTOR_REASONS: Final = {
     (Role.SOURCE, Guarantee.AT_LEAST_ONCE): "Source {} may repeat records after a restart.",
     (Role.SOURCE, Guarantee.NONE): "Source {} cannot rewind to a position, so a restart loses records in flight.",
     (
@@ -30,11 +30,11 @@ _WHY: Final = {
     ): "Sink {} publishes records before their checkpoint: a restart may repeat them.",
     (Role.SINK, Guarantee.NONE): "Sink {} may lose records in a restart.",
 }
-_WHY_MODE: Final = "The checkpoint mode is at least once: a restart may process records again."
+_MODE_REASON: Final = "The checkpoint mode is at least once: a restart may process records again."
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ConnectorGuarantee:
     """The guarantee of a source or sink; `name` is its display name."""
 
     name: str
@@ -43,19 +43,19 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class EndToEndGuarantee:
     """The guarantee of a job. `reasons`: why it is not exactly once, a sentence each; empty if it is."""
 
     guarantee: Guarantee
     reasons: tuple[str, ...] = ()
 
 
-def promise(mode: CheckpointMode, ends: Iterable[End]) -> Promise:
+def end_to_end_guarantee(mode: CheckpointMode, ends: Iterable[ConnectorGuarantee]) -> EndToEndGuarantee:
     """The weakest guarantee of mode, sources and sinks, with a sentence for each that is weaker than exactly once."""
     weak = [end for end in ends if end.guarantee is not Guarantee.EXACTLY_ONCE]
-    reasons = [_WHY[end.role, end.guarantee].format(end.name) for end in weak]
+    reasons = [_CONNECTOR_REASONS[end.role, end.guarantee].format(end.name) for end in weak]
     found = [Guarantee.EXACTLY_ONCE, *(end.guarantee for end in weak)]
     if mode is CheckpointMode.AT_LEAST_ONCE:
         found.append(Guarantee.AT_LEAST_ONCE)
-        reasons.insert(0, _WHY_MODE)
-    return Promise(max(found, key=_STRONGEST_FIRST.index), tuple(reasons))
+        reasons.insert(0, _MODE_REASON)
+    return EndToEndGuarantee(max(found, key=_STRONGEST_FIRST.index), tuple(reasons))

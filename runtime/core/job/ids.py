@@ -33,7 +33,7 @@ class ChannelId:
         return f"{self.edge}:{self.source}>{self.target}"
 
 
-def with_aborted(aborted: frozenset[CheckpointId], checkpoint: CheckpointId) -> frozenset[CheckpointId]:
+def add_aborted_id(aborted: frozenset[CheckpointId], checkpoint: CheckpointId) -> frozenset[CheckpointId]:
     """Adds an id to `aborted`. The set is bounded by `MAX_ABORTED_IDS`; the oldest id is evicted first.
 
     A late barrier with an evicted id starts an alignment for an aborted checkpoint, which the next barrier supersedes.

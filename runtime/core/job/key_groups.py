@@ -17,14 +17,14 @@ def key_group_of(key_hash: int, max_parallelism: int) -> int:
     return key_hash % max_parallelism
 
 
-def owner_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
+def key_group_owner(key_group: int, max_parallelism: int, parallelism: int) -> int:
     """The index of the subtask that owns `key_group`."""
     assert 0 < parallelism <= max_parallelism, "parallelism above max_parallelism"
     assert 0 <= key_group < max_parallelism, "key group out of range"
     return key_group * parallelism // max_parallelism
 
 
-def range_of(index: int, max_parallelism: int, parallelism: int) -> range:
+def key_group_range(index: int, max_parallelism: int, parallelism: int) -> range:
     """The key groups that subtask `index` owns."""
     assert 0 < parallelism <= max_parallelism, "parallelism above max_parallelism"
     assert 0 <= index < parallelism, "subtask index out of range"

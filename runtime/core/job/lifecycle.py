@@ -26,7 +26,7 @@ class RunState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        return self in TERMINAL
+        return self in TERMINAL_STATES
 
 
 class RunEvent(StrEnum):
@@ -46,7 +46,7 @@ class RunEvent(StrEnum):
     ENDED = "ended"  #: every subtask has ended
 
 
-TERMINAL = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.CANCELED, RunState.FAILED})
+TERMINAL_STATES = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.CANCELED, RunState.FAILED})
 
 _S, _E = RunState, RunEvent
 _LIVE = (_S.STARTING, _S.WAITING, _S.RUNNING, _S.RESTARTING, _S.STOPPING, _S.DRAINING)
@@ -79,7 +79,7 @@ TRANSITIONS: Mapping[tuple[RunState, RunEvent], RunState] = MappingProxyType(
 )
 
 
-def after(state: RunState, event: RunEvent) -> RunState | None:
+def next_state(state: RunState, event: RunEvent) -> RunState | None:
     """The state that follows, or None where `event` is not legal in `state`."""
     return TRANSITIONS.get((state, event))
 
@@ -93,7 +93,7 @@ class RunAct(StrEnum):
     CANCEL = "cancel"
 
 
-_REQUEST = {
+_REQUEST_EVENTS = {
     RunAct.STOP: RunEvent.STOP_REQUESTED,
     RunAct.DRAIN: RunEvent.DRAIN_REQUESTED,
     RunAct.CANCEL: RunEvent.CANCEL_REQUESTED,
@@ -106,8 +106,8 @@ def refusal(state: RunState, act: RunAct, *, batch: bool = False) -> str | None:
         return f"The run has ended ({state})."
     if batch and act is not RunAct.CANCEL:
         return "A run in BATCH takes no checkpoints: cancel it, or wait for its end."
-    event = _REQUEST.get(act)
-    legal = state is RunState.RUNNING if event is None else after(state, event) is not None
+    event = _REQUEST_EVENTS.get(act)
+    legal = state is RunState.RUNNING if event is None else next_state(state, event) is not None
     if legal:
         return None
     if act is RunAct.CANCEL:

@@ -84,12 +84,12 @@ class EndOfPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class TerminationMarker:
     """Circulates in a loop whose inputs have ended (`Probing`). `quiet`: rounds without feedback records."""
 
     round: int
     quiet: int
 
 
-Control = Barrier | CancelBarrier | Watermark | Idle | EndOfData | EndOfPartition | Probe
+Control = Barrier | CancelBarrier | Watermark | Idle | EndOfData | EndOfPartition | TerminationMarker
 Message = Records | Control

@@ -6,15 +6,15 @@ Strategies are stateless: the caller keeps the number of consecutive failures; t
 from dataclasses import dataclass
 from typing import Final
 
-OUTAGE: Final = "outage"  #: code of an attempt that failed because storage or a service was unavailable
-SLOT_OUT_OF_MEMORY: Final = "slot-out-of-memory"  #: code of an attempt in which a slot exceeded `slot_memory_mb`
+OUTAGE_CODE: Final = "outage"  #: code of an attempt that failed because storage or a service was unavailable
+SLOT_OUT_OF_MEMORY_CODE: Final = "slot-out-of-memory"  #: code of an attempt in which a slot exceeded `slot_memory_mb`
 #: An attempt that exceeds the bound later than this counts as a first failure. A completed checkpoint does not reset
 #: the count: state that has outgrown the bound is restored, checkpointed once more, and exceeds the bound again.
 MIN_RUN_WITHIN_MEMORY_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class AttemptFailure:
     """A failed attempt, as input of a strategy."""
 
     ran_ms: int  #: time in state RUNNING before the failure; 0 if it never ran
@@ -23,7 +23,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RestartDecision:
     """`failures`: consecutive failures including this one. `delay_ms`: None means give up."""
 
     failures: int
@@ -34,9 +34,9 @@ class Verdict:
 class NoRestart:
     """The run fails at the first failure."""
 
-    def after(self, failure: Failure, before: int) -> Verdict:
+    def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
         """`before`: consecutive failures before this one."""
-        return Verdict(before + 1, None)
+        return RestartDecision(before + 1, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class FixedDelay:
     attempts: int = 10
     delay_ms: int = 1_000
 
-    def after(self, failure: Failure, before: int) -> Verdict:
+    def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
         """`before`: consecutive failures before this one."""
         failures = 1 if failure.progressed else before + 1
-        return Verdict(failures, self.delay_ms if failures <= self.attempts else None)
+        return RestartDecision(failures, self.delay_ms if failures <= self.attempts else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class ExponentialDelay:
     reset_after_ms: int = 3_600_000
     jitter: float = 0.1
 
-    def after(self, failure: Failure, before: int) -> Verdict:
+    def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
         """`before`: consecutive failures before this one."""
         failures = 1 if failure.ran_ms >= self.reset_after_ms else before + 1
-        return Verdict(failures, self._jittered_ms(self._backoff_ms(failures), failure.draw))
+        return RestartDecision(failures, self._jittered_ms(self._backoff_ms(failures), failure.draw))
 
     def _backoff_ms(self, failures: int) -> int:
         try:

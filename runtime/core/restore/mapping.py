@@ -18,7 +18,7 @@ from runtime.core.snapshot.manifest_codec import NEWER_FORMAT, newer_format
 from runtime.errors import JobRejected
 
 
-class Fate(StrEnum):
+class OperatorMatch(StrEnum):
     """The match of an operator between checkpoint and graph."""
 
     MATCHED = "matched"  #: its state is restored
@@ -29,7 +29,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class RestoreProblem:
     """The reason to refuse a restore. `field`: the operator or field at fault."""
 
     code: str
@@ -43,13 +43,13 @@ class OperatorMapping:
     """An operator, by uid, in the checkpoint, in the graph, or in both."""
 
     uid: str
-    fate: Fate
+    fate: OperatorMatch
     reason: str
     parallelism_before: int | None = None
     parallelism_after: int | None = None
     partly_finished: bool = False
     state_bytes: int = 0
-    problem: Problem | None = None
+    problem: RestoreProblem | None = None
 
     def __str__(self) -> str:
         before, after = ("none" if n is None else n for n in (self.parallelism_before, self.parallelism_after))
@@ -60,7 +60,7 @@ class OperatorMapping:
 class MappingReport:
     """The mapping of all operators. `problems`: those of the checkpoint as a whole; each operator has its own."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[RestoreProblem, ...]
     operators: tuple[OperatorMapping, ...]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class MappingReport:
         return "\n".join([*lines, *map(str, self.operators)])
 
     @property
-    def all_problems(self) -> tuple[Problem, ...]:
+    def all_problems(self) -> tuple[RestoreProblem, ...]:
         return (*self.problems, *(operator.problem for operator in self.operators if operator.problem is not None))
 
     @property
@@ -77,7 +77,7 @@ class MappingReport:
         """The operators whose state is lost with `allow_unmapped`."""
         return tuple(problem.field for problem in self.all_problems if problem.waivable)
 
-    def refusal(self, *, allow_unmapped: bool) -> Problem | None:
+    def refusal(self, *, allow_unmapped: bool) -> RestoreProblem | None:
         """The first problem that prevents the restore, or None. Problems that cannot be waived come first."""
         found = sorted(self.all_problems, key=lambda problem: problem.waivable)
         return next((problem for problem in found if not (problem.waivable and allow_unmapped)), None)
@@ -96,7 +96,7 @@ class TargetOperator(msgspec.Struct, frozen=True):
     def can_commit(self) -> bool:
         return self.role is Role.SINK if self.commits is None else self.commits
 
-    def at(self, parallelism: int, compiled_for: int) -> int:
+    def parallelism_at(self, parallelism: int, compiled_for: int) -> int:
         """Its number of subtasks in a job of `parallelism`."""
         if self.most is not None:
             return min(self.most, parallelism)
@@ -114,7 +114,7 @@ class TargetEdge(msgspec.Struct, frozen=True):
     value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; empty: as above
 
 
-class Target(msgspec.Struct, frozen=True):
+class RestoreTarget(msgspec.Struct, frozen=True):
     """The target graph of a restore, decoded from the JSON of `JobGraph.to_json` as the console stores it."""
 
     max_parallelism: int
@@ -125,9 +125,9 @@ class Target(msgspec.Struct, frozen=True):
     def of(cls, graph: JobGraph) -> Self:
         return msgspec.convert(graph.to_json(), cls)
 
-    def at(self, parallelism: int, *, compiled_for: int) -> Self:
+    def for_parallelism(self, parallelism: int, *, compiled_for: int) -> Self:
         """The graph at another `parallelism` than the one it was compiled for."""
-        operators = (replace(o, parallelism=o.at(parallelism, compiled_for)) for o in self.operators)
+        operators = (replace(o, parallelism=o.parallelism_at(parallelism, compiled_for)) for o in self.operators)
         return replace(self, operators=tuple(operators))
 
     def predecessors(self, uid: str) -> Iterator[str]:
@@ -135,18 +135,20 @@ class Target(msgspec.Struct, frozen=True):
         return (edge.source for edge in self.edges if edge.target == uid and not edge.feedback)
 
     @property
-    def heads(self) -> set[str]:
+    def loop_heads(self) -> set[str]:
         """The heads of loops: targets of feedback edges."""
         return {edge.target for edge in self.edges if edge.feedback}
 
 
-def report(manifest: Manifest, target: Target, job: str) -> MappingReport:
+def mapping_report(manifest: Manifest, target: RestoreTarget, job: str) -> MappingReport:
     """The report of a restore of `manifest` into `target`, for the job with the id `job`."""
-    before_finished = _before_finished(manifest, target)
+    before_finished = _predecessors_of_finished_operators(manifest, target)
     wanted = {operator.uid for operator in target.operators}
-    kept = [_kept(o, manifest.operators.get(o.uid), before_finished.get(o.uid), target) for o in target.operators]
-    gone = [_dropped(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
-    return MappingReport(problems=tuple(_of_the_whole(manifest, target, job)), operators=(*kept, *gone))
+    kept = [
+        _map_operator(o, manifest.operators.get(o.uid), before_finished.get(o.uid), target) for o in target.operators
+    ]
+    gone = [_map_missing_operator(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
+    return MappingReport(problems=tuple(_checkpoint_problems(manifest, target, job)), operators=(*kept, *gone))
 
 
 def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unmapped: bool = False) -> None:
@@ -155,44 +157,44 @@ def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unm
     Raises:
         JobRejected: `field` names the operator or field at fault.
     """
-    problem = report(manifest, Target.of(graph), job).refusal(allow_unmapped=allow_unmapped)
+    problem = mapping_report(manifest, RestoreTarget.of(graph), job).refusal(allow_unmapped=allow_unmapped)
     if problem is not None:
         raise JobRejected(problem.code, problem.field, problem.detail)
 
 
 def has_state(operator: OperatorSnapshot) -> bool:
     """Whether dropping the operator would lose state. Declared but empty states do not count."""
-    return any(map(_holds, operator.subtasks.values()))
+    return any(map(_has_subtask_state, operator.subtasks.values()))
 
 
-def _holds(held: SubtaskSnapshot) -> bool:
+def _has_subtask_state(held: SubtaskSnapshot) -> bool:
     named = (held.keyed, held.broadcast, held.lists, held.unions)
     return any(any(states.values()) for states in named) or bool(held.committables or held.feedback)
 
 
-def _of_the_whole(manifest: Manifest, target: Target, job: str) -> Iterator[Problem]:
+def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) -> Iterator[RestoreProblem]:
     if manifest.format > FORMAT_VERSION:
-        yield Problem(code=NEWER_FORMAT, field="checkpoint", detail=newer_format(manifest.format))
+        yield RestoreProblem(code=NEWER_FORMAT, field="checkpoint", detail=newer_format(manifest.format))
     if manifest.job != job:
-        yield Problem(
+        yield RestoreProblem(
             code="other-job", field="checkpoint", detail=f"it belongs to job {manifest.job}, not to job {job}"
         )
     if manifest.max_parallelism != target.max_parallelism:
         detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {target.max_parallelism}"
-        yield Problem(code="max-parallelism-changed", field="max_parallelism", detail=detail)
-    yield from _loops_gone(manifest, target)
+        yield RestoreProblem(code="max-parallelism-changed", field="max_parallelism", detail=detail)
+    yield from _missing_loops(manifest, target)
 
 
-def _loops_gone(manifest: Manifest, target: Target) -> Iterator[Problem]:
+def _missing_loops(manifest: Manifest, target: RestoreTarget) -> Iterator[RestoreProblem]:
     """Operators of the target graph that are no longer heads, while the checkpoint holds feedback records for them."""
-    kept = {operator.uid for operator in target.operators} - target.heads
+    kept = {operator.uid for operator in target.operators} - target.loop_heads
     for uid, held in manifest.operators.items():
         if uid in kept and any(snapshot.feedback for snapshot in held.subtasks.values()):
             detail = "the checkpoint holds feedback records for it, and the job has no loop back to it now"
-            yield Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+            yield RestoreProblem(code="unmapped-state", field=uid, detail=detail, waivable=True)
 
 
-def _before_finished(manifest: Manifest, target: Target) -> dict[str, str]:
+def _predecessors_of_finished_operators(manifest: Manifest, target: RestoreTarget) -> dict[str, str]:
     """Unfinished operator -> finished operator that it feeds. The records between them would be lost."""
     finished = set(manifest.finished_operators())
     return {
@@ -203,20 +205,20 @@ def _before_finished(manifest: Manifest, target: Target) -> dict[str, str]:
     }
 
 
-def _kept(
-    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: Target
+def _map_operator(
+    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
 ) -> OperatorMapping:
-    problem = _unfit(wanted, held, feeds_finished)
+    problem = _operator_problem(wanted, held, feeds_finished)
     changed: list[_ChangedColumn] = []
     if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
         changed = list(_changed_columns(wanted.uid, held, target))
-        problem = next((_refused_type(wanted.uid, column) for column in changed if column.rule.common is None), None)
+        problem = next((_type_problem(wanted.uid, column) for column in changed if column.rule.common is None), None)
     if problem is not None:
-        fate, reason = Fate.INCOMPATIBLE, problem.detail
+        fate, reason = OperatorMatch.INCOMPATIBLE, problem.detail
     elif held is None:
-        fate, reason = Fate.NEW, "it is not in the checkpoint and starts empty"
+        fate, reason = OperatorMatch.NEW, "it is not in the checkpoint and starts empty"
     else:
-        fate, reason = _continued(held)
+        fate, reason = _match_state(held)
         reason = "; ".join([reason, *sorted(f"{column.text}: widened to {column.rule.common}" for column in changed)])
     return OperatorMapping(
         uid=wanted.uid,
@@ -230,23 +232,28 @@ def _kept(
     )
 
 
-def _continued(held: OperatorSnapshot) -> tuple[Fate, str]:
+def _match_state(held: OperatorSnapshot) -> tuple[OperatorMatch, str]:
     origin = f" ({held.origin})" if held.origin else ""
     match held.finished:
         case FinishedState.FINISHED:
-            return Fate.FINISHED, f"it had finished and is skipped{origin}"
+            return OperatorMatch.FINISHED, f"it had finished and is skipped{origin}"
         case FinishedState.PARTLY:
-            return Fate.MATCHED, f"some of its subtasks had finished; the remaining state is redistributed{origin}"
+            return (
+                OperatorMatch.MATCHED,
+                f"some of its subtasks had finished; the remaining state is redistributed{origin}",
+            )
         case FinishedState.RUNNING:  # pragma: no branch
-            return Fate.MATCHED, f"its state is restored{origin}"
+            return OperatorMatch.MATCHED, f"its state is restored{origin}"
 
 
-def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> Problem | None:
+def _operator_problem(
+    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None
+) -> RestoreProblem | None:
     if feeds_finished is not None:
         detail = f"it feeds {feeds_finished!r}, which had finished in the checkpoint"
-        return Problem(code="operator-before-finished", field=wanted.uid, detail=detail)
-    if held is not None and not wanted.can_commit and _owes(held):
-        return _owed_output(wanted.uid)
+        return RestoreProblem(code="operator-before-finished", field=wanted.uid, detail=detail)
+    if held is not None and not wanted.can_commit and _has_committables(held):
+        return _unmapped_output(wanted.uid)
     return None
 
 
@@ -265,7 +272,7 @@ class _ChangedColumn:
         return f"{self.kind} column {self.name!r} is {self.before} in the checkpoint and {self.now} in the job"
 
 
-def _changed_columns(uid: str, held: OperatorSnapshot, target: Target) -> Iterator[_ChangedColumn]:
+def _changed_columns(uid: str, held: OperatorSnapshot, target: RestoreTarget) -> Iterator[_ChangedColumn]:
     """The columns with different types, where both types are known."""
     snapshots = held.subtasks.values()
     for edge in target.edges:
@@ -273,33 +280,33 @@ def _changed_columns(uid: str, held: OperatorSnapshot, target: Target) -> Iterat
             continue
         for column, now in zip(edge.keys, edge.key_types, strict=True) if edge.key_types else ():
             for before in {snapshot.key_types.get(column, now) for snapshot in snapshots}:
-                yield from _changed("key", column, before, now, key_rule(before, now))
+                yield from _type_change("key", column, before, now, key_rule(before, now))
         for column, now in edge.value_types:
             for before in {snapshot.value_types.get(column, now) for snapshot in snapshots}:
-                yield from _changed("state", column, before, now, value_rule(before, now))
+                yield from _type_change("state", column, before, now, value_rule(before, now))
 
 
-def _changed(kind: str, name: str, before: str, now: str, rule: Rule) -> Iterator[_ChangedColumn]:
+def _type_change(kind: str, name: str, before: str, now: str, rule: Rule) -> Iterator[_ChangedColumn]:
     if rule.verdict is not Compatibility.SAME:
         yield _ChangedColumn(kind, name, before, now, rule)
 
 
-def _refused_type(uid: str, column: _ChangedColumn) -> Problem:
+def _type_problem(uid: str, column: _ChangedColumn) -> RestoreProblem:
     place = "key_by" if column.kind == "key" else "the operator"
     detail = f"{column.text}: convert it to its former type before {place}"
-    return Problem(code=f"{column.kind}-type-changed", field=uid, detail=detail)
+    return RestoreProblem(code=f"{column.kind}-type-changed", field=uid, detail=detail)
 
 
-def _dropped(uid: str, held: OperatorSnapshot) -> OperatorMapping:
+def _map_missing_operator(uid: str, held: OperatorSnapshot) -> OperatorMapping:
     problem = None
-    if _owes(held):
-        problem = _owed_output(uid)
+    if _has_committables(held):
+        problem = _unmapped_output(uid)
     elif has_state(held):
         detail = "the checkpoint holds state for an operator that the job lacks"
-        problem = Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+        problem = RestoreProblem(code="unmapped-state", field=uid, detail=detail, waivable=True)
     return OperatorMapping(
         uid=uid,
-        fate=Fate.DROPPED,
+        fate=OperatorMatch.DROPPED,
         reason=problem.detail if problem else "the job lacks it, and it held no state",
         parallelism_before=held.parallelism,
         partly_finished=held.finished is FinishedState.PARTLY,
@@ -308,13 +315,13 @@ def _dropped(uid: str, held: OperatorSnapshot) -> OperatorMapping:
     )
 
 
-def _owes(held: OperatorSnapshot) -> bool:
+def _has_committables(held: OperatorSnapshot) -> bool:
     return any(snapshot.committables for snapshot in held.subtasks.values())
 
 
-def _owed_output(uid: str) -> Problem:
+def _unmapped_output(uid: str) -> RestoreProblem:
     detail = "the checkpoint holds output to commit for a sink that the job lacks"
-    return Problem(code="unmapped-output", field=uid, detail=detail)
+    return RestoreProblem(code="unmapped-output", field=uid, detail=detail)
 
 
 def _state_bytes(held: OperatorSnapshot) -> int:

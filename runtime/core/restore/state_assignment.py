@@ -17,12 +17,12 @@ from typing import Any
 
 from runtime.core.job.graph import JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import ChannelId, SubtaskId
-from runtime.core.job.key_groups import range_of
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class SubtaskRestore:
     """The state that a subtask restores."""
 
     subtask: SubtaskId
@@ -35,36 +35,38 @@ class Restored:
     finished: bool = False  #: skip the operator
 
 
-def assign(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Restored]:
+def assign_state(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, SubtaskRestore]:
     """Assigns the state in `manifest` to every subtask of `graph`."""
-    assigned: dict[SubtaskId, Restored] = {}
+    assigned: dict[SubtaskId, SubtaskRestore] = {}
     for subtask in graph.subtasks:  # predecessors first
         operator = graph.by_uid[subtask.operator]
         old = manifest.operators.get(operator.uid)
-        restored = Restored(subtask=subtask) if old is None else _restored(subtask, operator, old, graph)
+        restored = SubtaskRestore(subtask=subtask) if old is None else _restore_subtask(subtask, operator, old, graph)
         feeding = [assigned[graph.source(channel)] for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)]
-        assigned[subtask] = replace(restored, watermark=_bounded(restored.watermark, feeding))
+        assigned[subtask] = replace(restored, watermark=_bound_watermark(restored.watermark, feeding))
     return assigned
 
 
-def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph) -> Restored:
+def _restore_subtask(
+    subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
+) -> SubtaskRestore:
     if old.finished is FinishedState.FINISHED:
-        return Restored(subtask=subtask, finished=True)
-    mine = range_of(subtask.index, graph.max_parallelism, operator.parallelism)
+        return SubtaskRestore(subtask=subtask, finished=True)
+    mine = key_group_range(subtask.index, graph.max_parallelism, operator.parallelism)
     overlapping = tuple(
         snapshot
         for index, snapshot in sorted(old.subtasks.items())
-        if _overlap(mine, range_of(index, graph.max_parallelism, old.parallelism))
+        if _ranges_overlap(mine, key_group_range(index, graph.max_parallelism, old.parallelism))
     )
     heads = {edge.target for edge in graph.edges if edge.feedback}
-    return Restored(
+    return SubtaskRestore(
         subtask=subtask,
         snapshots=overlapping,
-        lists=_lists(old, subtask.index, operator.parallelism),
-        unions=_united(old),
-        broadcast=_broadcast(old),
-        feedback=_deal_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
-        watermark=_watermark(old.subtasks.values() if _is_shared(old, operator) else overlapping),
+        lists=_redistribute_lists(old, subtask.index, operator.parallelism),
+        unions=_union_lists(old),
+        broadcast=_broadcast_snapshot(old),
+        feedback=_redistribute_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
+        watermark=_min_watermark(old.subtasks.values() if _is_shared(old, operator) else overlapping),
     )
 
 
@@ -76,14 +78,14 @@ def _keeps_rows(graph: JobGraph, channel: ChannelId) -> bool:
     return not graph.is_feedback(channel) and graph.edges[channel.edge].partitioning is not Partitioning.HASH
 
 
-def _bounded(watermark: int | None, feeding: Iterable[Restored]) -> int | None:
+def _bound_watermark(watermark: int | None, feeding: Iterable[SubtaskRestore]) -> int | None:
     """The minimum of `watermark` and the watermarks of the subtasks `feeding`. None: event time is not known yet."""
     times = [watermark, *(restored.watermark for restored in feeding if not restored.finished)]
     known = [time for time in times if time is not None]
     return min(known) if len(known) == len(times) else None
 
 
-def _watermark(snapshots: Iterable[SubtaskSnapshot]) -> int | None:
+def _min_watermark(snapshots: Iterable[SubtaskSnapshot]) -> int | None:
     """The minimum over running subtasks."""
     times = (snapshot.watermark for snapshot in snapshots if not snapshot.finished)
     return min((time for time in times if time is not None), default=None)
@@ -98,28 +100,28 @@ def _is_shared(old: OperatorSnapshot, operator: OperatorSpec) -> bool:
     snapshots = old.subtasks.values()
     if any(entries for snapshot in snapshots for entries in snapshot.unions.values()):
         return True
-    if _stays(old, operator.parallelism):
+    if _keeps_lists(old, operator.parallelism):
         return False
     has_lists = any(entries for snapshot in snapshots for entries in snapshot.lists.values())
     return has_lists or (operator.role is Role.SOURCE and not any(snapshot.keyed for snapshot in snapshots))
 
 
-def _stays(old: OperatorSnapshot, parallelism: int) -> bool:
+def _keeps_lists(old: OperatorSnapshot, parallelism: int) -> bool:
     """Whether every subtask keeps its own lists."""
     return old.parallelism == parallelism and old.finished is FinishedState.RUNNING
 
 
-def _overlap(left: range, right: range) -> bool:
+def _ranges_overlap(left: range, right: range) -> bool:
     return left.start < right.stop and right.start < left.stop
 
 
-def _broadcast(old: OperatorSnapshot) -> SubtaskSnapshot | None:
+def _broadcast_snapshot(old: OperatorSnapshot) -> SubtaskSnapshot | None:
     """The snapshot to restore broadcast state from, preferably of a running subtask: a finished one may be older."""
     holders = [snapshot for _, snapshot in sorted(old.subtasks.items()) if snapshot.broadcast]
     return min(holders, key=lambda snapshot: snapshot.finished, default=None)
 
 
-def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
+def _union_lists(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
     """All entries of each union list, old subtasks in order. No subtask has finished (`partly_finished_union`)."""
     unions: dict[str, tuple[Any, ...]] = {}
     for _, snapshot in sorted(old.subtasks.items()):
@@ -128,18 +130,18 @@ def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
     return unions
 
 
-def _deal_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:
+def _redistribute_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:
     """Whole logs, round-robin over the new subtasks. The edges behind the head partition the records again."""
     mine = (snapshot for number, snapshot in sorted(old.subtasks.items()) if number % parallelism == index)
     return tuple(segment for snapshot in mine for segment in snapshot.feedback)
 
 
-def _lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
+def _redistribute_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
     """The lists of a new subtask: its own, or a contiguous chunk of all entries, old subtasks in order.
 
     Only subtasks that had not finished contribute: the others have no work left.
     """
-    if _stays(old, parallelism):
+    if _keeps_lists(old, parallelism):
         return dict(old.subtasks[index].lists) if index in old.subtasks else {}
     running = [snapshot for _, snapshot in sorted(old.subtasks.items()) if not snapshot.finished]
     chunks = {}

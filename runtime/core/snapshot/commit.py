@@ -14,7 +14,7 @@ from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.snapshot.manifest import CommitPermit, Manifest, SubtaskSnapshot
 
 
-def permit_for_recorded(manifest: Manifest, token: Token) -> CommitPermit:
+def permit_for_manifest(manifest: Manifest, token: Token) -> CommitPermit:
     """The permit for a manifest that attempt `token` has just recorded or is restoring."""
     assert manifest.token <= token, "the manifest belongs to a newer attempt"
     return CommitPermit(job=manifest.job, token=token, checkpoint=CheckpointId(manifest.checkpoint))
@@ -25,7 +25,7 @@ def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> Comm
     return CommitPermit(job=job, token=token, checkpoint=checkpoint)
 
 
-def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
+def pending_committables(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
     """The pending committables by operator, including finished operators: a restore skips these, not their commits."""
     found: dict[OperatorId, tuple[Any, ...]] = {}
     for uid, operator in manifest.operators.items():
@@ -37,10 +37,10 @@ def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
 
 def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tuple[Any, ...]:
     """The committables of a sink that manifests in `retained` name. The clean-up after a restore keeps them."""
-    return tuple(committable for manifest in retained for committable in owed(manifest).get(uid, ()))
+    return tuple(committable for manifest in retained for committable in pending_committables(manifest).get(uid, ()))
 
 
-def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
+def pending_only(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
     """The savepoint without committables that are known to be committed, so that no restore commits them again.
 
     Each snapshot of a sink subtask names its prepared committables until they are committed. A committable that is
@@ -53,7 +53,7 @@ def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Man
     """
     if later is not None and (later.token != savepoint.token or later.checkpoint <= savepoint.checkpoint):
         return savepoint
-    named = {} if later is None else owed(later)
+    named = {} if later is None else pending_committables(later)
 
     def prune(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
         still = named.get(OperatorId(uid), ())

@@ -36,17 +36,17 @@ class FailureReason(StrEnum):
     SUSPENDED = "suspended"  #: the coordinator stopped: restart, cancel, or the end of the job
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the failure counts towards `tolerable_failed_checkpoints`."""
-        return self in _COUNTED
+        return self in _COUNTED_REASONS
 
     @property
-    def may_last(self) -> bool:
+    def may_persist(self) -> bool:
         """Whether the cause may persist, so that an immediate retry may fail again."""
-        return self not in _OVER_AT_ONCE
+        return self not in _TRANSIENT_REASONS
 
 
-_COUNTED = frozenset(
+_COUNTED_REASONS = frozenset(
     {
         FailureReason.ID_UNAVAILABLE,
         FailureReason.TRIGGER_FAILED,
@@ -55,7 +55,7 @@ _COUNTED = frozenset(
         FailureReason.FINALIZE_FAILED,
     }
 )
-_OVER_AT_ONCE = frozenset(
+_TRANSIENT_REASONS = frozenset(
     {
         FailureReason.TASK_FINISHED_WHILE_TRIGGERED,
         FailureReason.UNION_STATE_PARTLY_FINISHED,  #: cannot recur at the last checkpoint: all subtasks have finished
@@ -65,7 +65,7 @@ _OVER_AT_ONCE = frozenset(
 )
 
 
-class Fate(StrEnum):
+class CheckpointStatus(StrEnum):
     """The status of a checkpoint when a late acknowledgement or decline arrives."""
 
     STORING = "storing"  #: every subtask has acknowledged; the manifest is being stored
@@ -83,7 +83,7 @@ def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = 
     return f"{folder}-{variant}" if variant else folder
 
 
-def numbers_of(folder: str) -> tuple[int, int] | None:
+def parse_folder(folder: str) -> tuple[int, int] | None:
     """Checkpoint id and token of a folder that `folder_of` named; None for any other name."""
     kind, *rest = folder.split("-")
     numbers, variant = rest[:2], rest[2:]
@@ -121,7 +121,7 @@ class FinishedState(StrEnum):
     FINISHED = "finished"
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a state file that can be read alone: whole, consecutive key groups."""
 
     offset: int
@@ -141,7 +141,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  #: "crc32c:<hex>" or "blake2b:<hex>", over the file's bytes
     first_group: int  #: range of key groups in the file, both ends included
     last_group: int
-    blocks: tuple[Block, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
+    blocks: tuple[SegmentBlock, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
 
 
 class TableColumns(msgspec.Struct, frozen=True):
@@ -247,7 +247,7 @@ class CommitPermit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CheckpointPlan:
     """The subtasks that take part in a checkpoint."""
 
     trigger: frozenset[SubtaskId]  #: running, and no predecessor is running

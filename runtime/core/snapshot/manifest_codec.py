@@ -15,11 +15,11 @@ import msgspec
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, Segment, folder_of, is_variant
 from runtime.errors import CorruptState, JobRejected
 
-FILE_NAME: Final = "manifest.json"
+MANIFEST_FILE: Final = "manifest.json"
 NEWER_FORMAT: Final = "newer-format"  #: the code of its refusal
 MIN_KEY_CHARACTERS: Final = 32
 
-Keys = tuple[bytes, ...]  #: the first key signs, every key verifies; empty: manifests are not signed
+SigningKeys = tuple[bytes, ...]  #: the first key signs, every key verifies; empty: manifests are not signed
 
 
 class _Envelope(msgspec.Struct, omit_defaults=True):
@@ -34,7 +34,7 @@ class _Header(msgspec.Struct):
     format: int
 
 
-def keys_of(text: str) -> Keys:
+def parse_keys(text: str) -> SigningKeys:
     """The keys in `WEIR_MANIFEST_KEY`, separated by commas. Raises ValueError for a key that is too short."""
     keys = tuple(part.strip() for part in text.split(",") if part.strip())
     if any(len(key) < MIN_KEY_CHARACTERS for key in keys):
@@ -42,13 +42,13 @@ def keys_of(text: str) -> Keys:
     return tuple(key.encode() for key in keys)
 
 
-def sealed(manifest: Manifest, keys: Keys = ()) -> bytes:
+def encode_manifest(manifest: Manifest, keys: SigningKeys = ()) -> bytes:
     body = msgspec.json.encode(manifest)
     signature = _signature(body, keys[0]) if keys else ""
     return msgspec.json.encode(_Envelope(_checksum(body), msgspec.Raw(body), signature))
 
 
-def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> Manifest:
+def decode_manifest(data: bytes, name: str, keys: SigningKeys = (), *, signed: bool = False) -> Manifest:
     """Decodes and verifies a manifest.
 
     Args:
@@ -76,17 +76,17 @@ def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> 
         raise CorruptState(name, f"not a readable manifest: {error}") from error
 
 
-def home_of(manifest: Manifest) -> str:
+def manifest_folder(manifest: Manifest) -> str:
     """The folder of the checkpoint, below the job's storage root."""
     return folder_of(manifest.kind, manifest.checkpoint, manifest.token, manifest.variant)
 
 
-def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
+def self_contained_manifest(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
     """A self-contained copy of a savepoint's manifest, and the origin of each file to copy: new path -> old path.
 
     These files belong to finished subtasks, which the savepoint represents by their last snapshot.
     """
-    home = f"{home_of(manifest)}/"
+    home = f"{manifest_folder(manifest)}/"
     origins: dict[str, str] = {}
 
     def move(segment: Segment) -> Segment:
@@ -98,7 +98,7 @@ def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
     return manifest.with_segments(move), origins
 
 
-def inside(manifest: Manifest, name: str) -> dict[str, str]:
+def relative_paths(manifest: Manifest, name: str) -> dict[str, str]:
     """The files of a savepoint: path in the manifest -> path relative to the savepoint's folder.
 
     Raises:
@@ -107,14 +107,14 @@ def inside(manifest: Manifest, name: str) -> dict[str, str]:
     if not manifest.kind.is_savepoint:
         shared = f"{manifest.kind} {manifest.checkpoint} shares files with other checkpoints"
         raise JobRejected("not-a-savepoint", name, f"{shared}; only a savepoint can be moved")
-    home = f"{home_of(manifest)}/"
+    home = f"{manifest_folder(manifest)}/"
     for segment in manifest.segments():
         if not segment.path.startswith(home) or ".." in segment.path.split("/"):
             raise JobRejected("not-a-savepoint", name, f"it names a file outside its own folder: {segment.path}")
     return {segment.path: segment.path.removeprefix(home) for segment in manifest.segments()}
 
 
-def _check_signature(body: bytes, signature: str, keys: Keys, name: str, *, signed: bool) -> None:
+def _check_signature(body: bytes, signature: str, keys: SigningKeys, name: str, *, signed: bool) -> None:
     if not signature and signed:
         detail = "it carries no signature, and only savepoints signed with WEIR_MANIFEST_KEY are read from here"
         raise JobRejected("not-signed", name, detail)

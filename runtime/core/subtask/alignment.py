@@ -8,10 +8,10 @@ no channel is blocked without a pending barrier. (ABS, Carbone et al. 2015, algo
 
 from dataclasses import dataclass, field, replace
 
-from runtime.core.job.ids import ChannelId, CheckpointId, with_aborted
+from runtime.core.job.ids import ChannelId, CheckpointId, add_aborted_id
 from runtime.core.job.messages import Barrier
 
-NOBODY: frozenset[ChannelId] = frozenset()
+NO_CHANNELS: frozenset[ChannelId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class GivenUp:
     overtaken: bool  #: superseded, not cancelled
 
 
-Verdict = Aligned | GivenUp
+AlignmentOutcome = Aligned | GivenUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,58 +43,58 @@ class Alignment:
     live: frozenset[ChannelId]
     newest: CheckpointId = CheckpointId(0)
     pending: Barrier | None = None
-    blocked: frozenset[ChannelId] = NOBODY
+    blocked: frozenset[ChannelId] = NO_CHANNELS
     aborted: frozenset[CheckpointId] = field(default=frozenset())
 
 
-def barrier_received(now: Alignment, channel: ChannelId, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
+def on_barrier(now: Alignment, channel: ChannelId, barrier: Barrier) -> tuple[Alignment, list[AlignmentOutcome]]:
     """A barrier arrived on a live, unblocked channel."""
     assert channel in now.live - now.blocked, "a blocked or ended channel delivers no message"
-    started, verdicts = _begin(now, barrier)
+    started, verdicts = _begin_alignment(now, barrier)
     if started.pending is None or started.pending.checkpoint != barrier.checkpoint:
         return started, verdicts  # a late barrier of a checkpoint already taken or aborted
     started = replace(started, blocked=started.blocked | {channel})
-    settled, more = _settle(started)
+    settled, more = _complete_alignment(started)
     return settled, verdicts + more
 
 
-def barrier_injected(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
+def on_trigger(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[AlignmentOutcome]]:
     """The coordinator triggered this subtask: a source, or a subtask whose predecessors have all ended."""
-    started, verdicts = _begin(now, barrier)
-    settled, more = _settle(started)
+    started, verdicts = _begin_alignment(now, barrier)
+    settled, more = _complete_alignment(started)
     return settled, verdicts + more
 
 
-def cancel_received(now: Alignment, checkpoint: CheckpointId) -> tuple[Alignment, list[Verdict]]:
+def on_cancel(now: Alignment, checkpoint: CheckpointId) -> tuple[Alignment, list[AlignmentOutcome]]:
     """A CancelBarrier arrived: an upstream subtask cannot take part in `checkpoint`."""
     if checkpoint < now.newest or (checkpoint == now.newest and now.pending is None) or checkpoint in now.aborted:
         return now, []
-    verdicts: list[Verdict] = [GivenUp(checkpoint, overtaken=False)]
+    verdicts: list[AlignmentOutcome] = [GivenUp(checkpoint, overtaken=False)]
     if now.pending is not None and now.pending.checkpoint != checkpoint:
         verdicts.insert(0, GivenUp(now.pending.checkpoint, overtaken=True))
     return _idle(now, checkpoint), verdicts
 
 
-def channel_ended(now: Alignment, channel: ChannelId) -> tuple[Alignment, list[Verdict]]:
+def on_channel_end(now: Alignment, channel: ChannelId) -> tuple[Alignment, list[AlignmentOutcome]]:
     """EndOfPartition arrived: no barrier will follow on `channel`."""
     assert channel in now.live - now.blocked, "a blocked or ended channel delivers no message"
-    return _settle(replace(now, live=now.live - {channel}))
+    return _complete_alignment(replace(now, live=now.live - {channel}))
 
 
-def checkpoint_aborted(now: Alignment, checkpoint: CheckpointId) -> Alignment:
+def on_abort(now: Alignment, checkpoint: CheckpointId) -> Alignment:
     """The coordinator aborted `checkpoint`. It notifies every subtask, so no CancelBarrier is forwarded."""
     if now.pending is not None and now.pending.checkpoint == checkpoint:
         return _idle(now, checkpoint)
     if checkpoint > now.newest:
-        return replace(now, aborted=with_aborted(now.aborted, checkpoint))
+        return replace(now, aborted=add_aborted_id(now.aborted, checkpoint))
     return now
 
 
-def _begin(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
+def _begin_alignment(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[AlignmentOutcome]]:
     """Starts the alignment of `barrier` if it is newer than every barrier before."""
     if barrier.checkpoint <= now.newest:
         return now, []
-    verdicts: list[Verdict] = []
+    verdicts: list[AlignmentOutcome] = []
     if now.pending is not None:
         verdicts.append(GivenUp(now.pending.checkpoint, overtaken=True))
     given_up = barrier.checkpoint in now.aborted
@@ -104,10 +104,10 @@ def _begin(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
 
 def _idle(now: Alignment, newest: CheckpointId) -> Alignment:
     still_ahead = frozenset(checkpoint for checkpoint in now.aborted if checkpoint > newest)
-    return replace(now, newest=newest, pending=None, blocked=NOBODY, aborted=still_ahead)
+    return replace(now, newest=newest, pending=None, blocked=NO_CHANNELS, aborted=still_ahead)
 
 
-def _settle(now: Alignment) -> tuple[Alignment, list[Verdict]]:
+def _complete_alignment(now: Alignment) -> tuple[Alignment, list[AlignmentOutcome]]:
     if now.pending is None or now.blocked != now.live:
         return now, []
     return _idle(now, now.newest), [Aligned(now.pending)]

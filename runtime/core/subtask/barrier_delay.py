@@ -14,74 +14,79 @@ from collections.abc import Sequence
 from typing import Final
 
 from runtime.core.job.messages import MIN_WATERMARK, Barrier
-from runtime.core.subtask.watermark_alignment import Hearing
+from runtime.core.subtask.watermark_alignment import ChannelDrift
 
-NEAR_MS: Final = 150.0  #: longest wall time of the previous pane for which the next pane end counts as near
-PATIENCE_MS: Final = 200.0  #: longest wall time for which a barrier is held
-PARTS: Final = 16  #: a batch that is shortened to end with a pane keeps at least 1/PARTS of the normal size
+MAX_PANE_WALL_MS: Final = 150.0  #: longest wall time of the previous pane for which the next pane end counts as near
+MAX_HOLD_MS: Final = 200.0  #: longest wall time for which a barrier is held
+MAX_BATCH_REDUCTION: Final = (
+    16  #: a batch that is shortened to end with a pane keeps at least 1/PARTS of the normal size
+)
 
 
-class Placement:
+class BarrierDelay:
     """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
 
-    def __init__(self, drifts: Sequence[Hearing] = ()) -> None:
-        self._hearings = drifts
+    def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
+        self._drifts = drifts
         self._pane_ms = max((drift.pane_ms for drift in drifts), default=0)
         self._time = MIN_WATERMARK
         self._rows_per_ms = 0.0  #: per millisecond of event time
-        self._passed_at = -math.inf  #: wall time at which the last pane end was crossed
-        self._near = False
-        self._kept: Barrier | None = None
-        self._end, self._until = 0, 0.0
+        self._pane_ended_at = -math.inf  #: wall time at which the last pane end was crossed
+        self._is_pane_end_near = False
+        self._held: Barrier | None = None
+        self._pane_end, self._hold_until = 0, 0.0
         self._is_agreed = False  #: the pane end has been moved behind siblings that crossed it before their barrier
 
-    def keeps(self, barrier: Barrier, now: float) -> bool:
+    def hold(self, barrier: Barrier, now: float) -> bool:
         """Holds `barrier` if a pane end is near. At most one barrier is held at a time. Returns whether it is held."""
-        if not self._near or now - self._passed_at > NEAR_MS:
+        if not self._is_pane_end_near or now - self._pane_ended_at > MAX_PANE_WALL_MS:
             return False
-        self._kept, self._until = barrier, now + PATIENCE_MS
-        self._end, self._is_agreed = self._end_after(max(self._time, self._furthest)), False
+        self._held, self._hold_until = barrier, now + MAX_HOLD_MS
+        self._pane_end, self._is_agreed = self._pane_end_after(max(self._time, self._max_watermark)), False
         return True
 
     def due_in(self, now: float) -> float | None:
         """Milliseconds until the held barrier must be injected; None if no barrier is held."""
-        if self._kept is None:
+        if self._held is None:
             return None
-        return 0.0 if self._time + 1 >= self._end else max(0.0, self._until - now)
+        return 0.0 if self._time + 1 >= self._pane_end else max(0.0, self._hold_until - now)
 
     def release(self) -> Barrier | None:
-        kept, self._kept = self._kept, None
+        kept, self._held = self._held, None
         return kept
 
-    def most(self, rows: int) -> int:
+    def limit_rows(self, rows: int) -> int:
         """The size of the next batch. A held barrier reduces `rows` to the rows expected before the pane end."""
-        if self._kept is None:
+        if self._held is None:
             return rows
-        left = (self._end - 1 - self._time) * self._rows_per_ms
-        return min(rows, max(rows // PARTS, math.ceil(left)))
+        left = (self._pane_end - 1 - self._time) * self._rows_per_ms
+        return min(rows, max(rows // MAX_BATCH_REDUCTION, math.ceil(left)))
 
-    def advanced(self, time: int, rows: int, now: float) -> None:
+    def on_batch(self, time: int, rows: int, now: float) -> None:
         """A batch of `rows` has advanced the source's watermark to `time` (ms)."""
         if time <= self._time or not self._pane_ms:
             return
-        if self._pane(time) > self._pane(self._time):
-            self._near, self._passed_at = rows > 0 and now - self._passed_at <= NEAR_MS, now
+        if self._pane_number(time) > self._pane_number(self._time):
+            self._is_pane_end_near, self._pane_ended_at = (
+                rows > 0 and now - self._pane_ended_at <= MAX_PANE_WALL_MS,
+                now,
+            )
         self._rows_per_ms = rows / (time - self._time)
         self._time = time
-        if self._kept and time + 1 >= self._end and not self._is_agreed:
-            self._end, self._is_agreed = max(self._end, self._end_after(self._furthest)), True
+        if self._held and time + 1 >= self._pane_end and not self._is_agreed:
+            self._pane_end, self._is_agreed = max(self._pane_end, self._pane_end_after(self._max_watermark)), True
 
-    def none_came(self) -> None:
+    def on_empty(self) -> None:
         """The backlog is empty: the time of the next pane end is unknown, so a held barrier is due at once."""
-        self._near, self._until = False, 0.0
+        self._is_pane_end_near, self._hold_until = False, 0.0
 
     @property
-    def _furthest(self) -> int:
-        return max(drift.furthest for drift in self._hearings)
+    def _max_watermark(self) -> int:
+        return max(drift.max_watermark for drift in self._drifts)
 
-    def _end_after(self, time: int) -> int:
-        return (self._pane(time) + 1) * self._pane_ms
+    def _pane_end_after(self, time: int) -> int:
+        return (self._pane_number(time) + 1) * self._pane_ms
 
-    def _pane(self, time: int) -> int:
+    def _pane_number(self, time: int) -> int:
         """The number of the pane that the next row may belong to."""
         return (time + 1) // self._pane_ms

@@ -4,56 +4,58 @@ from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier
 from runtime.core.subtask import alignment, barrier_tracker
-from runtime.core.subtask.alignment import NOBODY, Alignment, Verdict
-from runtime.core.subtask.barrier_tracker import Counting
+from runtime.core.subtask.alignment import NO_CHANNELS, Alignment, AlignmentOutcome
+from runtime.core.subtask.barrier_tracker import BarrierTracker
 
-Barriers = Alignment | Counting
-
-
-def fresh(mode: CheckpointMode, live: frozenset[ChannelId]) -> Barriers:
-    return Alignment(live=live) if mode is CheckpointMode.EXACTLY_ONCE else Counting(live=live)
+BarrierHandler = Alignment | BarrierTracker
 
 
-def received(now: Barriers, channel: ChannelId, barrier: Barrier) -> tuple[Barriers, list[Verdict]]:
-    if isinstance(now, Counting):
-        return barrier_tracker.barrier_received(now, channel, barrier)
-    return alignment.barrier_received(now, channel, barrier)
+def new_handler(mode: CheckpointMode, live: frozenset[ChannelId]) -> BarrierHandler:
+    return Alignment(live=live) if mode is CheckpointMode.EXACTLY_ONCE else BarrierTracker(live=live)
 
 
-def injected(now: Barriers, barrier: Barrier) -> tuple[Barriers, list[Verdict]]:
-    if isinstance(now, Counting):
-        return barrier_tracker.barrier_injected(now, barrier)
-    return alignment.barrier_injected(now, barrier)
+def on_barrier(
+    now: BarrierHandler, channel: ChannelId, barrier: Barrier
+) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
+    if isinstance(now, BarrierTracker):
+        return barrier_tracker.on_barrier(now, channel, barrier)
+    return alignment.on_barrier(now, channel, barrier)
 
 
-def cancelled(now: Barriers, checkpoint: CheckpointId) -> tuple[Barriers, list[Verdict]]:
-    if isinstance(now, Counting):
-        return barrier_tracker.cancel_received(now, checkpoint)
-    return alignment.cancel_received(now, checkpoint)
+def on_trigger(now: BarrierHandler, barrier: Barrier) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
+    if isinstance(now, BarrierTracker):
+        return barrier_tracker.on_trigger(now, barrier)
+    return alignment.on_trigger(now, barrier)
 
 
-def ended(now: Barriers, channel: ChannelId) -> tuple[Barriers, list[Verdict]]:
-    if isinstance(now, Counting):
-        return barrier_tracker.channel_ended(now, channel)
-    return alignment.channel_ended(now, channel)
+def on_cancel(now: BarrierHandler, checkpoint: CheckpointId) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
+    if isinstance(now, BarrierTracker):
+        return barrier_tracker.on_cancel(now, checkpoint)
+    return alignment.on_cancel(now, checkpoint)
 
 
-def aborted(now: Barriers, checkpoint: CheckpointId) -> Barriers:
-    if isinstance(now, Counting):
-        return barrier_tracker.checkpoint_aborted(now, checkpoint)
-    return alignment.checkpoint_aborted(now, checkpoint)
+def on_channel_end(now: BarrierHandler, channel: ChannelId) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
+    if isinstance(now, BarrierTracker):
+        return barrier_tracker.on_channel_end(now, channel)
+    return alignment.on_channel_end(now, channel)
 
 
-def pending(now: Barriers) -> Barrier | None:
+def on_abort(now: BarrierHandler, checkpoint: CheckpointId) -> BarrierHandler:
+    if isinstance(now, BarrierTracker):
+        return barrier_tracker.on_abort(now, checkpoint)
+    return alignment.on_abort(now, checkpoint)
+
+
+def pending_barrier(now: BarrierHandler) -> Barrier | None:
     """The barrier in alignment."""
     return now.pending if isinstance(now, Alignment) else None
 
 
-def aligning(now: Barriers) -> CheckpointId | None:
+def aligning_checkpoint(now: BarrierHandler) -> CheckpointId | None:
     """The checkpoint in alignment."""
-    barrier = pending(now)
+    barrier = pending_barrier(now)
     return None if barrier is None else barrier.checkpoint
 
 
-def blocked(now: Barriers) -> frozenset[ChannelId]:
-    return now.blocked if isinstance(now, Alignment) else NOBODY
+def blocked_channels(now: BarrierHandler) -> frozenset[ChannelId]:
+    return now.blocked if isinstance(now, Alignment) else NO_CHANNELS

@@ -9,19 +9,19 @@ invariant of `Alignment` holds: each checkpoint is snapshotted at most once, and
 from dataclasses import dataclass, replace
 from typing import Final
 
-from runtime.core.job.ids import ChannelId, CheckpointId, with_aborted
+from runtime.core.job.ids import ChannelId, CheckpointId, add_aborted_id
 from runtime.core.job.messages import Barrier
-from runtime.core.subtask.alignment import NOBODY, Aligned, GivenUp, Verdict
+from runtime.core.subtask.alignment import NO_CHANNELS, Aligned, AlignmentOutcome, GivenUp
 
-AWAITED_MAX: Final = 50  #: beyond this number the oldest awaited checkpoint is given up
+MAX_AWAITED_CHECKPOINTS: Final = 50  #: beyond this number the oldest awaited checkpoint is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class AwaitedCheckpoint:
     """A checkpoint whose barrier has not arrived on every live channel."""
 
     barrier: Barrier
-    delivered: frozenset[ChannelId] = NOBODY
+    delivered: frozenset[ChannelId] = NO_CHANNELS
 
     @property
     def checkpoint(self) -> CheckpointId:
@@ -29,7 +29,7 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class BarrierTracker:
     """The tracked barriers of a subtask, as an immutable value.
 
     Checkpoints up to `over` are taken or given up; `awaited` are later checkpoints, oldest first. `aborted` holds the
@@ -37,68 +37,70 @@ class Counting:
     """
 
     live: frozenset[ChannelId]
-    over: CheckpointId = CheckpointId(0)
-    awaited: tuple[Awaited, ...] = ()
+    closed_up_to: CheckpointId = CheckpointId(0)
+    awaited: tuple[AwaitedCheckpoint, ...] = ()
     aborted: frozenset[CheckpointId] = frozenset()
 
 
-def barrier_received(now: Counting, channel: ChannelId, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
+def on_barrier(
+    now: BarrierTracker, channel: ChannelId, barrier: Barrier
+) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
     """A barrier arrived on a live channel, which stays readable."""
     assert channel in now.live, "an ended channel delivers no message"
-    begun, verdicts = _begin(now, barrier)
+    begun, verdicts = _begin_checkpoint(now, barrier)
     awaited = tuple(
         replace(entry, delivered=entry.delivered | {channel}) if entry.checkpoint == barrier.checkpoint else entry
         for entry in begun.awaited
     )
-    settled, more = _settle(replace(begun, awaited=awaited))
+    settled, more = _complete_checkpoints(replace(begun, awaited=awaited))
     return settled, verdicts + more
 
 
-def barrier_injected(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
+def on_trigger(now: BarrierTracker, barrier: Barrier) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
     """The coordinator triggered this subtask: a source, or a subtask whose predecessors have all ended."""
-    begun, verdicts = _begin(now, barrier)
-    settled, more = _settle(begun)
+    begun, verdicts = _begin_checkpoint(now, barrier)
+    settled, more = _complete_checkpoints(begun)
     return settled, verdicts + more
 
 
-def cancel_received(now: Counting, checkpoint: CheckpointId) -> tuple[Counting, list[Verdict]]:
+def on_cancel(now: BarrierTracker, checkpoint: CheckpointId) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
     """A CancelBarrier arrived: gives up `checkpoint` and every awaited checkpoint before it, once each."""
-    if checkpoint <= now.over or checkpoint in now.aborted:
+    if checkpoint <= now.closed_up_to or checkpoint in now.aborted:
         return now, []
-    older: list[Verdict] = [
+    older: list[AlignmentOutcome] = [
         GivenUp(entry.checkpoint, overtaken=True) for entry in now.awaited if entry.checkpoint < checkpoint
     ]
-    return _past(now, checkpoint), [*older, GivenUp(checkpoint, overtaken=False)]
+    return _close_checkpoints(now, checkpoint), [*older, GivenUp(checkpoint, overtaken=False)]
 
 
-def channel_ended(now: Counting, channel: ChannelId) -> tuple[Counting, list[Verdict]]:
+def on_channel_end(now: BarrierTracker, channel: ChannelId) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
     """EndOfPartition arrived: no barrier will follow on `channel`."""
     assert channel in now.live, "an ended channel delivers no message"
-    return _settle(replace(now, live=now.live - {channel}))
+    return _complete_checkpoints(replace(now, live=now.live - {channel}))
 
 
-def checkpoint_aborted(now: Counting, checkpoint: CheckpointId) -> Counting:
+def on_abort(now: BarrierTracker, checkpoint: CheckpointId) -> BarrierTracker:
     """The coordinator aborted `checkpoint`. It notifies every subtask, so no CancelBarrier is forwarded."""
-    if checkpoint <= now.over:
+    if checkpoint <= now.closed_up_to:
         return now
     awaited = tuple(entry for entry in now.awaited if entry.checkpoint != checkpoint)
-    return replace(now, awaited=awaited, aborted=with_aborted(now.aborted, checkpoint))
+    return replace(now, awaited=awaited, aborted=add_aborted_id(now.aborted, checkpoint))
 
 
-def _begin(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
+def _begin_checkpoint(now: BarrierTracker, barrier: Barrier) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
     """Adds the checkpoint of `barrier` to the awaited ones if it is new."""
     checkpoint = barrier.checkpoint
     known = any(entry.checkpoint == checkpoint for entry in now.awaited)
-    if known or checkpoint <= now.over or checkpoint in now.aborted:
+    if known or checkpoint <= now.closed_up_to or checkpoint in now.aborted:
         return now, []
-    awaited = tuple(sorted((*now.awaited, Awaited(barrier)), key=lambda entry: entry.checkpoint))
+    awaited = tuple(sorted((*now.awaited, AwaitedCheckpoint(barrier)), key=lambda entry: entry.checkpoint))
     begun = replace(now, awaited=awaited)
-    if len(awaited) <= AWAITED_MAX:
+    if len(awaited) <= MAX_AWAITED_CHECKPOINTS:
         return begun, []
-    return _past(begun, awaited[0].checkpoint), [GivenUp(awaited[0].checkpoint, overtaken=True)]
+    return _close_checkpoints(begun, awaited[0].checkpoint), [GivenUp(awaited[0].checkpoint, overtaken=True)]
 
 
-def _settle(now: Counting) -> tuple[Counting, list[Verdict]]:
+def _complete_checkpoints(now: BarrierTracker) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
     """Completes the checkpoints that every live channel has delivered; gives up older ones.
 
     Channels are ordered, so an older checkpoint that is still incomplete was given up upstream.
@@ -107,15 +109,15 @@ def _settle(now: Counting) -> tuple[Counting, list[Verdict]]:
     if not taken:
         return now, []
     newest = taken[-1].checkpoint
-    verdicts: list[Verdict] = [
+    verdicts: list[AlignmentOutcome] = [
         Aligned(entry.barrier) if entry in taken else GivenUp(entry.checkpoint, overtaken=True)
         for entry in now.awaited
         if entry.checkpoint <= newest
     ]
-    return _past(now, newest), verdicts
+    return _close_checkpoints(now, newest), verdicts
 
 
-def _past(now: Counting, over: CheckpointId) -> Counting:
+def _close_checkpoints(now: BarrierTracker, over: CheckpointId) -> BarrierTracker:
     awaited = tuple(entry for entry in now.awaited if entry.checkpoint > over)
     aborted = frozenset(checkpoint for checkpoint in now.aborted if checkpoint > over)
-    return replace(now, over=over, awaited=awaited, aborted=aborted)
+    return replace(now, closed_up_to=over, awaited=awaited, aborted=aborted)

@@ -8,38 +8,38 @@ slot would stay at the minimum.
 
 from typing import Final
 
-FIRST_ROWS: Final = 8_192
-LEAST_ROWS: Final = 64  #: only reached where a few hundred rows are slow: the fixed cost of a batch is small then
-MOST_ROWS: Final = 65_536
-SHORT_MS: Final = 10.0  #: after a faster batch the size doubles
-LONG_MS: Final = 50.0  #: after a slower batch the size is halved
-GROWTH: Final = 16  #: between both, the size grows by 1/GROWTH
+INITIAL_BATCH_ROWS: Final = 8_192
+MIN_BATCH_ROWS: Final = 64  #: only reached where a few hundred rows are slow: the fixed cost of a batch is small then
+MAX_BATCH_ROWS: Final = 65_536
+FAST_BATCH_MS: Final = 10.0  #: after a faster batch the size doubles
+SLOW_BATCH_MS: Final = 50.0  #: after a slower batch the size is halved
+GROWTH_DIVISOR: Final = 16  #: between both, the size grows by 1/GROWTH
 
 
 class BatchSize:
     """Mutable, owned by a source subtask."""
 
     def __init__(self) -> None:
-        self.rows = FIRST_ROWS  #: the number of rows to poll
+        self.rows = INITIAL_BATCH_ROWS  #: the number of rows to poll
         self._since_ms: float | None = None  #: time of the previous batch
-        self._got = 0  #: its rows
-        self._asked = 0
+        self._batch_rows = 0  #: its rows
+        self._requested_rows = 0
 
-    def came(self, rows: int, at_ms: float) -> None:
+    def on_batch(self, rows: int, at_ms: float) -> None:
         """A full-size poll returned `rows` at `at_ms`."""
         asked = self.rows
         if self._since_ms is not None:
             self._adapt(at_ms - self._since_ms)
-        self._since_ms, self._got, self._asked = at_ms, rows, asked
+        self._since_ms, self._batch_rows, self._requested_rows = at_ms, rows, asked
 
-    def none_came(self) -> None:
+    def on_gap(self) -> None:
         """No batch, or a pause: the time until the next batch does not measure the job."""
         self._since_ms = None
 
     def _adapt(self, took_ms: float) -> None:
         """`took_ms`: processing time of the previous batch."""
-        if took_ms > LONG_MS:
-            self.rows = max(LEAST_ROWS, min(self.rows, self._got) // 2)
-        elif self._got >= self._asked:
-            more = self.rows if took_ms < SHORT_MS else self.rows // GROWTH
-            self.rows = min(MOST_ROWS, self.rows + more)
+        if took_ms > SLOW_BATCH_MS:
+            self.rows = max(MIN_BATCH_ROWS, min(self.rows, self._batch_rows) // 2)
+        elif self._batch_rows >= self._requested_rows:
+            more = self.rows if took_ms < FAST_BATCH_MS else self.rows // GROWTH_DIVISOR
+            self.rows = min(MAX_BATCH_ROWS, self.rows + more)

@@ -17,18 +17,18 @@ from typing import Final
 
 from runtime.core.job.ids import ChannelId
 
-CHANNEL_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest window
-FIRST_WINDOW_BYTES: Final = 256 * 1024  #: until the receiver's throughput has been measured
-LEAST_WINDOW_BYTES: Final = 16 * 1024
-IN_FLIGHT_MS: Final = 200.0  #: target time for a subtask to consume all bytes in flight to it
-MEASURED_MS: Final = 50.0  #: work time that a throughput measurement covers
-_UNCHANGED: Final = 0.25  #: smaller relative changes of the window are ignored as noise
+MAX_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest window
+INITIAL_WINDOW_BYTES: Final = 256 * 1024  #: until the receiver's throughput has been measured
+MIN_WINDOW_BYTES: Final = 16 * 1024
+IN_FLIGHT_TARGET_MS: Final = 200.0  #: target time for a subtask to consume all bytes in flight to it
+MEASUREMENT_MS: Final = 50.0  #: work time that a throughput measurement covers
+_MIN_RELATIVE_CHANGE: Final = 0.25  #: smaller relative changes of the window are ignored as noise
 
 
 class Credits:
     """Mutable, owned by the loop of a slot, one per subtask."""
 
-    def __init__(self, outputs: Iterable[ChannelId], window_bytes: int = FIRST_WINDOW_BYTES) -> None:
+    def __init__(self, outputs: Iterable[ChannelId], window_bytes: int = INITIAL_WINDOW_BYTES) -> None:
         assert window_bytes > 0, "a window must let something through"
         self._left = dict.fromkeys(outputs, window_bytes)
         self._overdrawn: set[ChannelId] = set()
@@ -51,7 +51,7 @@ class Credits:
             self._overdrawn.discard(channel)
 
 
-class Grants:
+class ReceiverWindow:
     """Mutable, owned by the loop of a slot, one per subtask.
 
     Args:
@@ -66,11 +66,11 @@ class Grants:
     def __init__(
         self,
         channels: Iterable[ChannelId],
-        first_bytes: int = FIRST_WINDOW_BYTES,
-        most_bytes: int = CHANNEL_WINDOW_BYTES,
-        least_bytes: int = LEAST_WINDOW_BYTES,
-        in_flight_ms: float = IN_FLIGHT_MS,
-        measured_ms: float = MEASURED_MS,
+        first_bytes: int = INITIAL_WINDOW_BYTES,
+        most_bytes: int = MAX_WINDOW_BYTES,
+        least_bytes: int = MIN_WINDOW_BYTES,
+        in_flight_ms: float = IN_FLIGHT_TARGET_MS,
+        measured_ms: float = MEASUREMENT_MS,
     ) -> None:
         assert 0 < least_bytes <= first_bytes <= most_bytes, "a window must let something through"
         self._withheld = dict.fromkeys(channels, most_bytes - first_bytes)
@@ -82,16 +82,16 @@ class Grants:
         self._worked_bytes = 0
         self._speed: float | None = None  #: bytes per ms
 
-    def reading(self, at_ms: float) -> None:
+    def on_busy(self, at_ms: float) -> None:
         """From `at_ms` on, at the latest, the subtask works or is backpressured."""
         if self._busy_since is None:
             self._busy_since = at_ms
 
-    def starved(self) -> None:
+    def on_starved(self) -> None:
         """No channel is readable: this time does not count as work."""
         self._busy_since = None
 
-    def consumed(self, channel: ChannelId, nbytes: int, at_ms: float) -> Sequence[tuple[ChannelId, int]]:
+    def on_consumed(self, channel: ChannelId, nbytes: int, at_ms: float) -> Sequence[tuple[ChannelId, int]]:
         """`nbytes` of `channel` were consumed at `at_ms`. Returns the credits to grant now, by channel."""
         before = self.window_bytes
         self._measure(nbytes, at_ms)
@@ -115,10 +115,10 @@ class Grants:
         now = self._worked_bytes / self._worked_ms
         self._speed = now if self._speed is None else (self._speed + now) / 2
         self._worked_ms, self._worked_bytes = 0.0, 0
-        self._fit(int(self._speed * self._in_flight_ms / len(self._withheld)))
+        self._resize(int(self._speed * self._in_flight_ms / len(self._withheld)))
 
-    def _fit(self, wanted_bytes: int) -> None:
+    def _resize(self, wanted_bytes: int) -> None:
         window = max(self._least_bytes, min(self._most_bytes, wanted_bytes))
         at_a_bound = window in (self._least_bytes, self._most_bytes)
-        if at_a_bound or abs(window - self.window_bytes) > _UNCHANGED * self.window_bytes:
+        if at_a_bound or abs(window - self.window_bytes) > _MIN_RELATIVE_CHANGE * self.window_bytes:
             self.window_bytes = window

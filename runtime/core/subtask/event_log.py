@@ -10,11 +10,11 @@ from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
 from runtime.core.snapshot.manifest import SnapshotTimings
 
-STORY_LENGTH: Final = 40
+MAX_LOGGED_EVENTS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LoggedRecords:
     """The size of received records, without their values."""
 
     channel: ChannelId | None  #: None: from the restored log of a loop
@@ -23,34 +23,34 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class LoggedSnapshot:
     """A stored snapshot, without its state."""
 
     checkpoint: CheckpointId
     timings: SnapshotTimings
 
 
-class Story:
+class EventLog:
     """Mutable, owned by a subtask. Iterates from the oldest to the latest."""
 
     def __init__(self) -> None:
-        self._told: deque[SubtaskEvent | Heard | Stored] = deque(maxlen=STORY_LENGTH)
+        self._events: deque[SubtaskEvent | LoggedRecords | LoggedSnapshot] = deque(maxlen=MAX_LOGGED_EVENTS)
 
-    def __iter__(self) -> Iterator[SubtaskEvent | Heard | Stored]:
-        return iter(self._told)
+    def __iter__(self) -> Iterator[SubtaskEvent | LoggedRecords | LoggedSnapshot]:
+        return iter(self._events)
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._events)
 
-    def note(self, event: SubtaskEvent) -> None:
+    def append(self, event: SubtaskEvent) -> None:
         match event:
             case SourceAdvanced():
                 return
             case MessageArrived(channel, Records(rows=rows, nbytes=nbytes)):
-                self._told.append(Heard(channel, rows, nbytes))
+                self._events.append(LoggedRecords(channel, rows, nbytes))
             case FeedbackReplayed(Records(rows=rows, nbytes=nbytes)):
-                self._told.append(Heard(None, rows, nbytes))
+                self._events.append(LoggedRecords(None, rows, nbytes))
             case SnapshotStored(checkpoint, _, timings):
-                self._told.append(Stored(checkpoint, timings))
+                self._events.append(LoggedSnapshot(checkpoint, timings))
             case _:
-                self._told.append(event)
+                self._events.append(event)

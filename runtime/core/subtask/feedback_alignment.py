@@ -9,10 +9,10 @@ snapshot. This cannot deadlock: a head's snapshot waits for its regular inputs a
 
 from collections.abc import Iterable
 
-from runtime.core.job.ids import ChannelId, CheckpointId, with_aborted
+from runtime.core.job.ids import ChannelId, CheckpointId, add_aborted_id
 
 
-class BackEdges:
+class FeedbackAlignment:
     """Mutable, owned by a subtask.
 
     Args:
@@ -24,53 +24,55 @@ class BackEdges:
         self.live = set(channels)
         self._waits = waits
         self._newest = CheckpointId(0)  #: checkpoint of the head's latest snapshot
-        self._owing: dict[CheckpointId, set[ChannelId]] = {}  #: open log -> channels whose barrier has not arrived
-        self._early: set[tuple[ChannelId, CheckpointId]] = set()
-        self._given_up: frozenset[CheckpointId] = frozenset()  #: aborted ids above `_newest`; bounded
+        self._awaited_channels: dict[
+            CheckpointId, set[ChannelId]
+        ] = {}  #: open log -> channels whose barrier has not arrived
+        self._early_barriers: set[tuple[ChannelId, CheckpointId]] = set()
+        self._aborted: frozenset[CheckpointId] = frozenset()  #: aborted ids above `_newest`; bounded
 
-    def readable(self, channel: ChannelId) -> bool:
-        return channel in self.live and not (self._waits and any(early == channel for early, _ in self._early))
+    def is_readable(self, channel: ChannelId) -> bool:
+        return channel in self.live and not (self._waits and any(early == channel for early, _ in self._early_barriers))
 
-    def logging(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
+    def logs_of(self, channel: ChannelId) -> tuple[CheckpointId, ...]:
         """The checkpoints whose logs take the next records of `channel`."""
-        return tuple(checkpoint for checkpoint, owing in self._owing.items() if channel in owing)
+        return tuple(checkpoint for checkpoint, owing in self._awaited_channels.items() if channel in owing)
 
-    def is_open(self, checkpoint: CheckpointId) -> bool:
-        return checkpoint in self._owing
+    def is_logging(self, checkpoint: CheckpointId) -> bool:
+        return checkpoint in self._awaited_channels
 
-    def begin(self, checkpoint: CheckpointId) -> bool:
+    def begin_log(self, checkpoint: CheckpointId) -> bool:
         """The head takes its snapshot. Returns whether the log is complete at once: no barrier is outstanding."""
         self._newest = checkpoint
-        owing = {channel for channel in self.live if (channel, checkpoint) not in self._early}
-        self._early = {(channel, early) for channel, early in self._early if early > checkpoint}
-        self._given_up = frozenset(given_up for given_up in self._given_up if given_up > checkpoint)
+        owing = {channel for channel in self.live if (channel, checkpoint) not in self._early_barriers}
+        self._early_barriers = {(channel, early) for channel, early in self._early_barriers if early > checkpoint}
+        self._aborted = frozenset(given_up for given_up in self._aborted if given_up > checkpoint)
         if owing:
-            self._owing[checkpoint] = owing
+            self._awaited_channels[checkpoint] = owing
         return not owing
 
-    def returned(self, channel: ChannelId, checkpoint: CheckpointId) -> bool:
+    def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> bool:
         """The barrier arrived on `channel`. Returns whether that completes the log."""
-        if checkpoint > self._newest and checkpoint not in self._given_up:
-            self._early.add((channel, checkpoint))
-        return self._bring(channel, checkpoint)
+        if checkpoint > self._newest and checkpoint not in self._aborted:
+            self._early_barriers.add((channel, checkpoint))
+        return self._mark_delivered(channel, checkpoint)
 
-    def ended(self, channel: ChannelId) -> list[CheckpointId]:
+    def on_channel_end(self, channel: ChannelId) -> list[CheckpointId]:
         """EndOfPartition arrived on `channel`: no barrier will follow. Returns the logs that this completes."""
         self.live.discard(channel)
-        return [checkpoint for checkpoint in list(self._owing) if self._bring(channel, checkpoint)]
+        return [checkpoint for checkpoint in list(self._awaited_channels) if self._mark_delivered(channel, checkpoint)]
 
-    def give_up(self, checkpoint: CheckpointId) -> bool:
+    def abort(self, checkpoint: CheckpointId) -> bool:
         """The checkpoint is aborted. Returns whether its log was open."""
         if checkpoint > self._newest:
-            self._given_up = with_aborted(self._given_up, checkpoint)
-        self._early = {(channel, early) for channel, early in self._early if early != checkpoint}
-        return self._owing.pop(checkpoint, None) is not None
+            self._aborted = add_aborted_id(self._aborted, checkpoint)
+        self._early_barriers = {(channel, early) for channel, early in self._early_barriers if early != checkpoint}
+        return self._awaited_channels.pop(checkpoint, None) is not None
 
-    def _bring(self, channel: ChannelId, checkpoint: CheckpointId) -> bool:
-        owing = self._owing.get(checkpoint)
+    def _mark_delivered(self, channel: ChannelId, checkpoint: CheckpointId) -> bool:
+        owing = self._awaited_channels.get(checkpoint)
         if owing is None or channel not in owing:
             return False
         owing.discard(channel)
         if not owing:
-            del self._owing[checkpoint]
+            del self._awaited_channels[checkpoint]
         return not owing

@@ -9,23 +9,23 @@ from runtime.core.effects import (
     CaptureState,
     CloseLog,
     DropLog,
+    FlushLoop,
     LogFeedback,
-    Process,
-    Settle,
+    ProcessRecords,
     SubtaskEffect,
 )
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId
-from runtime.core.job.messages import Barrier, Probe, Records
-from runtime.core.subtask.feedback_alignment import BackEdges
+from runtime.core.job.messages import Barrier, Records, TerminationMarker
+from runtime.core.subtask.feedback_alignment import FeedbackAlignment
 from runtime.core.subtask.spec import SubtaskSpec
-from runtime.core.subtask.termination import Probing
+from runtime.core.subtask.termination import TerminationDetector
 from runtime.errors import WeirError
 
 Effects = list[SubtaskEffect]
 
 
-class LoopSide:
+class Iteration:
     """Mutable, owned by a subtask."""
 
     def __init__(self, spec: SubtaskSpec) -> None:
@@ -33,20 +33,22 @@ class LoopSide:
         self.channels = place.back if place is not None else frozenset()
         self.replaying = False  #: the host must replay the restored log before any message
         self._uid = spec.id.operator
-        self._edges = BackEdges(self.channels, waits=spec.mode is CheckpointMode.EXACTLY_ONCE)
-        self._probing = None if place is None else Probing(place, set(spec.regular) - place.inside)
-        self._sealed: CheckpointId | None = None  #: the barrier of a stop or drain has been sent
+        self._feedback = FeedbackAlignment(self.channels, waits=spec.mode is CheckpointMode.EXACTLY_ONCE)
+        self._detector = (
+            None if place is None else TerminationDetector(place, set(spec.regular_channels) - place.inside)
+        )
+        self._end_checkpoint: CheckpointId | None = None  #: the barrier of a stop or drain has been sent
 
-    def readable(self, channel: ChannelId) -> bool:
-        return self._edges.readable(channel)
+    def is_readable(self, channel: ChannelId) -> bool:
+        return self._feedback.is_readable(channel)
 
     # ------------------------------------------------------------ records
 
-    def replayed(self, records: Records) -> Effects:
+    def on_replay(self, records: Records) -> Effects:
         assert self.replaying, "the log is replayed before anything else"
-        return [Process(min(self.channels), records)]
+        return [ProcessRecords(min(self.channels), records)]
 
-    def records(self, channel: ChannelId, records: Records, *, over: bool) -> Effects:
+    def on_records(self, channel: ChannelId, records: Records, *, over: bool) -> Effects:
         """Logs and processes feedback records. `over`: termination was detected.
 
         Raises:
@@ -57,71 +59,73 @@ class LoopSide:
                 f"records came back into {self._uid!r} after the end of its loop: an operator in the loop must emit "
                 "buffered rows in `settle`, not at the end of its input"
             )
-        checkpoints = self._edges.logging(channel)
-        if self._sealed is not None:  # no record may follow this barrier: they are replayed after a restore
-            overtaken = tuple(checkpoint for checkpoint in checkpoints if checkpoint != self._sealed)
-            return [LogFeedback((*overtaken, self._sealed), records)]
-        if self._probing is not None:  # pragma: no branch  (a subtask with back-edges is in a loop)
-            self._probing.heard()
+        checkpoints = self._feedback.logs_of(channel)
+        if self._end_checkpoint is not None:  # no record may follow this barrier: they are replayed after a restore
+            overtaken = tuple(checkpoint for checkpoint in checkpoints if checkpoint != self._end_checkpoint)
+            return [LogFeedback((*overtaken, self._end_checkpoint), records)]
+        if self._detector is not None:  # pragma: no branch  (a subtask with back-edges is in a loop)
+            self._detector.on_feedback()
         log: Effects = [LogFeedback(checkpoints, records)] if checkpoints else []
-        return [*log, Process(channel, records)]
+        return [*log, ProcessRecords(channel, records)]
 
     # ------------------------------------------------------------ checkpoints
 
     def capture(self, barrier: Barrier, *, finished: bool, watermark: int) -> Effects:
         """The snapshot at `barrier`, which has just been broadcast. Feedback records are logged for it from now on."""
         checkpoint, logs = barrier.checkpoint, bool(self.channels)
-        capture = CaptureState(barrier, finished, watermark, logs=logs, inherits=self._sealed)
-        if self._sealed is not None:  # a stop is planned again: the coordinator has given up its first checkpoint
-            self._edges.give_up(self._sealed)
-        complete = self._edges.begin(checkpoint)
+        capture = CaptureState(barrier, finished, watermark, logs=logs, inherits=self._end_checkpoint)
+        if (
+            self._end_checkpoint is not None
+        ):  # a stop is planned again: the coordinator has given up its first checkpoint
+            self._feedback.abort(self._end_checkpoint)
+        complete = self._feedback.begin_log(checkpoint)
         if logs and barrier.kind.ends_job:
-            self._sealed = checkpoint
+            self._end_checkpoint = checkpoint
         return [capture, CloseLog(checkpoint)] if logs and complete else [capture]
 
-    def returned(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects:
+    def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects:
         """The barrier arrived on a back-edge."""
-        return [CloseLog(checkpoint)] if self._edges.returned(channel, checkpoint) else []
+        return [CloseLog(checkpoint)] if self._feedback.on_barrier(channel, checkpoint) else []
 
-    def partition_ended(self, channel: ChannelId) -> Effects:
-        return [CloseLog(checkpoint) for checkpoint in self._edges.ended(channel)]
+    def on_partition_end(self, channel: ChannelId) -> Effects:
+        return [CloseLog(checkpoint) for checkpoint in self._feedback.on_channel_end(channel)]
 
     def is_logging(self, checkpoint: CheckpointId) -> bool:
-        return self._edges.is_open(checkpoint)
+        return self._feedback.is_logging(checkpoint)
 
-    def give_up(self, checkpoint: CheckpointId) -> Effects:
+    def abort(self, checkpoint: CheckpointId) -> Effects:
         """Drops the log of an aborted checkpoint. The log of a stop stays: the next attempt to stop inherits it."""
-        logged = self._edges.give_up(checkpoint)
-        return [DropLog(checkpoint)] if logged and checkpoint != self._sealed else []
+        logged = self._feedback.abort(checkpoint)
+        return [DropLog(checkpoint)] if logged and checkpoint != self._end_checkpoint else []
 
     # ------------------------------------------------------------ termination
 
     @property
-    def must_prove(self) -> bool:
+    def is_entry(self) -> bool:
         """Whether this subtask is the entry, which must detect termination before its data ends."""
-        return self._probing is not None and self._probing.place.is_entry
+        return self._detector is not None and self._detector.place.is_entry
 
     @property
-    def still(self) -> bool:
+    def is_quiescing(self) -> bool:
         """True once termination has been detected tentatively: only operators that still buffer rows may emit."""
-        return self._probing is not None and self._probing.still
+        return self._detector is not None and self._detector.is_quiescing
 
     @property
-    def quiet(self) -> bool:
+    def is_terminated(self) -> bool:
         """True once termination has been detected: no record is in flight in the loop."""
-        return self._probing is not None and self._probing.quiet
+        return self._detector is not None and self._detector.is_terminated
 
-    def probed(self, channel: ChannelId, probe: Probe) -> None:
-        if self._probing is not None:
-            self._probing.said(channel, probe)
+    def on_marker(self, channel: ChannelId, probe: TerminationMarker) -> None:
+        if self._detector is not None:
+            self._detector.on_marker(channel, probe)
 
-    def data_ended(self, channel: ChannelId) -> None:
-        if self._probing is not None:
-            self._probing.ended(channel)
+    def on_data_end(self, channel: ChannelId) -> None:
+        if self._detector is not None:
+            self._detector.on_channel_end(channel)
 
-    def probes(self) -> Effects:
+    def emit_markers(self) -> Effects:
         """Sends every marker that is due, each after the operator has emitted its buffered rows."""
         effects: Effects = []
-        while self._probing is not None and (probe := self._probing.advance()) is not None:
-            effects += [Settle(), Broadcast(probe)]
+        while self._detector is not None and (probe := self._detector.next_marker()) is not None:
+            effects += [FlushLoop(), Broadcast(probe)]
         return effects

@@ -3,54 +3,56 @@
 from collections.abc import Sequence
 from typing import Final
 
-from runtime.core.subtask.barrier_delay import Placement
+from runtime.core.subtask.barrier_delay import BarrierDelay
 from runtime.core.subtask.batch_size import BatchSize
-from runtime.core.subtask.watermark_alignment import Hearing, Lead
+from runtime.core.subtask.watermark_alignment import ChannelDrift, WatermarkAlignment
 
-STANDSTILL_MS: Final = 1_000  #: after this time without progress of its watermark, a sibling counts as out of input
+MAX_STALLED_SIBLING_MS: Final = (
+    1_000  #: after this time without progress of its watermark, a sibling counts as out of input
+)
 
 
-class Reading:
+class PollPolicy:
     """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
 
-    def __init__(self, drifts: Sequence[Hearing] = ()) -> None:
-        self._size = BatchSize()
-        self._lead = Lead(drifts)
-        self.placement = Placement(drifts)
-        self._awaited: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
-        self._awaited_since = 0.0
+    def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
+        self._batch_size = BatchSize()
+        self._alignment = WatermarkAlignment(drifts)
+        self.barrier_delay = BarrierDelay(drifts)
+        self._stalled_watermarks: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
+        self._stalled_since = 0.0
 
     @property
-    def rows(self) -> int:
+    def max_rows(self) -> int:
         """The number of rows to poll."""
-        return self.placement.most(self._size.rows)
+        return self.barrier_delay.limit_rows(self._batch_size.rows)
 
-    def waits_for_slower(self, now: float) -> bool:
+    def is_throttled(self, now: float) -> bool:
         """Whether watermark alignment pauses the source.
 
         A sibling without input that is not idle holds event time back for ever. The pause for it therefore ends after
         `STANDSTILL_MS`, so that the source can read the rest of its own input.
         """
-        if not self._lead.too_far:
-            self._awaited = ()
+        if not self._alignment.exceeds_drift:
+            self._stalled_watermarks = ()
             return False
-        slowest = self._lead.slowest
-        if slowest != self._awaited:
-            self._awaited, self._awaited_since = slowest, now
-        return now - self._awaited_since < STANDSTILL_MS
+        slowest = self._alignment.min_watermarks
+        if slowest != self._stalled_watermarks:
+            self._stalled_watermarks, self._stalled_since = slowest, now
+        return now - self._stalled_since < MAX_STALLED_SIBLING_MS
 
-    def came(self, rows: int, asked: int, now: float) -> None:
+    def on_batch(self, rows: int, asked: int, now: float) -> None:
         """A poll for `asked` rows returned `rows`. A poll shortened by a held barrier does not tune the batch size."""
-        if asked < self._size.rows:
-            self._size.none_came()
+        if asked < self._batch_size.rows:
+            self._batch_size.on_gap()
         else:
-            self._size.came(rows, now)
-        self._lead.polled()
+            self._batch_size.on_batch(rows, now)
+        self._alignment.on_batch()
 
-    def none_came(self) -> None:
-        self._size.none_came()
-        self.placement.none_came()
+    def on_empty(self) -> None:
+        self._batch_size.on_gap()
+        self.barrier_delay.on_empty()
 
-    def not_asked(self) -> None:
+    def on_throttled(self) -> None:
         """Watermark alignment paused the source."""
-        self._size.none_came()
+        self._batch_size.on_gap()

@@ -16,22 +16,24 @@ class SubtaskSpec:
 
     id: SubtaskId
     inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: channel -> input number
-    build: frozenset[ChannelId] = frozenset()  #: channels of a build side, which ends before other inputs are read
+    build_channels: frozenset[ChannelId] = (
+        frozenset()
+    )  #: channels of a build side, which ends before other inputs are read
     opens_after: frozenset[OperatorId] = frozenset()  #: joins whose build sides end before it polls or fires timers
-    completes: bool = False  #: a source on a build side: a drain lets it read to its end
+    reads_to_end: bool = False  #: a source on a build side: a drain lets it read to its end
     loop: LoopPlace | None = None  #: None outside loops
-    replays: bool = False  #: the restored feedback log is replayed first
+    replays_feedback: bool = False  #: the restored feedback log is replayed first
     restored_watermark: int | None = None
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     finished_on_restore: bool = False  #: skip the operator, but forward barriers, watermarks and end events
 
     @property
-    def regular(self) -> tuple[ChannelId, ...]:
+    def regular_channels(self) -> tuple[ChannelId, ...]:
         """The channels without feedback: alignment and watermarks depend on them alone."""
-        return tuple(channel for channel in self.inputs if channel not in self.feedback)
+        return tuple(channel for channel in self.inputs if channel not in self.feedback_channels)
 
     @property
-    def feedback(self) -> frozenset[ChannelId]:
+    def feedback_channels(self) -> frozenset[ChannelId]:
         """The back-edges that end in this subtask."""
         return self.loop.back if self.loop is not None else frozenset()
 
@@ -53,18 +55,18 @@ def spec_of(
     return SubtaskSpec(
         id=subtask,
         inputs={channel: graph.input_of(channel) for channel in channels},
-        build=build,
+        build_channels=build,
         opens_after=joins_ahead(graph, subtask.operator),
-        completes=builds and graph.by_uid[subtask.operator].role is Role.SOURCE,
-        loop=place_of(graph, subtask),
-        replays=replays,
+        reads_to_end=builds and graph.by_uid[subtask.operator].role is Role.SOURCE,
+        loop=loop_place_of(graph, subtask),
+        replays_feedback=replays,
         restored_watermark=watermark,
         mode=CheckpointMode.EXACTLY_ONCE if aligned else mode,
         finished_on_restore=finished,
     )
 
 
-def place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:
+def loop_place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:
     """The place of `subtask` in a loop, or None."""
     around = graph.loops.get(subtask.operator)
     if around is None:

@@ -21,7 +21,7 @@ from runtime.core.effects import (
     Finish,
     ForgetCheckpoint,
     PreparePreBarrier,
-    Process,
+    ProcessRecords,
     ReportBuildSide,
     ReportEnded,
     ReportFinished,
@@ -54,17 +54,17 @@ from runtime.core.job.messages import (
     EndOfData,
     EndOfPartition,
     Idle,
-    Probe,
     Records,
+    TerminationMarker,
     Watermark,
 )
 from runtime.core.snapshot.manifest import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import alignment as align
 from runtime.core.subtask import barrier_handler
-from runtime.core.subtask.event_log import Story
-from runtime.core.subtask.iteration import LoopSide
+from runtime.core.subtask.event_log import EventLog
+from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec
-from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.core.subtask.watermark_valve import WatermarkValve
 
 Effects = list[SubtaskEffect]
 
@@ -74,18 +74,18 @@ class Subtask:
 
     def __init__(self, spec: SubtaskSpec) -> None:
         self.spec = spec
-        self.story = Story()
+        self.event_log = EventLog()
         self.ended = False
         self._started = False
-        self._alignment = barrier_handler.fresh(spec.mode, frozenset(spec.regular))
-        self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: hosts may read it
-        self.loop = LoopSide(spec)  #: hosts may read it
+        self._alignment = barrier_handler.new_handler(spec.mode, frozenset(spec.regular_channels))
+        self.watermarks = WatermarkValve(spec.regular_channels, spec.restored_watermark)  #: hosts may read it
+        self.loop = Iteration(spec)  #: hosts may read it
         self._end_of_data: dict[ChannelId, bool] = {}  #: channel -> `EndOfData.drain`
-        self._closed_joins = set(spec.opens_after)  #: joins whose build sides are still being read
-        self._held: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
+        self._building_joins = set(spec.opens_after)  #: joins whose build sides are still being read
+        self._held_records: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
         self._idle = False  #: Idle has been broadcast
-        self._done: bool | None = None  #: drain flag of the end of data; None until the logic has finished
-        self._deferred: Barrier | None = None
+        self._drain_flag: bool | None = None  #: drain flag of the end of data; None until the logic has finished
+        self._deferred_barrier: Barrier | None = None
         self._release_from: CheckpointId | None = None
         self._release_at: CheckpointId | None = None
         self._last_notified = CheckpointId(0)
@@ -99,157 +99,161 @@ class Subtask:
     @property
     def may_poll(self) -> bool:
         """Whether the host may poll the source."""
-        return self.is_source and self._started and self._done is None and not self.waits_for_build_side
+        return self.is_source and self._started and self._drain_flag is None and not self.waits_for_build_side
 
     @property
     def may_fire(self) -> bool:
         """Whether the host may fire the operator's timers."""
-        working = self._started and self._done is None and not self.spec.finished_on_restore
+        working = self._started and self._drain_flag is None and not self.spec.finished_on_restore
         return working and not self.waits_for_build_side
 
     @property
     def waits_for_build_side(self) -> bool:
         """Whether polling and timers are paused, because a join downstream still reads its build side."""
-        return bool(self._closed_joins) and self._done is None
+        return bool(self._building_joins) and self._drain_flag is None
 
     @property
-    def logic_done(self) -> bool:
-        return self._done is not None
+    def is_logic_done(self) -> bool:
+        return self._drain_flag is not None
 
     @property
     def watermark(self) -> int:
         return self.watermarks.current
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether downstream subtasks leave this subtask out of their watermark."""
         return self._idle
 
     @property
-    def aligning(self) -> CheckpointId | None:
+    def aligning_checkpoint(self) -> CheckpointId | None:
         """The checkpoint in alignment."""
-        return barrier_handler.aligning(self._alignment)
+        return barrier_handler.aligning_checkpoint(self._alignment)
 
     @property
-    def blocked(self) -> frozenset[ChannelId]:
-        return barrier_handler.blocked(self._alignment)
+    def blocked_channels(self) -> frozenset[ChannelId]:
+        return barrier_handler.blocked_channels(self._alignment)
 
-    def readable(self, channel: ChannelId) -> bool:
+    def is_readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
         if not self._started or self.ended or self.loop.replaying:
             return False
-        if channel in self.spec.feedback:
-            return self.loop.readable(channel)
-        return channel in self._alignment.live and channel not in self.blocked and channel not in self._held
+        if channel in self.spec.feedback_channels:
+            return self.loop.is_readable(channel)
+        return (
+            channel in self._alignment.live
+            and channel not in self.blocked_channels
+            and channel not in self._held_records
+        )
 
     @property
-    def _building(self) -> bool:
+    def _is_building(self) -> bool:
         """Whether the build side has not been read to its end. A stop may end the subtask before that."""
-        return not all(self._end_of_data.get(channel) for channel in self.spec.build)
+        return not all(self._end_of_data.get(channel) for channel in self.spec.build_channels)
 
     # ------------------------------------------------------------ events
 
     def handle(self, event: SubtaskEvent) -> Effects:
-        self.story.note(event)
+        self.event_log.append(event)
         match event:
             case MessageArrived(channel, message):
-                return self._message(channel, message) + self._probe()
+                return self._on_message(channel, message) + self._emit_markers()
             case SourceAdvanced(watermark):
-                return self._risen(self.watermarks.advance_own(watermark))
+                return self._forward_watermark(self.watermarks.advance_own(watermark))
             case SourceIdle():
-                return self._source_idle()
+                return self._on_source_idle()
             case SourceResumed():
-                return self._source_resumed()
+                return self._on_source_resumed()
             case SourceExhausted():
-                return self._source_done(drain=True) if self._done is None else []
+                return self._finish_source(drain=True) if self._drain_flag is None else []
             case Triggered(barrier):
-                return self._triggered(barrier)
+                return self._on_trigger(barrier)
             case SnapshotStored(checkpoint, snapshot, timings):
                 return [Acknowledge(checkpoint, snapshot, timings)]
             case SnapshotFailed(checkpoint, detail):
                 return [Decline(checkpoint, FailureReason.ASYNC_FAILED, detail)]
             case CheckpointCompleted(permit):
-                return self._completed(permit)
+                return self._on_completed(permit)
             case CheckpointAborted(checkpoint):
-                return self._aborted(checkpoint)
+                return self._on_aborted(checkpoint)
             case FeedbackReplayed(records):
-                return self.loop.replayed(records)
+                return self.loop.on_replay(records)
             case FeedbackReplayEnded():
                 self.loop.replaying = False
                 return []
             case ProbeSideOpened(join):
-                self._closed_joins.discard(join)
+                self._building_joins.discard(join)
                 return []
             case SubtaskStarted():  # pragma: no branch  (the type checker proves that the match is exhaustive)
-                return self._start()
+                return self._on_start()
 
     # ------------------------------------------------------------ messages
 
-    def _start(self) -> Effects:
+    def _on_start(self) -> Effects:
         assert not self._started, "a subtask starts once"
         self._started = True
-        self.loop.replaying = self.spec.replays
+        self.loop.replaying = self.spec.replays_feedback
         if self.is_source and self.spec.finished_on_restore:
-            return self._source_done(drain=True)
+            return self._finish_source(drain=True)
         # Downstream subtasks start without watermarks and would wait until event time exceeds the restored one. The
         # operator needs it before the first record: otherwise a window that has fired would reopen.
         restored = self.watermarks.current
-        return self._risen(restored) if restored > MIN_WATERMARK else []
+        return self._forward_watermark(restored) if restored > MIN_WATERMARK else []
 
-    def _message(self, channel: ChannelId, message: object) -> Effects:
-        assert self.readable(channel), "the host delivered a message of a channel that is not readable"
-        if channel in self.spec.feedback:
-            return self._come_round(channel, message)
+    def _on_message(self, channel: ChannelId, message: object) -> Effects:
+        assert self.is_readable(channel), "the host delivered a message of a channel that is not readable"
+        if channel in self.spec.feedback_channels:
+            return self._on_feedback(channel, message)
         match message:
             case Records():
                 # At a stop, rows that an operator flushes before the barrier follow its EndOfData.
                 assert not self._end_of_data.get(channel), "records after a true end of data"
-                if self._building and channel not in self.spec.build:
-                    return self._hold(channel, message)
-                return [Process(channel, message)]
+                if self._is_building and channel not in self.spec.build_channels:
+                    return self._hold_records(channel, message)
+                return [ProcessRecords(channel, message)]
             case Watermark(time):
-                return self._timed(self.watermarks.current, self.watermarks.advance(channel, time))
+                return self._on_channel_time(self.watermarks.current, self.watermarks.advance(channel, time))
             case Idle():
-                return self._timed(self.watermarks.current, self.watermarks.idle(channel))
+                return self._on_channel_time(self.watermarks.current, self.watermarks.mark_idle(channel))
             case Barrier():
-                return self._barrier(channel, message)
+                return self._on_barrier(channel, message)
             case CancelBarrier(checkpoint):
-                return self._settle(*barrier_handler.cancelled(self._alignment, checkpoint))
+                return self._apply_outcomes(*barrier_handler.on_cancel(self._alignment, checkpoint))
             case EndOfData(drain):
-                return self._end_of_channel_data(channel, drain)
-            case Probe():
-                self.loop.probed(channel, message)
+                return self._on_end_of_data(channel, drain)
+            case TerminationMarker():
+                self.loop.on_marker(channel, message)
                 return []
             case EndOfPartition():
-                return self._settle(*barrier_handler.ended(self._alignment, channel))
+                return self._apply_outcomes(*barrier_handler.on_channel_end(self._alignment, channel))
         raise AssertionError(f"unknown message {message!r}")
 
-    def _hold(self, channel: ChannelId, records: Records) -> Effects:
+    def _hold_records(self, channel: ChannelId, records: Records) -> Effects:
         """Holds records of the probe side that arrive before the end of the build side.
 
         An operator upstream has restored them; sources are paused. The channel is blocked, with the barriers behind
         the records, so no checkpoint can be aligned. A drain can: its barrier follows the end of the build side.
         """
-        self._held[channel] = records
-        pending = barrier_handler.pending(self._alignment)
-        return [] if pending is None else self._decline_unaligned(pending)
+        self._held_records[channel] = records
+        pending = barrier_handler.pending_barrier(self._alignment)
+        return [] if pending is None else self._decline_barrier(pending)
 
-    def _decline_unaligned(self, barrier: Barrier) -> Effects:
+    def _decline_barrier(self, barrier: Barrier) -> Effects:
         if barrier.kind is CheckpointKind.DRAIN:
             return []
-        self._alignment, verdicts = barrier_handler.cancelled(self._alignment, barrier.checkpoint)
+        self._alignment, verdicts = barrier_handler.on_cancel(self._alignment, barrier.checkpoint)
         detail = "records arrived on the probe side before the build side was read"
         return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
 
-    def _timed(self, before: int, risen: int | None) -> Effects:
+    def _on_channel_time(self, before: int, risen: int | None) -> Effects:
         """Forwards the result of a channel's Watermark or Idle. `before`: the previous watermark of the subtask."""
         was, self._idle = self._idle, self.watermarks.all_idle
         # Firing windows emit rows: downstream subtasks must mark this channel active before they receive them.
         woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
         fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
-        return woken + self._risen(risen) + fell
+        return woken + self._forward_watermark(risen) + fell
 
-    def _risen(self, time: int | None) -> Effects:
+    def _forward_watermark(self, time: int | None) -> Effects:
         if time is None:
             return []
         forward = Broadcast(Watermark(time))
@@ -258,23 +262,23 @@ class Subtask:
             return [forward]
         return [forward] if self.spec.finished_on_restore else [AdvanceWatermark(time), forward]
 
-    def _source_idle(self) -> Effects:
+    def _on_source_idle(self) -> Effects:
         assert self.may_poll, "only a source that is being read can be idle"
         was, self._idle = self._idle, True
         return [] if was else [Broadcast(Idle())]
 
-    def _source_resumed(self) -> Effects:
+    def _on_source_resumed(self) -> Effects:
         was, self._idle = self._idle, False
         return [Broadcast(Watermark(self.watermarks.current))] if was else []
 
     # ------------------------------------------------------------ barriers
 
-    def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
-        if self._held and barrier.kind is not CheckpointKind.DRAIN:
-            return self._decline_unaligned(barrier)
-        return self._settle(*barrier_handler.received(self._alignment, channel, barrier))
+    def _on_barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
+        if self._held_records and barrier.kind is not CheckpointKind.DRAIN:
+            return self._decline_barrier(barrier)
+        return self._apply_outcomes(*barrier_handler.on_barrier(self._alignment, channel, barrier))
 
-    def _triggered(self, barrier: Barrier) -> Effects:
+    def _on_trigger(self, barrier: Barrier) -> Effects:
         checkpoint = barrier.checkpoint
         if self.ended:
             detail = "the subtask ended while it was being triggered"
@@ -284,17 +288,22 @@ class Subtask:
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         done: Effects = []
         drains = barrier.kind is CheckpointKind.DRAIN
-        if self.is_source and self._done is None and barrier.kind.ends_job and not (drains and self.spec.completes):
-            done = self._source_done(drain=drains)
-        return done + self._settle(*barrier_handler.injected(self._alignment, barrier))
+        if (
+            self.is_source
+            and self._drain_flag is None
+            and barrier.kind.ends_job
+            and not (drains and self.spec.reads_to_end)
+        ):
+            done = self._finish_source(drain=drains)
+        return done + self._apply_outcomes(*barrier_handler.on_trigger(self._alignment, barrier))
 
-    def _settle(self, after: barrier_handler.Barriers, verdicts: list[align.Verdict]) -> Effects:
+    def _apply_outcomes(self, after: barrier_handler.BarrierHandler, verdicts: list[align.AlignmentOutcome]) -> Effects:
         self._alignment = after
         effects: Effects = []
         for verdict in verdicts:
             match verdict:
                 case align.Aligned(barrier):
-                    effects += self._aligned(barrier)
+                    effects += self._on_aligned(barrier)
                 case align.GivenUp(checkpoint, overtaken=True):
                     effects += self._decline(checkpoint, FailureReason.DECLINED_SUBSUMED, "a newer barrier overtook it")
                 case align.GivenUp(checkpoint):  # pragma: no branch
@@ -302,118 +311,118 @@ class Subtask:
         return effects
 
     def _decline(self, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
-        self.loop.give_up(checkpoint)
+        self.loop.abort(checkpoint)
         return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
 
-    def _aligned(self, barrier: Barrier) -> Effects:
+    def _on_aligned(self, barrier: Barrier) -> Effects:
         """The barrier of a drain is deferred until the inputs (and the loop) have ended; a stop ends the logic now."""
-        if self._done is not None or not barrier.kind.ends_job:
-            return self._snapshot(barrier)
+        if self._drain_flag is not None or not barrier.kind.ends_job:
+            return self._take_snapshot(barrier)
         if barrier.kind is CheckpointKind.DRAIN:
-            self._deferred = barrier
+            self._deferred_barrier = barrier
             return []
-        return self._logic_done(drain=False) + self._snapshot(barrier)
+        return self._finish_logic(drain=False) + self._take_snapshot(barrier)
 
-    def _snapshot(self, barrier: Barrier) -> Effects:
+    def _take_snapshot(self, barrier: Barrier) -> Effects:
         """Pre-barrier output, the barrier on every output, then the capture, as a single step."""
         checkpoint = barrier.checkpoint
-        if self._done is not None:
+        if self._drain_flag is not None:
             if barrier.kind.ends_job:
                 self._release_at = checkpoint
             self._release_from = self._release_from or checkpoint
         if self.spec.finished_on_restore:
             snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
             return [Broadcast(barrier), Acknowledge(checkpoint, snapshot, SnapshotTimings())]
-        capture = self.loop.capture(barrier, finished=self._done is True, watermark=self.watermarks.current)
+        capture = self.loop.capture(barrier, finished=self._drain_flag is True, watermark=self.watermarks.current)
         return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
 
     # ------------------------------------------------------------ loops
 
-    def _come_round(self, channel: ChannelId, message: object) -> Effects:
+    def _on_feedback(self, channel: ChannelId, message: object) -> Effects:
         """A message on a back-edge. Watermarks on back-edges are ignored: the regular inputs define event time."""
         match message:
             case Records():
-                return self._spoken(self.loop.records(channel, message, over=self._done is True))
+                return self._mark_active(self.loop.on_records(channel, message, over=self._drain_flag is True))
             case Barrier(checkpoint):
-                return self.loop.returned(channel, checkpoint)
+                return self.loop.on_barrier(channel, checkpoint)
             case CancelBarrier(checkpoint):
-                return self._cancelled_inside(checkpoint)
-            case Probe():
-                self.loop.probed(channel, message)
+                return self._on_cancel_in_loop(checkpoint)
+            case TerminationMarker():
+                self.loop.on_marker(channel, message)
             case EndOfPartition():
-                return self.loop.partition_ended(channel)
+                return self.loop.on_partition_end(channel)
             case EndOfData(drain=True):
-                self.loop.data_ended(channel)
+                self.loop.on_data_end(channel)
             case _:
                 assert isinstance(message, Watermark | Idle | EndOfData), f"unknown message {message!r}"
         return []
 
-    def _spoken(self, effects: Effects) -> Effects:
+    def _mark_active(self, effects: Effects) -> Effects:
         """Marks an idle subtask active while it emits the output of feedback records."""
-        if not self._idle or not isinstance(effects[-1], Process):
+        if not self._idle or not isinstance(effects[-1], ProcessRecords):
             return effects
         return [Broadcast(Watermark(self.watermarks.current)), *effects, Broadcast(Idle())]
 
-    def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
+    def _on_cancel_in_loop(self, checkpoint: CheckpointId) -> Effects:
         """A subtask in the loop cannot take part: ends the alignment, or drops the log if the barrier has been sent."""
         if not self.loop.is_logging(checkpoint):
-            self._alignment = barrier_handler.aborted(self._alignment, checkpoint)
-        return self.loop.give_up(checkpoint)
+            self._alignment = barrier_handler.on_abort(self._alignment, checkpoint)
+        return self.loop.abort(checkpoint)
 
-    def _probe(self) -> Effects:
+    def _emit_markers(self) -> Effects:
         """Sends the markers that are due. At the entry, detected termination ends the loop's data."""
-        if self._done is not None:
+        if self._drain_flag is not None:
             return []
-        return self.loop.probes() + (self._inputs_done(drain=True) if self.loop.quiet else [])
+        return self.loop.emit_markers() + (self._finish_inputs(drain=True) if self.loop.is_terminated else [])
 
     # ------------------------------------------------------------ the end
 
-    def _source_done(self, *, drain: bool) -> Effects:
-        risen = self._risen(self.watermarks.advance_own(MAX_WATERMARK)) if drain else []
-        return risen + self._inputs_done(drain=drain)
+    def _finish_source(self, *, drain: bool) -> Effects:
+        risen = self._forward_watermark(self.watermarks.advance_own(MAX_WATERMARK)) if drain else []
+        return risen + self._finish_inputs(drain=drain)
 
-    def _end_of_channel_data(self, channel: ChannelId, drain: bool) -> Effects:
+    def _on_end_of_data(self, channel: ChannelId, drain: bool) -> Effects:
         self._end_of_data[channel] = drain
         number = self.spec.inputs[channel]
         siblings = [other for other, n in self.spec.inputs.items() if n == number]
         effects: Effects = []
         if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
             effects.append(EndInput(number))
-        if channel in self.spec.build and not self._building:
-            effects += self._build_side_ended()
+        if channel in self.spec.build_channels and not self._is_building:
+            effects += self._on_build_side_end()
         if drain:
-            self.loop.data_ended(channel)
-            effects += self._timed(self.watermarks.current, self.watermarks.ended(channel))
+            self.loop.on_data_end(channel)
+            effects += self._on_channel_time(self.watermarks.current, self.watermarks.end_channel(channel))
         truly = all(self._end_of_data.values())
-        if len(self._end_of_data) == len(self.spec.regular) and not (truly and self.loop.must_prove):
-            effects += self._inputs_done(drain=truly)
+        if len(self._end_of_data) == len(self.spec.regular_channels) and not (truly and self.loop.is_entry):
+            effects += self._finish_inputs(drain=truly)
         return effects
 
-    def _build_side_ended(self) -> Effects:
-        held, self._held = self._held, {}
-        return [ReportBuildSide(), *(Process(channel, records) for channel, records in held.items())]
+    def _on_build_side_end(self) -> Effects:
+        held, self._held_records = self._held_records, {}
+        return [ReportBuildSide(), *(ProcessRecords(channel, records) for channel, records in held.items())]
 
-    def _inputs_done(self, *, drain: bool) -> Effects:
+    def _finish_inputs(self, *, drain: bool) -> Effects:
         """All data has ended, in the loop too."""
         numbers = sorted({self.spec.inputs[channel] for channel in self.loop.channels}) if drain else []
-        done = [*(EndInput(number) for number in numbers), *self._logic_done(drain=drain)]
-        barrier, self._deferred = self._deferred, None
-        return done if barrier is None else done + self._snapshot(barrier)
+        done = [*(EndInput(number) for number in numbers), *self._finish_logic(drain=drain)]
+        barrier, self._deferred_barrier = self._deferred_barrier, None
+        return done if barrier is None else done + self._take_snapshot(barrier)
 
-    def _logic_done(self, *, drain: bool) -> Effects:
-        assert self._done is None, "the logic of a subtask finishes once"
-        self._done = drain
+    def _finish_logic(self, *, drain: bool) -> Effects:
+        assert self._drain_flag is None, "the logic of a subtask finishes once"
+        self._drain_flag = drain
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
         return [*finish, Broadcast(EndOfData(drain)), ReportFinished()]
 
-    def _completed(self, permit: CommitPermit) -> Effects:
+    def _on_completed(self, permit: CommitPermit) -> Effects:
         if self.ended or permit.checkpoint <= self._last_notified:
             return []
         self._last_notified = permit.checkpoint
         commit: Effects = [] if self.spec.finished_on_restore else [CommitOutput(permit)]
-        return commit + (self._end() if self._released_by(permit.checkpoint) else [])
+        return commit + (self._end() if self._is_released_by(permit.checkpoint) else [])
 
-    def _released_by(self, checkpoint: CheckpointId) -> bool:
+    def _is_released_by(self, checkpoint: CheckpointId) -> bool:
         if self._release_at is not None:
             return checkpoint == self._release_at
         return self._release_from is not None and checkpoint >= self._release_from
@@ -423,10 +432,10 @@ class Subtask:
         close: Effects = [] if self.spec.finished_on_restore else [Close()]
         return [*close, Broadcast(EndOfPartition()), ReportEnded()]
 
-    def _aborted(self, checkpoint: CheckpointId) -> Effects:
-        if self._deferred is not None and self._deferred.checkpoint == checkpoint:
-            self._deferred = None
-        self._alignment = barrier_handler.aborted(self._alignment, checkpoint)
+    def _on_aborted(self, checkpoint: CheckpointId) -> Effects:
+        if self._deferred_barrier is not None and self._deferred_barrier.checkpoint == checkpoint:
+            self._deferred_barrier = None
+        self._alignment = barrier_handler.on_abort(self._alignment, checkpoint)
         if self.ended or self.spec.finished_on_restore:
             return []
-        return [*self.loop.give_up(checkpoint), ForgetCheckpoint(checkpoint)]
+        return [*self.loop.abort(checkpoint), ForgetCheckpoint(checkpoint)]

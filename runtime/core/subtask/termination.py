@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Probe
+from runtime.core.job.messages import TerminationMarker
 
-SILENT: Final = 2**31  #: the `quiet` value of an ended channel
+ENDED_QUIET_ROUNDS: Final = 2**31  #: the `quiet` value of an ended channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,61 +40,68 @@ class LoopPlace:
 
 
 @dataclass(slots=True)
-class Probing:
+class TerminationDetector:
     """Mutable, owned by a subtask. `outside`: regular channels from outside the loop that have not ended yet."""
 
     place: LoopPlace
     outside: set[ChannelId]
     round: int = 0  #: of the last marker sent
-    quiet: bool = False  #: the loop has terminated
-    still: bool = False  #: timers must not fire
-    _said: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: channel -> round -> `Probe.quiet`
-    _ended: set[ChannelId] = field(default_factory=set)
+    is_terminated: bool = False  #: the loop has terminated
+    is_quiescing: bool = False  #: timers must not fire
+    _quiet_rounds: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: channel -> round -> `Probe.quiet`
+    _ended_channels: set[ChannelId] = field(default_factory=set)
     _silent_rounds: int = 0
-    _heard: bool = False  #: feedback records arrived since the last marker was sent
+    _had_feedback: bool = False  #: feedback records arrived since the last marker was sent
 
-    def heard(self) -> None:
+    def on_feedback(self) -> None:
         """Feedback records arrived."""
-        self._heard = True
+        self._had_feedback = True
 
-    def said(self, channel: ChannelId, probe: Probe) -> None:
+    def on_marker(self, channel: ChannelId, probe: TerminationMarker) -> None:
         """A marker arrived. A marker of another loop is ignored."""
         if channel in self.place.inside or channel in self.place.back:
-            self._said.setdefault(channel, {})[probe.round] = probe.quiet
+            self._quiet_rounds.setdefault(channel, {})[probe.round] = probe.quiet
 
-    def ended(self, channel: ChannelId) -> None:
+    def on_channel_end(self, channel: ChannelId) -> None:
         """The data of `channel` has ended with EndOfData(drain=True)."""
         self.outside.discard(channel)
-        self._ended.add(channel)
+        self._ended_channels.add(channel)
 
-    def advance(self) -> Probe | None:
+    def next_marker(self) -> TerminationMarker | None:
         """The next marker, if it is due."""
         following = self.round + 1
-        over = bool(self.place.inside) and self.place.inside <= self._ended  # the entry has proved the end already
-        if self.quiet or over or self.outside or not self._due(following):
+        over = (
+            bool(self.place.inside) and self.place.inside <= self._ended_channels
+        )  # the entry has proved the end already
+        if self.is_terminated or over or self.outside or not self._is_due(following):
             return None
-        value = self._value(following)
+        value = self._quiet_value(following)
         self.round = following
-        self.still = value > self.place.heads
-        self.quiet = self.place.is_entry and value > 2 * self.place.heads + 1
-        return None if self.quiet else Probe(following, value)
+        self.is_quiescing = value > self.place.heads
+        self.is_terminated = self.place.is_entry and value > 2 * self.place.heads + 1
+        return None if self.is_terminated else TerminationMarker(following, value)
 
-    def _due(self, following: int) -> bool:
-        here = self._all_said(self.place.inside, following)
-        return here and (following == 1 or self._all_said(self.place.back, following - 1))
+    def _is_due(self, following: int) -> bool:
+        here = self._have_all(self.place.inside, following)
+        return here and (following == 1 or self._have_all(self.place.back, following - 1))
 
-    def _all_said(self, channels: Collection[ChannelId], number: int) -> bool:
-        return all(channel in self._ended or number in self._said.get(channel, ()) for channel in channels)
+    def _have_all(self, channels: Collection[ChannelId], number: int) -> bool:
+        return all(
+            channel in self._ended_channels or number in self._quiet_rounds.get(channel, ()) for channel in channels
+        )
 
-    def _value(self, following: int) -> int:
-        least = self._least(self.place.inside, following)
+    def _quiet_value(self, following: int) -> int:
+        least = self._take_min(self.place.inside, following)
         if not self.place.back:
             return least
-        self._silent_rounds = 0 if self._heard or following == 1 else self._silent_rounds + 1
-        self._heard = False
-        return min(self._silent_rounds, least, 1 + self._least(self.place.back, following - 1))
+        self._silent_rounds = 0 if self._had_feedback or following == 1 else self._silent_rounds + 1
+        self._had_feedback = False
+        return min(self._silent_rounds, least, 1 + self._take_min(self.place.back, following - 1))
 
-    def _least(self, channels: Collection[ChannelId], number: int) -> int:
+    def _take_min(self, channels: Collection[ChannelId], number: int) -> int:
         """The least value of round `number`; removes the values of that round."""
-        values = [self._said[c].pop(number, SILENT) if c in self._said else SILENT for c in channels]
-        return min(values, default=SILENT)
+        values = [
+            self._quiet_rounds[c].pop(number, ENDED_QUIET_ROUNDS) if c in self._quiet_rounds else ENDED_QUIET_ROUNDS
+            for c in channels
+        ]
+        return min(values, default=ENDED_QUIET_ROUNDS)

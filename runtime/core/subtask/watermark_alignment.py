@@ -17,23 +17,25 @@ from typing import Final, Protocol
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.messages import MIN_WATERMARK
-from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.core.subtask.watermark_valve import WatermarkValve
 
-BATCHES: Final = 4  #: always permitted lead of a source; with a smaller lead, sources would pause after each batch
+MIN_DRIFT_BATCHES: Final = (
+    4  #: always permitted lead of a source; with a smaller lead, sources would pause after each batch
+)
 
 
-class Window(Protocol):
+class WindowSubtask(Protocol):
     """The part of a window's `Subtask` that alignment reads."""
 
-    watermarks: Watermarks
+    watermarks: WatermarkValve
 
     @property
-    def blocked(self) -> Collection[ChannelId]:
+    def blocked_channels(self) -> Collection[ChannelId]:
         """Channels that are blocked by a barrier in alignment."""
 
 
 @dataclass(slots=True)
-class Hearing:
+class ChannelDrift:
     """The drift of a source from its siblings, as seen by a window subtask in the same slot.
 
     Args:
@@ -41,57 +43,59 @@ class Hearing:
         pane_ms: length of a pane in event time: the permitted drift.
     """
 
-    window: Window
+    window: WindowSubtask
     channel: ChannelId
     pane_ms: int
-    _past: deque[int] = field(default_factory=lambda: deque(maxlen=BATCHES))  #: watermarks before the latest batches
+    _past_watermarks: deque[int] = field(
+        default_factory=lambda: deque(maxlen=MIN_DRIFT_BATCHES)
+    )  #: watermarks before the latest batches
 
-    def polled(self) -> None:
-        self._past.append(self.window.watermarks.time(self.channel))
+    def on_batch(self) -> None:
+        self._past_watermarks.append(self.window.watermarks.watermark_of(self.channel))
 
     @property
-    def too_far(self) -> bool:
-        others = self.window.watermarks.others(self.channel)
-        if not others or len(self._past) < BATCHES:
+    def exceeds_drift(self) -> bool:
+        others = self.window.watermarks.active_watermarks(self.channel)
+        if not others or len(self._past_watermarks) < MIN_DRIFT_BATCHES:
             return False
-        return self._past[0] - min(others) > self.pane_ms
+        return self._past_watermarks[0] - min(others) > self.pane_ms
 
     @property
-    def slowest(self) -> int:
+    def min_watermark(self) -> int:
         """The smallest watermark of a sibling."""
-        return min(self.window.watermarks.others(self.channel), default=MIN_WATERMARK)
+        return min(self.window.watermarks.active_watermarks(self.channel), default=MIN_WATERMARK)
 
     @property
-    def furthest(self) -> int:
+    def max_watermark(self) -> int:
         """The largest watermark of a sibling whose barrier has not arrived yet."""
-        beside = {self.channel, *self.window.blocked}
-        return max(self.window.watermarks.others(*beside), default=MIN_WATERMARK)
+        beside = {self.channel, *self.window.blocked_channels}
+        return max(self.window.watermarks.active_watermarks(*beside), default=MIN_WATERMARK)
 
 
-class Lead:
+class WatermarkAlignment:
     """Mutable, owned by a source subtask. Check `too_far` before each poll; call `polled` after each batch."""
 
-    def __init__(self, drifts: Sequence[Hearing] = ()) -> None:
-        self._hearings = drifts
+    def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
+        self._drifts = drifts
 
     @property
-    def too_far(self) -> bool:
+    def exceeds_drift(self) -> bool:
         """Whether every window that receives its rows waits for a slower sibling."""
-        return bool(self._hearings) and all(drift.too_far for drift in self._hearings)
+        return bool(self._drifts) and all(drift.exceeds_drift for drift in self._drifts)
 
     @property
-    def slowest(self) -> tuple[int, ...]:
+    def min_watermarks(self) -> tuple[int, ...]:
         """The smallest sibling watermark of each window."""
-        return tuple(drift.slowest for drift in self._hearings)
+        return tuple(drift.min_watermark for drift in self._drifts)
 
-    def polled(self) -> None:
-        for drift in self._hearings:
-            drift.polled()
+    def on_batch(self) -> None:
+        for drift in self._drifts:
+            drift.on_batch()
 
 
-def hearings(
-    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], machines: Mapping[SubtaskId, Window]
-) -> list[Hearing]:
+def channel_drifts(
+    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], machines: Mapping[SubtaskId, WindowSubtask]
+) -> list[ChannelDrift]:
     """The drift of a source subtask at each window in its slot.
 
     Args:
@@ -99,14 +103,14 @@ def hearings(
         machines: the subtasks in that slot.
     """
     found = []
-    for number in ways_to_windows(graph, source.operator, panes_ms):
+    for number in window_edges(graph, source.operator, panes_ms):
         window = machines.get(SubtaskId(graph.edges[number].target, source.index))
         if window is not None:
-            found.append(Hearing(window, ChannelId(number, source.index, source.index), panes_ms[number]))
+            found.append(ChannelDrift(window, ChannelId(number, source.index, source.index), panes_ms[number]))
     return found
 
 
-def ways_to_windows(graph: JobGraph, source: OperatorId, into_windows: Collection[int]) -> tuple[int, ...]:
+def window_edges(graph: JobGraph, source: OperatorId, into_windows: Collection[int]) -> tuple[int, ...]:
     """The edges by which the rows of `source` enter windows; empty if some rows reach an output without a window.
 
     Args:
@@ -118,7 +122,7 @@ def ways_to_windows(graph: JobGraph, source: OperatorId, into_windows: Collectio
             continue
         ways: tuple[int, ...] = (number,) if number in into_windows else ()
         if not ways and edge.partitioning is Partitioning.FORWARD and not edge.feedback:
-            ways = ways_to_windows(graph, edge.target, into_windows)
+            ways = window_edges(graph, edge.target, into_windows)
         if not ways:
             return ()
         found += ways

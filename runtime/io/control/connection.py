@@ -17,14 +17,14 @@ import msgspec
 from runtime.errors import EnvironmentFailure, ProtocolViolation
 from runtime.io.clock import Deadline
 
-CLOSED: Final = "the other side closed the connection"
+CLOSED_BY_PEER: Final = "the other side closed the connection"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 MAX_QUEUED_BYTES: Final = 2 * MAX_FRAME_BYTES  #: a connection with more unread bytes is aborted
 CONNECT_TIMEOUT_S: Final = 10.0
-LINGER_S: Final = 0.8  #: how long a closing end waits for queued frames to go out, and for the peer to close
-_CHUNK_BYTES: Final = 64 * 1024  #: small frames are combined up to this size
-_LENGTH: Final = struct.Struct(">I")
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  #: seconds, seconds, probes
+LINGER_TIMEOUT_S: Final = 0.8  #: how long a closing end waits for queued frames to go out, and for the peer to close
+_MAX_CHUNK_BYTES: Final = 64 * 1024  #: small frames are combined up to this size
+_LENGTH_FORMAT: Final = struct.Struct(">I")
+_KEEPALIVE_OPTIONS: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  #: seconds, seconds, probes
 
 
 def encode_frame(message: Any) -> bytes:
@@ -33,77 +33,77 @@ def encode_frame(message: Any) -> bytes:
         raise ProtocolViolation(
             f"{type(message).__name__} of {len(data)} bytes exceeds the frame limit of {MAX_FRAME_BYTES}"
         )
-    return _LENGTH.pack(len(data)) + data
+    return _LENGTH_FORMAT.pack(len(data)) + data
 
 
-class LinkEnded(Exception):
+class ConnectionEnded(Exception):
     """The connection can no longer be read; the text is the reason."""
 
 
-class Link:
+class FramedConnection:
     """Connection with a thread that writes; the owner's thread reads."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
-        _tune(connection)
+        _set_socket_options(connection)
         self._socket = connection
         self._stream = connection.makefile("rb")
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._queued_bytes = 0
-        self._fault = ""
-        self._over = False
+        self._abort_reason = ""
+        self._is_closed = False
         self._writer = threading.Thread(target=self._write_all, name=f"control-write-{name}", daemon=True)
         self._writer.start()
 
     def send(self, frame: bytes) -> None:
         with self._lock:
-            if self._over:
+            if self._is_closed:
                 return
             self._queued_bytes += len(frame)
             if self._queued_bytes <= MAX_QUEUED_BYTES:
                 self._frames.put(frame)
                 return
-            self._fault = f"given up: it leaves {self._queued_bytes} bytes unread"
+            self._abort_reason = f"given up: it leaves {self._queued_bytes} bytes unread"
         self.abort()
 
     def receive(self, limit_bytes: int) -> bytes:
         """The next frame, without its length. Raises LinkEnded."""
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        (length,) = _LENGTH_FORMAT.unpack(self._read(_LENGTH_FORMAT.size))
         if length > limit_bytes:
-            raise LinkEnded(f"a frame of {length} bytes exceeds the limit of {limit_bytes}")
+            raise ConnectionEnded(f"a frame of {length} bytes exceeds the limit of {limit_bytes}")
         return self._read(length)
 
-    def listen(self, decoder: Any, on_message: Callable[[Any], None]) -> str:
+    def receive_all(self, decoder: Any, on_message: Callable[[Any], None]) -> str:
         """Passes messages to `on_message` until the connection ends. Returns the reason."""
         while True:
             try:
                 message = decoder.decode(self.receive(MAX_FRAME_BYTES))
-            except LinkEnded as ended:
-                return self._fault or str(ended)
+            except ConnectionEnded as ended:
+                return self._abort_reason or str(ended)
             except msgspec.DecodeError as error:
                 return f"unreadable message: {error}"
             on_message(message)
 
-    def finish(self) -> None:
+    def end_sending(self) -> None:
         """Ends sending: queued frames go out, then the peer sees the end."""
         with self._lock:
-            self._over = True
+            self._is_closed = True
         self._frames.put(None)
 
     def abort(self) -> None:
         """Closes the connection now, in both directions."""
-        self.finish()
+        self.end_sending()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Closes the connection; last call of the reading thread.
 
         Further input is read and discarded: closing a socket with unread bytes resets the connection, and the reset may
         overtake our last frames.
         """
-        self.finish()
-        self._writer.join(LINGER_S)
+        self.end_sending()
+        self._writer.join(LINGER_TIMEOUT_S)
         self._drain()
         self.abort()
         self._writer.join()
@@ -111,20 +111,20 @@ class Link:
         self._socket.close()
 
     def _drain(self) -> None:
-        deadline = Deadline(LINGER_S)
+        deadline = Deadline(LINGER_TIMEOUT_S)
         with contextlib.suppress(OSError):
-            while not deadline.passed:
+            while not deadline.has_passed:
                 self._socket.settimeout(max(deadline.remaining_s, 0.001))
-                if not self._socket.recv(_CHUNK_BYTES):
+                if not self._socket.recv(_MAX_CHUNK_BYTES):
                     return
 
     def _read(self, size: int) -> bytes:
         try:
             data = self._stream.read(size)
         except OSError as error:
-            raise LinkEnded(f"connection lost: {error}") from error
+            raise ConnectionEnded(f"connection lost: {error}") from error
         if len(data) < size:
-            raise LinkEnded(CLOSED + (" inside a frame" if data else ""))
+            raise ConnectionEnded(CLOSED_BY_PEER + (" inside a frame" if data else ""))
         return data
 
     def _write_all(self) -> None:
@@ -141,7 +141,7 @@ class Link:
         """All queued frames, up to a limit; empty at the end. The end marker stays in the queue."""
         frames: list[bytes] = []
         size = 0
-        while size < _CHUNK_BYTES and not (frames and self._frames.empty()):
+        while size < _MAX_CHUNK_BYTES and not (frames and self._frames.empty()):
             frame = self._frames.get()
             if frame is None:
                 self._frames.put(None)
@@ -161,25 +161,25 @@ def connect(address: str) -> socket.socket:
     return connection
 
 
-def _tune(connection: socket.socket) -> None:
+def _set_socket_options(connection: socket.socket) -> None:
     """Sends small frames at once, and detects a host that has vanished."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
+    for name, value in _KEEPALIVE_OPTIONS.items():
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def close_all(threads: dict[threading.Thread, Link]) -> None:
+def close_all(threads: dict[threading.Thread, FramedConnection]) -> None:
     """Closes connections together, gracefully first. A callback may close its own connection without joining itself."""
-    deadline = Deadline(LINGER_S)
+    deadline = Deadline(LINGER_TIMEOUT_S)
     others = {thread: link for thread, link in threads.items() if thread is not threading.current_thread()}
     for link in threads.values():
-        link.finish()
+        link.end_sending()
     for thread in others:
         thread.join(deadline.remaining_s)
     for thread, link in others.items():
         if thread.is_alive():
             link.abort()
     for thread in others:
-        thread.join(LINGER_S)
+        thread.join(LINGER_TIMEOUT_S)

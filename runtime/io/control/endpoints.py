@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from runtime.core.job.ids import Token
-from runtime.io.control.connection import Link, LinkEnded, close_all, connect, encode_frame
-from runtime.io.control.lobby import Lobby
-from runtime.io.wire import refusal
+from runtime.io.control.connection import ConnectionEnded, FramedConnection, close_all, connect, encode_frame
+from runtime.io.control.lobby import Acceptor
+from runtime.io.wire import refusal_reason
 
 MAX_HELLO_BYTES: Final = 64 * 1024  #: limit until the peer has shown the secret
 HELLO_TIMEOUT_S: Final = 5.0
@@ -36,7 +36,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""  #: file on its host that receives its stderr; "" if there is none
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HelloAnswer(msgspec.Struct, frozen=True):
     """Answer of the master to a `Hello`. `refused` is the reason of a refusal."""
 
     refused: str | None = None
@@ -66,21 +66,23 @@ class ControlServer:
         host: str = "127.0.0.1",
     ) -> None:
         """`incoming` is the type (a union of tagged structs) of the slots' messages."""
-        self._gate = Gate(token, secret)
+        self._gate = SlotGate(token, secret)
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._on_hello, self._on_message, self._on_lost = on_hello, on_message, on_lost
         self._lock = threading.Lock()
         self._closing = False
-        self._links: dict[int, Link] = {}
-        self._threads: dict[threading.Thread, Link] = {}
+        self._connections: dict[int, FramedConnection] = {}
+        self._threads: dict[threading.Thread, FramedConnection] = {}
         listener = socket.create_server((host, 0))
         self.address = f"{host}:{listener.getsockname()[1]}"
-        self._lobby = Lobby(listener, self._on_first_frame, max_frame_bytes=MAX_HELLO_BYTES, patience_s=HELLO_TIMEOUT_S)
+        self._acceptor = Acceptor(
+            listener, self._on_first_frame, max_frame_bytes=MAX_HELLO_BYTES, patience_s=HELLO_TIMEOUT_S
+        )
 
     def send(self, slot: int, message: Any) -> None:
         """Never blocks. Messages to a lost slot are dropped; `on_lost` reports the loss."""
         frame = encode_frame(message)
-        link = self._links.get(slot)
+        link = self._connections.get(slot)
         if link is not None:
             link.send(frame)
 
@@ -90,7 +92,7 @@ class ControlServer:
             if self._closing:
                 return
             self._closing = True
-        self._lobby.close()  # admits no further slots
+        self._acceptor.close()  # admits no further slots
         close_all(dict(self._threads))
 
     def _on_first_frame(self, connection: socket.socket, frame: bytes) -> bytes | None:
@@ -99,36 +101,36 @@ class ControlServer:
             hello = msgspec.msgpack.decode(frame, type=Hello)
             refused = self._gate.admit(hello)
         except msgspec.DecodeError as error:
-            return encode_frame(Answer(f"refused: {error}"))
+            return encode_frame(HelloAnswer(f"refused: {error}"))
         if refused is not None:
-            return encode_frame(Answer(refused))
-        link = Link(connection, f"slot-{hello.slot}")
+            return encode_frame(HelloAnswer(refused))
+        link = FramedConnection(connection, f"slot-{hello.slot}")
         thread = threading.Thread(target=self._serve, args=(link, hello), name=f"control-{hello.slot}", daemon=True)
         with self._lock:
             self._threads[thread] = link
         thread.start()
         return None
 
-    def _serve(self, link: Link, hello: Hello) -> None:
-        link.send(encode_frame(Answer()))
+    def _serve(self, link: FramedConnection, hello: Hello) -> None:
+        link.send(encode_frame(HelloAnswer()))
         try:
-            self._converse(link, hello)
+            self._exchange_messages(link, hello)
         finally:
-            link.end()
+            link.close()
             with self._lock:
                 self._threads.pop(threading.current_thread(), None)
 
-    def _converse(self, link: Link, hello: Hello) -> None:
+    def _exchange_messages(self, link: FramedConnection, hello: Hello) -> None:
         slot = hello.slot
         with self._lock:
-            self._links[slot] = link
+            self._connections[slot] = link
         reason = "the callback failed"
         try:
             self._on_hello(slot, msgspec.structs.replace(hello, secret=""))
-            reason = link.listen(self._decoder, lambda message: self._on_message(slot, message))
+            reason = link.receive_all(self._decoder, lambda message: self._on_message(slot, message))
         finally:
             with self._lock:
-                del self._links[slot]
+                del self._connections[slot]
                 silent = self._closing
             if not silent:
                 self._on_lost(slot, reason)
@@ -154,40 +156,40 @@ class ControlClient:
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._on_message, self._on_lost = on_message, on_lost
         self._closing = False
-        self._link = Link(connect(address), f"slot-{hello.slot}")
-        self._link.send(encode_frame(hello))
+        self._connection = FramedConnection(connect(address), f"slot-{hello.slot}")
+        self._connection.send(encode_frame(hello))
         self._thread = threading.Thread(target=self._run, name=f"control-slot-{hello.slot}", daemon=True)
         self._thread.start()
 
     def send(self, message: Any) -> None:
         """Never blocks. Messages after the loss of the connection are dropped; `on_lost` reports the loss."""
-        self._link.send(encode_frame(message))
+        self._connection.send(encode_frame(message))
 
     def close(self) -> None:
         """Sends queued messages, as far as the master reads them, and ends the connection without `on_lost`."""
         self._closing = True
-        close_all({self._thread: self._link})
+        close_all({self._thread: self._connection})
 
     def _run(self) -> None:
         reason = "the callback failed"
         try:
-            reason = self._converse()
+            reason = self._exchange_messages()
         finally:
             if not self._closing:
                 self._on_lost(reason)
-            self._link.end()
+            self._connection.close()
 
-    def _converse(self) -> str:
+    def _exchange_messages(self) -> str:
         try:
-            answer = msgspec.msgpack.decode(self._link.receive(MAX_HELLO_BYTES), type=Answer)
-        except LinkEnded as ended:
+            answer = msgspec.msgpack.decode(self._connection.receive(MAX_HELLO_BYTES), type=HelloAnswer)
+        except ConnectionEnded as ended:
             return str(ended)
         except msgspec.DecodeError as error:
             return f"unreadable answer: {error}"
-        return answer.refused or self._link.listen(self._decoder, self._on_message)
+        return answer.refused or self._connection.receive_all(self._decoder, self._on_message)
 
 
-class Gate:
+class SlotGate:
     """Admits slots to the master of an attempt: each slot once, with the attempt's token and secret."""
 
     def __init__(self, token: Token, secret: str) -> None:
@@ -198,7 +200,7 @@ class Gate:
 
     def admit(self, hello: Hello) -> str | None:
         """Reason to refuse the slot; None if it is admitted."""
-        reason = refusal(self._token, self._secret, hello.token, hello.secret)
+        reason = refusal_reason(self._token, self._secret, hello.token, hello.secret)
         if reason is not None:
             return reason
         with self._lock:

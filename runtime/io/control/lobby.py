@@ -15,36 +15,36 @@ from typing import Any, Final
 
 from runtime.io.clock import Deadline
 
-MAX_GUESTS: Final = 256
-FAREWELL_S: Final = 0.8  #: how long a refused peer may take to read the answer
-_PAUSE_S: Final = 0.1  #: pause after a failed accept
-_TICK_S: Final = 0.1
-_CHUNK_BYTES: Final = 64 * 1024
-_LENGTH: Final = struct.Struct(">I")
+MAX_PENDING_CONNECTIONS: Final = 256
+REFUSAL_TIMEOUT_S: Final = 0.8  #: how long a refused peer may take to read the answer
+_ACCEPT_RETRY_S: Final = 0.1  #: pause after a failed accept
+_SELECT_TIMEOUT_S: Final = 0.1
+_MAX_CHUNK_BYTES: Final = 64 * 1024
+_LENGTH_FORMAT: Final = struct.Struct(">I")
 
 OnFirstFrame = Callable[[socket.socket, bytes], bytes | None]
 
 
-class _Guest:
+class _PendingConnection:
     def __init__(self, connection: socket.socket, patience_s: float) -> None:
         self.connection = connection
         self.deadline = Deadline(patience_s)
         self.data = bytearray()
-        self.is_leaving = False
+        self.is_refused = False
 
     @property
-    def wanted_bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """Bytes up to the end of the length, or of the frame: no byte after it is read."""
-        if len(self.data) < _LENGTH.size:
-            return _LENGTH.size - len(self.data)
-        return _LENGTH.size + self.length - len(self.data)
+        if len(self.data) < _LENGTH_FORMAT.size:
+            return _LENGTH_FORMAT.size - len(self.data)
+        return _LENGTH_FORMAT.size + self.length - len(self.data)
 
     @property
     def length(self) -> int:
-        return int(_LENGTH.unpack(self.data[: _LENGTH.size])[0])
+        return int(_LENGTH_FORMAT.unpack(self.data[: _LENGTH_FORMAT.size])[0])
 
 
-class Lobby:
+class Acceptor:
     """Accepts connections from `listener`, which it owns, until it is closed.
 
     Args:
@@ -60,7 +60,7 @@ class Lobby:
         self._listener = listener
         self._on_first_frame = on_first_frame
         self._max_frame_bytes, self._patience_s = max_frame_bytes, patience_s
-        self._guests: dict[socket.socket, _Guest] = {}  #: in order of arrival
+        self._pending: dict[socket.socket, _PendingConnection] = {}  #: in order of arrival
         self._selector = selectors.DefaultSelector()
         self._closing = threading.Event()
         self._woken, self._wake = socket.socketpair()  # made now: later there may be no descriptor left
@@ -80,12 +80,12 @@ class Lobby:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                for key, _ in self._selector.select(_TICK_S):
+                for key, _ in self._selector.select(_SELECT_TIMEOUT_S):
                     self._on_readable(key.fileobj)
-                for guest in [each for each in self._guests.values() if each.deadline.passed]:
+                for guest in [each for each in self._pending.values() if each.deadline.has_passed]:
                     self._drop(guest)
         finally:
-            for guest in list(self._guests.values()):
+            for guest in list(self._pending.values()):
                 self._drop(guest)
             self._selector.close()
             for owned in (self._listener, self._woken, self._wake):
@@ -94,8 +94,8 @@ class Lobby:
     def _on_readable(self, ready: Any) -> None:
         if ready is self._listener:
             self._accept()
-        elif ready in self._guests:
-            self._read(self._guests[ready])
+        elif ready in self._pending:
+            self._read(self._pending[ready])
 
     def _accept(self) -> None:
         try:
@@ -103,43 +103,43 @@ class Lobby:
         except BlockingIOError:
             return
         except OSError:  # no descriptor left, or the peer has disconnected
-            self._make_room()
-            self._closing.wait(_PAUSE_S)
+            self._drop_oldest()
+            self._closing.wait(_ACCEPT_RETRY_S)
             return
-        if len(self._guests) >= MAX_GUESTS:
-            self._make_room()
+        if len(self._pending) >= MAX_PENDING_CONNECTIONS:
+            self._drop_oldest()
         connection.setblocking(False)
-        self._guests[connection] = _Guest(connection, self._patience_s)
+        self._pending[connection] = _PendingConnection(connection, self._patience_s)
         self._selector.register(connection, selectors.EVENT_READ)
 
-    def _make_room(self) -> None:
-        if self._guests:
-            self._drop(next(iter(self._guests.values())))
+    def _drop_oldest(self) -> None:
+        if self._pending:
+            self._drop(next(iter(self._pending.values())))
 
-    def _read(self, guest: _Guest) -> None:
+    def _read(self, guest: _PendingConnection) -> None:
         try:
-            data = guest.connection.recv(_CHUNK_BYTES if guest.is_leaving else guest.wanted_bytes)
+            data = guest.connection.recv(_MAX_CHUNK_BYTES if guest.is_refused else guest.missing_bytes)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
             self._drop(guest)
-        elif not guest.is_leaving:
+        elif not guest.is_refused:
             guest.data += data
-            self._judge(guest)
+            self._check_frame(guest)
 
-    def _judge(self, guest: _Guest) -> None:
-        if len(guest.data) < _LENGTH.size:
+    def _check_frame(self, guest: _PendingConnection) -> None:
+        if len(guest.data) < _LENGTH_FORMAT.size:
             return
         if guest.length > self._max_frame_bytes:
             self._drop(guest)
-        elif not guest.wanted_bytes:
-            self._introduce(guest)
+        elif not guest.missing_bytes:
+            self._hand_over(guest)
 
-    def _introduce(self, guest: _Guest) -> None:
+    def _hand_over(self, guest: _PendingConnection) -> None:
         """Hands the connection over, or refuses it. Discards further input, since a reset could overtake the answer."""
-        connection, frame = guest.connection, bytes(guest.data[_LENGTH.size :])
+        connection, frame = guest.connection, bytes(guest.data[_LENGTH_FORMAT.size :])
         self._forget(guest)
         connection.setblocking(True)
         try:
@@ -150,17 +150,17 @@ class Lobby:
         if answer is None:
             return
         connection.setblocking(False)
-        guest.is_leaving, guest.deadline = True, Deadline(FAREWELL_S)
-        self._guests[connection] = guest
+        guest.is_refused, guest.deadline = True, Deadline(REFUSAL_TIMEOUT_S)
+        self._pending[connection] = guest
         self._selector.register(connection, selectors.EVENT_READ)
         with contextlib.suppress(OSError):
             connection.send(answer)
             connection.shutdown(socket.SHUT_WR)
 
-    def _drop(self, guest: _Guest) -> None:
+    def _drop(self, guest: _PendingConnection) -> None:
         self._forget(guest)
         guest.connection.close()
 
-    def _forget(self, guest: _Guest) -> None:
+    def _forget(self, guest: _PendingConnection) -> None:
         self._selector.unregister(guest.connection)
-        del self._guests[guest.connection]
+        del self._pending[guest.connection]

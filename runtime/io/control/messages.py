@@ -10,7 +10,7 @@ import msgspec
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.messages import Barrier
-from runtime.core.restore.state_assignment import Restored
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import FailureReason, SnapshotTimings, SubtaskSnapshot
 
 
@@ -34,65 +34,74 @@ class Deploy(_Message, frozen=True):
     job: str
     storage: str
     peers: dict[int, str]
-    restored: list[Restored]
+    restored: list[SubtaskRestore]
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     markers: list[Marker] = []
-    first: bool = False  #: first start of the run: a folder that is not shared rejects the job
+    is_first_start: bool = False  #: first start of the run: a folder that is not shared rejects the job
     memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
 
 
-class Go(_Message, frozen=True):
+class StartSubtasks(_Message, frozen=True):
     """Every slot is deployed: start."""
 
 
-class Trigger(_Message, frozen=True):
+class TriggerCheckpoint(_Message, frozen=True):
     subtask: SubtaskId
     barrier: Barrier
 
 
-class Completed(_Message, frozen=True):
+class ConfirmCheckpoint(_Message, frozen=True):
     """The checkpoint is durable and recorded under the attempt's token."""
 
     checkpoint: int
 
 
-class Aborted(_Message, frozen=True):
+class AbortCheckpoint(_Message, frozen=True):
     checkpoint: int
 
 
-class ProbeOpened(_Message, frozen=True):
+class OpenProbeSide(_Message, frozen=True):
     """Every subtask of the join holds its whole build side: its probe side may start."""
 
     join: OperatorId
 
 
-class SourcesHeld(_Message, frozen=True):
+class PauseSources(_Message, frozen=True):
     """Pause or resume the sources: too much of their output awaits delivery behind a sink."""
 
-    held: bool
+    paused: bool
 
 
 class Shutdown(_Message, frozen=True):
     """End now, in any state of the subtasks."""
 
 
-ToSlot = Deploy | Go | Trigger | Completed | Aborted | ProbeOpened | SourcesHeld | Shutdown
+ToSlot = (
+    Deploy
+    | StartSubtasks
+    | TriggerCheckpoint
+    | ConfirmCheckpoint
+    | AbortCheckpoint
+    | OpenProbeSide
+    | PauseSources
+    | Shutdown
+)
 
 # ---------------------------------------------------------------- slot to master
 
 
-class Deployed(_Message, frozen=True):
+class SlotDeployed(_Message, frozen=True):
     """Every subtask of this slot is open."""
 
 
-class Ack(_Message, frozen=True):
+class AcknowledgeCheckpoint(_Message, frozen=True):
     subtask: SubtaskId
     checkpoint: int
     snapshot: SubtaskSnapshot
     timings: SnapshotTimings
 
 
-class Declined(_Message, frozen=True):
+class DeclineCheckpoint(_Message, frozen=True):
     subtask: SubtaskId
     checkpoint: int
     reason: FailureReason
@@ -105,13 +114,13 @@ class BuildSideRead(_Message, frozen=True):
     subtask: SubtaskId
 
 
-class Finished(_Message, frozen=True):
+class SubtaskFinished(_Message, frozen=True):
     """The subtask's logic is done; it waits for its last checkpoint."""
 
     subtask: SubtaskId
 
 
-class Ended(_Message, frozen=True):
+class SubtaskClosed(_Message, frozen=True):
     subtask: SubtaskId
 
 
@@ -144,7 +153,7 @@ class Heartbeat(_Message, frozen=True):
     memory_bound_bytes: int | None = None
 
 
-class Failed(_Message, frozen=True):
+class SlotFailed(_Message, frozen=True):
     """The slot cannot continue. `final`: a retry cannot help. `story`: the last events of the subtask.
 
     `error`: equal for two failures of the same code at the same record; empty unless it is a programming error.
@@ -155,12 +164,21 @@ class Failed(_Message, frozen=True):
     detail: str
     operator: str
     traceback: str
-    final: bool
-    story: list[str]
-    damaged: str
-    outage: bool = False
-    error: str = ""
+    is_final: bool
+    events: list[str]
+    damaged_file: str
+    is_outage: bool = False
+    fingerprint: str = ""
     code: str = ""
 
 
-ToMaster = Deployed | Ack | Declined | BuildSideRead | Finished | Ended | Heartbeat | Failed
+ToMaster = (
+    SlotDeployed
+    | AcknowledgeCheckpoint
+    | DeclineCheckpoint
+    | BuildSideRead
+    | SubtaskFinished
+    | SubtaskClosed
+    | Heartbeat
+    | SlotFailed
+)

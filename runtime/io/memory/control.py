@@ -10,8 +10,8 @@ import msgspec
 
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure
-from runtime.io.control.connection import CLOSED
-from runtime.io.control.endpoints import Gate, Hello, OnHello, OnLost, OnMessage
+from runtime.io.control.connection import CLOSED_BY_PEER
+from runtime.io.control.endpoints import Hello, OnHello, OnLost, OnMessage, SlotGate
 
 
 class MemoryControlServer:
@@ -27,7 +27,7 @@ class MemoryControlServer:
         on_message: OnMessage,
         on_lost: OnLost,
     ) -> None:
-        self.gate = Gate(token, secret)
+        self.gate = SlotGate(token, secret)
         self.decoder = msgspec.msgpack.Decoder(incoming)
         self.on_hello, self.on_message, self.on_lost = on_hello, on_message, on_lost
         self.closed = False
@@ -37,13 +37,13 @@ class MemoryControlServer:
         data = msgspec.msgpack.encode(message)
         client = self.clients.get(slot)
         if client is not None:
-            client.hear(data)
+            client.deliver(data)
 
     def close(self) -> None:
         self.closed = True
         clients, self.clients = self.clients, {}
         for client in clients.values():
-            client.lose(CLOSED)
+            client.disconnect(CLOSED_BY_PEER)
 
 
 class MemoryControlClient:
@@ -67,7 +67,7 @@ class MemoryControlClient:
         self._open = True
         refused = server.gate.admit(hello)
         if refused is not None:
-            self.lose(refused)
+            self.disconnect(refused)
             return
         server.clients[self._slot] = self
         server.on_hello(self._slot, msgspec.structs.replace(hello, secret=""))
@@ -79,33 +79,33 @@ class MemoryControlClient:
         try:
             message = self._server.decoder.decode(data)
         except msgspec.DecodeError as error:
-            self._leave(f"unreadable message: {error}")
-            self._on_lost(CLOSED)
+            self._close_server_side(f"unreadable message: {error}")
+            self._on_lost(CLOSED_BY_PEER)
             return
         self._server.on_message(self._slot, message)
 
     def close(self) -> None:
         """Ends the connection; to the master, a slot that closes looks like a slot that dies."""
         if self._open:
-            self._leave(CLOSED)
+            self._close_server_side(CLOSED_BY_PEER)
 
-    def hear(self, data: bytes) -> None:
+    def deliver(self, data: bytes) -> None:
         if not self._open:
             return
         try:
             message = self._decoder.decode(data)
         except msgspec.DecodeError as error:
-            self._leave(CLOSED)
+            self._close_server_side(CLOSED_BY_PEER)
             self._on_lost(f"unreadable message: {error}")
             return
         self._on_message(message)
 
-    def lose(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         if self._open:
             self._open = False
             self._on_lost(reason)
 
-    def _leave(self, reason: str) -> None:
+    def _close_server_side(self, reason: str) -> None:
         self._open = False
         self._server.clients.pop(self._slot, None)
         self._server.on_lost(self._slot, reason)

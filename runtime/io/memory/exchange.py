@@ -14,7 +14,7 @@ from typing import Final
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message
 from runtime.errors import CorruptState, ProtocolViolation
-from runtime.io.wire import Arrival, Losses, Numbering, refusal
+from runtime.io.wire import LossReporter, MessageNumbers, NumberCheck, refusal_reason
 from runtime.ports import ExchangeListener
 
 # ---------------------------------------------------------------- time
@@ -72,14 +72,14 @@ class MemorySnapshotStore:
         with self._lock:
             return sorted(path for path in self._files if path.startswith(prefix))
 
-    def unfinished(self) -> Sequence[str]:
+    def leftover_files(self) -> Sequence[str]:
         return []
 
 
 # ---------------------------------------------------------------- channels
 
 
-GONE: Final = "the receiver is gone"
+RECEIVER_GONE: Final = "the receiver is gone"
 
 
 class MemoryHub:
@@ -105,13 +105,13 @@ class MemoryExchange:
     """Channels of a slot; counterpart of `FlightExchange`."""
 
     def __init__(self, hub: MemoryHub, slot: int, token: Token, listener: ExchangeListener, secret: str = "") -> None:
-        self.repeats = 0  #: duplicate messages, which were dropped
+        self.duplicates = 0  #: duplicate messages, which were dropped
         self._hub = hub
         self._slot = slot
         self._token = token
         self._secret = secret
         self._listener = listener
-        self._losses = Losses(listener)
+        self._losses = LossReporter(listener)
         self._lock = threading.Lock()
         self._peers: dict[int, str] = {}
         self._sending: dict[ChannelId, _Sending] = {}
@@ -137,7 +137,7 @@ class MemoryExchange:
             return
         number, sending.number = sending.number, sending.number + 1
         peer = self._hub.find(sending.address)
-        reason = peer.receive(channel, number, message) if peer is not None else GONE
+        reason = peer.receive(channel, number, message) if peer is not None else RECEIVER_GONE
         if reason:
             self._lose(channel, reason)
 
@@ -147,7 +147,7 @@ class MemoryExchange:
             if receiving.sender is None and not receiving.over:
                 receiving.early_bytes += nbytes
         if receiving.sender is not None and not receiving.over:
-            receiving.sender.hear_credit(channel, nbytes)
+            receiving.sender.on_credit(channel, nbytes)
 
     def close(self) -> None:
         with self._lock:
@@ -160,60 +160,60 @@ class MemoryExchange:
         for channel, sending in sent.items():
             peer = self._hub.find(sending.address)
             if peer is not None and not sending.ended:
-                peer.hear_end(channel, self, "the sender closed the channel before EndOfPartition")
+                peer.on_sender_closed(channel, self, "the sender closed the channel before EndOfPartition")
         for channel, receiving in received.items():
             if receiving.sender is not None and not receiving.over:
-                receiving.sender.hear_loss(channel, "the receiver closed the channel before EndOfPartition")
+                receiving.sender.on_receiver_lost(channel, "the receiver closed the channel before EndOfPartition")
 
     # ------------------------------------------------------------ called by the peer's exchange
 
     def admit(self, channel: ChannelId, token: int, secret: str, sender: "MemoryExchange") -> str:
         """Opens a channel to this slot. Returns the reason of a refusal, or ""."""
-        reason = refusal(self._token, self._secret, token, secret)
+        reason = refusal_reason(self._token, self._secret, token, secret)
         if reason is not None:
             return reason
         with self._lock:
             if self._closed:
-                return GONE
+                return RECEIVER_GONE
             receiving = self._receiving.setdefault(channel, _Receiving())
             if receiving.sender is not None:
                 return f"refused: channel {channel} was opened before"
             receiving.sender = sender
             early_bytes, receiving.early_bytes = receiving.early_bytes, 0
         if early_bytes:
-            sender.hear_credit(channel, early_bytes)
+            sender.on_credit(channel, early_bytes)
         return ""
 
     def receive(self, channel: ChannelId, number: int, message: Message) -> str:
         """Takes a message of an open channel. Returns why the channel is lost, or ""."""
         if self._closed:
-            return GONE
+            return RECEIVER_GONE
         receiving = self._receiving[channel]
-        arrival = receiving.numbering.accept(number)
-        if arrival is Arrival.REPEAT:
-            self.repeats += 1
-        elif arrival is Arrival.GAP:
+        arrival = receiving.numbering.check(number)
+        if arrival is NumberCheck.REPEAT:
+            self.duplicates += 1
+        elif arrival is NumberCheck.GAP:
             receiving.over = True
-            reason = receiving.numbering.gap(number)
+            reason = receiving.numbering.describe_gap(number)
             self._losses.report(channel, reason)
             return reason
         elif not receiving.over:
             receiving.over = isinstance(message, EndOfPartition)
-            self._listener.arrived(channel, message)
+            self._listener.on_message(channel, message)
         return ""
 
-    def hear_credit(self, channel: ChannelId, nbytes: int) -> None:
+    def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         if not self._closed:
-            self._listener.credited(channel, nbytes)
+            self._listener.on_credit(channel, nbytes)
 
-    def hear_end(self, channel: ChannelId, sender: "MemoryExchange", reason: str) -> None:
+    def on_sender_closed(self, channel: ChannelId, sender: "MemoryExchange", reason: str) -> None:
         """The sender has closed without an EndOfPartition."""
         receiving = self._receiving.get(channel)
         if receiving is not None and receiving.sender is sender and not receiving.over:
             receiving.over = True
             self._losses.report(channel, reason)
 
-    def hear_loss(self, channel: ChannelId, reason: str) -> None:
+    def on_receiver_lost(self, channel: ChannelId, reason: str) -> None:
         """The receiver of a channel is lost."""
         if not self._sending[channel].ended:
             self._lose(channel, reason)
@@ -246,6 +246,6 @@ class _Sending:
 @dataclass(slots=True)
 class _Receiving:
     sender: MemoryExchange | None = None
-    numbering: Numbering = field(default_factory=Numbering)
+    numbering: MessageNumbers = field(default_factory=MessageNumbers)
     early_bytes: int = 0  #: credit granted before the channel was open
     over: bool = False  #: ended, or lost

@@ -7,19 +7,19 @@ from typing import Any
 
 from runtime.core.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunEvent, RunState, after
+from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
-from runtime.run_store import Completed, OperationRequest
+from runtime.run_store import CompletedCheckpoint, OperationRequest
 
 
 @dataclass
-class MemoryRecords:
+class MemoryRunStore:
     """Implements `records.RunRecords`. `restore_from` is the folder of a checkpoint to start from."""
 
     token: Token = Token(1)
     state: RunState = RunState.STARTING
     restore_from: str | None = None
-    completed: list[Completed] = field(default_factory=list)
+    completed: list[CompletedCheckpoint] = field(default_factory=list)
     reports: list[ReportCheckpoint] = field(default_factory=list)
     operations: list[OperationRequest] = field(default_factory=list)
     settled: dict[str, tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]] = field(default_factory=dict)
@@ -29,10 +29,10 @@ class MemoryRecords:
     details: list[Mapping[str, Any]] = field(default_factory=list)  #: of failed attempts
     superseded: bool = False
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-    _taken: list[OperationRequest] = field(default_factory=list)
+    _taken_operations: list[OperationRequest] = field(default_factory=list)
     _discarded: set[int] = field(default_factory=set)
 
-    def reserve_above(self, checkpoint: int, token: int) -> None:
+    def reserve_ids_above(self, checkpoint: int, token: int) -> None:
         """Sets token and checkpoint ids above the ids of earlier runs in the storage. Call before the run begins."""
         if token >= self.token:
             self.token = Token(token + 1)
@@ -44,7 +44,7 @@ class MemoryRecords:
     def report_checkpoint(self, report: ReportCheckpoint) -> None:
         self.reports.append(report)
 
-    def record_completed(self, completed: Completed) -> bool:
+    def record_checkpoint(self, completed: CompletedCheckpoint) -> bool:
         if self.superseded:
             return False
         if not any(c.manifest.checkpoint == completed.manifest.checkpoint for c in self.completed):
@@ -58,9 +58,9 @@ class MemoryRecords:
         if self.superseded:
             return None
         if savepoint is not None:
-            endings = [o for o in self.operations + self._taken if o.kind in ("stop", "drain")]
+            endings = [o for o in self.operations + self._taken_operations if o.kind in ("stop", "drain")]
             self.settled |= {o.id: ({"checkpoint": savepoint}, None) for o in endings if o.id not in self.settled}
-        self.state = after(self.state, event) or self.state
+        self.state = next_state(self.state, event) or self.state
         self.failure = failure or self.failure
         return self.state
 
@@ -75,7 +75,7 @@ class MemoryRecords:
     def end_attempt(self, outcome: str, reason: str = "") -> None:
         self.attempts.append((self.token, outcome, reason))
 
-    def note_restored(self, folder: str | None) -> None:
+    def record_restore(self, folder: str | None) -> None:
         return None
 
     def write_live(self, live: Mapping[str, Any]) -> None:
@@ -86,14 +86,16 @@ class MemoryRecords:
             return None
         taken = [o for o in self.operations if o.kind == "cancel" or not only_cancel]
         self.operations = [o for o in self.operations if o not in taken]
-        self._taken += taken
-        return [o for o in self._taken if o.id not in self.settled and (o.kind == "cancel" or not only_cancel)]
+        self._taken_operations += taken
+        return [
+            o for o in self._taken_operations if o.id not in self.settled and (o.kind == "cancel" or not only_cancel)
+        ]
 
     def requeue_operations(self) -> None:
-        self.operations = [o for o in self._taken if o.id not in self.settled] + self.operations
-        self._taken = []
+        self.operations = [o for o in self._taken_operations if o.id not in self.settled] + self.operations
+        self._taken_operations = []
 
-    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
+    def complete_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
         self.settled[id] = (result, error)
 
     def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
@@ -105,7 +107,7 @@ class MemoryRecords:
         known = [self.restore_from, *own] if self.restore_from else own
         return next((folder for folder in reversed(known) if folder not in passed_over), None)
 
-    def committed_since(self, checkpoint: int) -> list[int]:
+    def checkpoints_since(self, checkpoint: int) -> list[int]:
         return [
             c.manifest.checkpoint
             for c in self.completed
@@ -115,13 +117,13 @@ class MemoryRecords:
     def final_savepoint(self) -> str | None:
         return next((c.folder for c in reversed(self.completed) if c.manifest.kind.ends_job), None)
 
-    def retained(self) -> list[str]:
+    def retained_folders(self) -> list[str]:
         own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
         if self.restore_from is None or self.restore_from.startswith("/"):  # no retention for files elsewhere
             return own
         return [*own, self.restore_from]
 
-    def discard_beyond(self, keep: int) -> list[str]:
+    def discard_older(self, keep: int) -> list[str]:
         if self.superseded:
             return []
         own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]

@@ -12,7 +12,7 @@ _BLOCK = re.compile(r"^-- (\w+) --\n((?:-- .*\n)+)((?:(?!--).*\n?)+)", re.MULTIL
 
 
 @cache
-def load() -> dict[str, tuple[str, str]]:
+def load_statements() -> dict[str, tuple[str, str]]:
     """Name to (description, statement)."""
     text = (files(__package__) / "queries.sql").read_text("utf-8")
     return {name: (purpose.replace("-- ", "").strip(), sql.strip()) for name, purpose, sql in _BLOCK.findall(text)}
@@ -20,4 +20,4 @@ def load() -> dict[str, tuple[str, str]]:
 
 def statement(name: str) -> LiteralString:
     """The statement called `name`. It comes from a file of this package and never from user input."""
-    return load()[name][1]
+    return load_statements()[name][1]

@@ -20,15 +20,15 @@ from psycopg.types.json import Jsonb
 
 from runtime.core.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunEvent, RunState, after
+from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
-from runtime.run_store import Completed, OperationRequest
+from runtime.run_store import CompletedCheckpoint, OperationRequest
 
 T = TypeVar("T")
-POLL_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
-_SILENCE: Final = {
+_TIMEOUTS: Final = {
     "connect_timeout": 3,
     "tcp_user_timeout": 5_000,
     "keepalives_idle": 5,
@@ -37,7 +37,7 @@ _SILENCE: Final = {
 }
 #: As in Django. Without it psycopg returns text of an SQL_ASCII database as bytes.
 _ENCODING: Final = "utf8"
-CHANNEL: Final = "weir_operation"
+OPERATIONS_CHANNEL: Final = "weir_operation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class RunRow:
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
     """Connects with autocommit. Raises EnvironmentFailure if Postgres cannot be reached."""
     try:
-        conninfo = make_conninfo(url, client_encoding=_ENCODING, **_SILENCE)
+        conninfo = make_conninfo(url, client_encoding=_ENCODING, **_TIMEOUTS)
         return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
     except psycopg.OperationalError as error:
         raise EnvironmentFailure(f"Postgres cannot be reached: {error}") from error
@@ -78,7 +78,7 @@ def load_run(url: str, run: int) -> RunRow:
     return RunRow(**row)
 
 
-class PostgresRecords:
+class PostgresRunStore:
     """Implements `records.RunRecords`. Thread-safe: calls are serialized."""
 
     def __init__(
@@ -87,45 +87,45 @@ class PostgresRecords:
         """`redact` removes secrets from text and JSON that users see."""
         self._url, self._run, self._token, self._redact = url, run, token, redact
         self._max_parallelism = max_parallelism
-        self._drawn: Token | None = None
+        self._drawn_token: Token | None = None
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------ checkpoints
 
     def next_checkpoint_id(self) -> int | None:
-        row = self._one("next_checkpoint_id")
+        row = self._fetch_one("next_checkpoint_id")
         return None if row is None else int(row["last_checkpoint_id"])
 
     def report_checkpoint(self, report: ReportCheckpoint) -> None:
         values = {
             "number": report.checkpoint,
             "kind": str(report.kind),
-            "triggered_at": _time(report.triggered_at),
+            "triggered_at": _to_datetime(report.triggered_at),
             "acknowledged": report.acknowledged,
             "subtasks": report.subtasks,
             "max_parallelism": self._max_parallelism,
         }
-        self._do("begin_checkpoint", **values)
+        self._execute("begin_checkpoint", **values)
         if report.reason is not None:
-            self._do(
+            self._execute(
                 "fail_checkpoint",
                 number=report.checkpoint,
                 reason=str(report.reason),
                 detail=self._text(report.detail),
                 acknowledged=report.acknowledged,
-                at=_time(report.at),
+                at=_to_datetime(report.at),
                 duration_ms=report.at - report.triggered_at,
             )
 
-    def record_completed(self, completed: Completed) -> bool:
+    def record_checkpoint(self, completed: CompletedCheckpoint) -> bool:
         manifest = completed.manifest
-        row = self._one(
+        row = self._fetch_one(
             "record_completed",
             number=manifest.checkpoint,
             kind=str(manifest.kind),
-            triggered_at=_time(manifest.triggered_at),
-            at=_time(completed.at),
+            triggered_at=_to_datetime(manifest.triggered_at),
+            at=_to_datetime(completed.at),
             duration_ms=completed.at - manifest.triggered_at,
             size_bytes=completed.size_bytes,
             written_bytes=completed.written_bytes,
@@ -138,19 +138,19 @@ class PostgresRecords:
         return row is not None
 
     def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
-        return self._path("restore_point", passed_over=list(passed_over))
+        return self._fetch_path("restore_point", passed_over=list(passed_over))
 
-    def committed_since(self, checkpoint: int) -> list[int]:
-        return [row["number"] for row in self._all("committed_since", number=checkpoint)]
+    def checkpoints_since(self, checkpoint: int) -> list[int]:
+        return [row["number"] for row in self._fetch_all("committed_since", number=checkpoint)]
 
     def final_savepoint(self) -> str | None:
-        return self._path("final_savepoint")
+        return self._fetch_path("final_savepoint")
 
-    def retained(self) -> list[str]:
-        return [row["path"] for row in self._all("retained")]
+    def retained_folders(self) -> list[str]:
+        return [row["path"] for row in self._fetch_all("retained")]
 
-    def discard_beyond(self, keep: int) -> list[str]:
-        return [row["path"] for row in self._all("discard_beyond", keep=keep)]
+    def discard_older(self, keep: int) -> list[str]:
+        return [row["path"] for row in self._fetch_all("discard_beyond", keep=keep)]
 
     # ------------------------------------------------------------ the run and its attempts
 
@@ -159,104 +159,110 @@ class PostgresRecords:
     ) -> RunState | None:
         def work(connection: "psycopg.Connection[dict[str, Any]]") -> RunState | None:
             with connection.transaction():
-                row = connection.execute(statement("lock_run"), self._ids()).fetchone()
+                row = connection.execute(statement("lock_run"), self._run_and_token()).fetchone()
                 if row is None:
                     return None
                 before = RunState(row["state"])
-                state = after(before, event) or before
+                state = next_state(before, event) or before
                 if state is not before:
                     values = {"state": str(state), "terminal": state.is_terminal, "failure": self._jsonb(failure)}
-                    connection.execute(statement("set_state"), self._ids() | values)
+                    connection.execute(statement("set_state"), self._run_and_token() | values)
                 if savepoint is not None:
                     result = {"result": Jsonb({"checkpoint": savepoint})}
-                    connection.execute(statement("settle_ending"), self._ids() | result)
+                    connection.execute(statement("settle_ending"), self._run_and_token() | result)
                 return state
 
-        return self._with(work)
+        return self._with_connection(work)
 
     def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
-        if self._drawn is None:  # kept for retries: the answer to a commit may be lost
-            row = self._one("draw_token")
+        if self._drawn_token is None:  # kept for retries: the answer to a commit may be lost
+            row = self._fetch_one("draw_token")
             assert row is not None, "a sequence always answers"
-            self._drawn = Token(row["token"])
-        drawn = self._drawn
+            self._drawn_token = Token(row["token"])
+        drawn = self._drawn_token
 
         def work(connection: "psycopg.Connection[dict[str, Any]]") -> Token | None:
             with connection.transaction():
-                taken = connection.execute(statement("take_token"), self._ids() | {"drawn": drawn}).fetchone()
+                taken = connection.execute(statement("take_token"), self._run_and_token() | {"drawn": drawn}).fetchone()
                 if taken is None:
                     return None
                 values = {"outcome": "failed", "reason": self._text(reason), "detail": self._jsonb(detail)}
-                connection.execute(statement("end_attempt"), self._ids() | values)
+                connection.execute(statement("end_attempt"), self._run_and_token() | values)
                 connection.execute(statement("begin_attempt"), {"run": self._run, "token": drawn})
                 return drawn
 
         with self._lock:
-            token = self._with(work)
-            self._drawn = None
+            token = self._with_connection(work)
+            self._drawn_token = None
             if token is not None:
                 self._token = token
             return token
 
     def end_attempt(self, outcome: str, reason: str = "") -> None:
-        self._do("end_attempt", outcome=outcome, reason=self._text(reason), detail=None)
+        self._execute("end_attempt", outcome=outcome, reason=self._text(reason), detail=None)
 
-    def note_restored(self, folder: str | None) -> None:
-        self._do("note_restored", path=folder)
+    def record_restore(self, folder: str | None) -> None:
+        self._execute("note_restored", path=folder)
 
     def write_live(self, live: Mapping[str, Any]) -> None:
-        self._do("write_live", live=Jsonb(dict(live)))
+        self._execute("write_live", live=Jsonb(dict(live)))
 
     # ------------------------------------------------------------ operations
 
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
         kinds = ["cancel"] if only_cancel else ["savepoint", "stop", "drain", "cancel"]
-        rows = self._all("take_operations", kinds=kinds)
-        if not rows and self._one("holds_run") is None:
+        rows = self._fetch_all("take_operations", kinds=kinds)
+        if not rows and self._fetch_one("holds_run") is None:
             return None
         ordered = sorted(rows, key=lambda row: row["created_at"])
         return [OperationRequest(row["id"], row["kind"]) for row in ordered]
 
     def requeue_operations(self) -> None:
-        self._do("requeue_operations")
+        self._execute("requeue_operations")
 
-    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
+    def complete_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
         state = "failed" if error else "succeeded"
-        self._do("settle_operation", operation=id, state=state, result=self._jsonb(result), error=self._jsonb(error))
+        self._execute(
+            "settle_operation", operation=id, state=state, result=self._jsonb(result), error=self._jsonb(error)
+        )
 
     # ------------------------------------------------------------ redacted values
 
     def _text(self, value: str) -> str:
-        return _storable(str(self._redact(value)))
+        return _replace_nul(str(self._redact(value)))
 
     def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
         if value is None:
             return None
-        return Jsonb(self._redact(dict(value)), dumps=lambda plain: _storable(json.dumps(plain)))
+        return Jsonb(self._redact(dict(value)), dumps=lambda plain: _replace_nul(json.dumps(plain)))
 
     # ------------------------------------------------------------ the connection
 
     def close(self) -> None:
         with self._lock:
-            self._drop()
+            self._drop_connection()
 
-    def _ids(self) -> dict[str, Any]:
+    def _run_and_token(self) -> dict[str, Any]:
         return {"run": self._run, "token": self._token}
 
-    def _path(self, name: str, **values: Any) -> str | None:
-        row = self._one(name, **values)
+    def _fetch_path(self, name: str, **values: Any) -> str | None:
+        row = self._fetch_one(name, **values)
         return None if row is None else str(row["path"])
 
-    def _do(self, name: str, **values: Any) -> None:
-        self._with(lambda connection: connection.execute(statement(name), self._ids() | values))
+    def _execute(self, name: str, **values: Any) -> None:
+        self._with_connection(lambda connection: connection.execute(statement(name), self._run_and_token() | values))
 
-    def _one(self, name: str, **values: Any) -> dict[str, Any] | None:
-        return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchone())
+    def _fetch_one(self, name: str, **values: Any) -> dict[str, Any] | None:
+        return self._with_connection(
+            lambda connection: connection.execute(statement(name), self._run_and_token() | values).fetchone()
+        )
 
-    def _all(self, name: str, **values: Any) -> list[dict[str, Any]]:
-        return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchall())
+    def _fetch_all(self, name: str, **values: Any) -> list[dict[str, Any]]:
+        return self._with_connection(
+            lambda connection: connection.execute(statement(name), self._run_and_token() | values).fetchall()
+        )
 
-    def _with(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
+    def _with_connection(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
         """Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
         with self._lock:
             if self._connection is None:
@@ -264,10 +270,10 @@ class PostgresRecords:
             try:
                 return work(self._connection)
             except (psycopg.OperationalError, psycopg.InterfaceError, ReadOnlySqlTransaction) as error:
-                self._drop()
+                self._drop_connection()
                 raise EnvironmentFailure(f"Postgres: {error}") from error
 
-    def _drop(self) -> None:
+    def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(psycopg.Error):
@@ -291,22 +297,22 @@ class OperationsListener:
         while not self._closing.is_set():
             try:
                 with connect(self._url) as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")
-                    self._follow(connection)
+                    connection.execute(f"LISTEN {OPERATIONS_CHANNEL}")
+                    self._poll_notifications(connection)
             except (EnvironmentFailure, psycopg.Error):
-                self._closing.wait(POLL_S)
+                self._closing.wait(POLL_INTERVAL_S)
 
-    def _follow(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
+    def _poll_notifications(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
         while not self._closing.is_set():
-            runs = [note.payload for note in connection.notifies(timeout=POLL_S, stop_after=1)]
+            runs = [note.payload for note in connection.notifies(timeout=POLL_INTERVAL_S, stop_after=1)]
             if not runs or runs[0] == str(self._run):
                 self._poke()
 
 
-def _time(ms: int) -> datetime:
+def _to_datetime(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _storable(value: str) -> str:
+def _replace_nul(value: str) -> str:
     """Replaces NUL, which Postgres cannot store: a malformed row must not hide the failure that quotes it."""
     return value.replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

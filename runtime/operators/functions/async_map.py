@@ -20,18 +20,18 @@ import pyarrow as pa
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.functions.function import Row, RowCollector
-from runtime.operators.functions.kept_rows import KeptRows, joined
+from runtime.operators.functions.kept_rows import BufferedRows, concat_batches
 from runtime.operators.functions.row_values import rows_of
 from runtime.ports import Collector, Operator, OperatorContext
 
 AsyncFunction = Callable[[Row], Awaitable[Iterable[Row]]]
 TimeoutFunction = Callable[[Row], Iterable[Row]]
 
-_CLOSE_S: Final = 2.0  #: time limit for cancelled requests to end
+_CLOSE_TIMEOUT_S: Final = 2.0  #: time limit for cancelled requests to end
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRows:
     """Rows that wait for capacity: no request has been made for them."""
 
     batch: pa.RecordBatch
@@ -47,7 +47,7 @@ class _Request:
     future: "Future[list[Row]]"
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.future.done()
 
 
@@ -89,28 +89,28 @@ class AsyncMap(Operator):
         self._on_timeout = on_timeout
         self._schema = schema
         self._out = RowCollector(schema)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingRows] = deque()
         self._requests: deque[_Request] = deque()  #: oldest first
         self._time = MIN_WATERMARK
-        self._runner: _Runner | None = None
+        self._runner: _EventLoopThread | None = None
 
     # ------------------------------------------------------------ life
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._kept = KeptRows(context.state.object_table("_open_requests"))
-        self._runner = _Runner(f"requests of {context.uid}/{context.index}", context.wake)
+        self._kept = BufferedRows(context.state.object_table("_open_requests"))
+        self._runner = _EventLoopThread(f"requests of {context.uid}/{context.index}", context.wake)
 
     def start(self, out: Collector) -> None:
-        for batch in self._kept.restored():
-            self._take(batch)
+        for batch in self._kept.read():
+            self._enqueue(batch)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        self._take(batch)
+        self._enqueue(batch)
 
     def snapshot(self, checkpoint: int) -> None:
         rows = [request.stored for request in self._requests] + [waiting.batch for waiting in self._waiting]
-        self._kept.replace(self._spread(joined(rows)) if rows else {})
+        self._kept.replace(self._spread_over_groups(concat_batches(rows)) if rows else {})
 
     def finish(self, out: Collector) -> None:
         assert not self._requests, "finish was called with requests in flight"
@@ -134,56 +134,56 @@ class AsyncMap(Operator):
         return self._requests[0].time if self._requests else None
 
     def next_processing_timer(self) -> int | None:
-        if self._answered():
+        if self._emittable():
             return self._context.now_ms()
-        return next((request.deadline_ms for request in self._requests if not request.done), None)
+        return next((request.deadline_ms for request in self._requests if not request.is_done), None)
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
-        self._give_up(now_ms)
+        self._expire_requests(now_ms)
         with self._out.into(out):
-            for request in self._answered():
+            for request in self._emittable():
                 self._requests.remove(request)
                 for row in request.future.result():
                     self._out.emit(row)
-        self._ask()
+        self._start_requests()
 
     # ------------------------------------------------------------ inside
 
-    def _take(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(_Waiting(batch, self._time))
-        self._ask()
+    def _enqueue(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(_WaitingRows(batch, self._time))
+        self._start_requests()
 
-    def _ask(self) -> None:
+    def _start_requests(self) -> None:
         """Make requests for waiting rows, up to the capacity."""
         while self._waiting and len(self._requests) < self._limits.capacity:
             waiting = self._waiting[0]
             asked = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
             for number, row in enumerate(rows_of(asked)):
-                self._request(row, asked.slice(number, 1), waiting.time)
+                self._start_request(row, asked.slice(number, 1), waiting.time)
             waiting.batch = waiting.batch.slice(asked.num_rows)
             if not waiting.batch.num_rows:
                 self._waiting.popleft()
 
-    def _request(self, row: Row, stored: pa.RecordBatch, time: int) -> None:
+    def _start_request(self, row: Row, stored: pa.RecordBatch, time: int) -> None:
         assert self._runner is not None, "requests are made after open"
-        future = self._runner.submit(_answer(self._function, row))
+        future = self._runner.submit(_await_rows(self._function, row))
         self._requests.append(_Request(row, stored, time, self._context.now_ms() + self._limits.timeout_ms, future))
 
-    def _answered(self) -> list[_Request]:
+    def _emittable(self) -> list[_Request]:
         """The requests whose rows may be emitted now."""
         if not self._ordered:
-            return [request for request in self._requests if request.done]
+            return [request for request in self._requests if request.is_done]
         found = []
         for request in self._requests:
-            if not request.done:
+            if not request.is_done:
                 break
             found.append(request)
         return found
 
-    def _give_up(self, now_ms: int) -> None:
+    def _expire_requests(self, now_ms: int) -> None:
         """Replace timed-out requests by `on_timeout`. Raises TimeoutError if there is none."""
         for request in self._requests:
-            if request.deadline_ms > now_ms or request.done:
+            if request.deadline_ms > now_ms or request.is_done:
                 continue
             if self._on_timeout is None:
                 raise TimeoutError(
@@ -193,7 +193,7 @@ class AsyncMap(Operator):
             request.future = Future()
             request.future.set_result(list(self._on_timeout(request.row)))
 
-    def _spread(self, rows: pa.Table) -> dict[int, pa.Table]:
+    def _spread_over_groups(self, rows: pa.Table) -> dict[int, pa.Table]:
         """The rows spread over the key groups of this subtask, in order, so that a restore can redistribute them."""
         groups = self._context.key_groups
         size = -(-rows.num_rows // len(groups))
@@ -204,14 +204,14 @@ class AsyncMap(Operator):
         }
 
 
-async def _answer(function: AsyncFunction, row: Row) -> list[Row]:
+async def _await_rows(function: AsyncFunction, row: Row) -> list[Row]:
     try:
         return list(await function(row))
     except SystemExit as error:  # would end the event loop, and with it all other requests
         raise RuntimeError(f"the function called sys.exit({error}) for the row {row}") from error
 
 
-class _Runner:
+class _EventLoopThread:
     """An event loop in a thread.
 
     Args:
@@ -234,7 +234,7 @@ class _Runner:
         """Cancel the requests in flight. Requests that ignore the cancellation are abandoned after `_CLOSE_S`."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
-        self._thread.join(_CLOSE_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         self._loop.run_forever()

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.operators.functions.row_values import batch_of, note_row, rows_of
+from runtime.operators.functions.row_values import add_row_note, batch_of, rows_of
 from runtime.ports import Collector, Operator
 
-ROWS_PER_BATCH: Final = 16_384  #: maximum rows per output batch of a flat map
+MAX_ROWS_PER_BATCH: Final = 16_384  #: maximum rows per output batch of a flat map
 
 
-def applied(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch) -> pa.RecordBatch:
+def apply_function(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch) -> pa.RecordBatch:
     """The result of a batch function. Raises TypeError if it is not a record batch."""
     result = function(batch)
     if not isinstance(result, pa.RecordBatch):
@@ -34,13 +34,13 @@ class MapBatches(Operator):
         self._function = function
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        result = applied(self._function, batch)
+        result = apply_function(self._function, batch)
         if result.num_rows:
             out.emit(result)
 
-    def of_no_rows(self, schema: pa.Schema) -> pa.RecordBatch:
+    def empty_result(self, schema: pa.Schema) -> pa.RecordBatch:
         """The result for an empty batch: its columns, when no row shows them."""
-        return applied(self._function, pa.RecordBatch.from_pylist([], schema))
+        return apply_function(self._function, pa.RecordBatch.from_pylist([], schema))
 
 
 class FlatMapRows(Operator):
@@ -56,17 +56,17 @@ class FlatMapRows(Operator):
         self._schema = schema
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        rows = self._made(batch)
-        while chunk := list(islice(rows, ROWS_PER_BATCH)):
+        rows = self._output_rows(batch)
+        while chunk := list(islice(rows, MAX_ROWS_PER_BATCH)):
             out.emit(batch_of(chunk, self._schema))
 
     def output_columns(self) -> pa.Schema:
         return self._schema
 
-    def _made(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    def _output_rows(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         for row in rows_of(batch):
             try:
                 yield from self._function(row)
             except (Exception, SystemExit) as error:
-                note_row(error, row)
+                add_row_note(error, row)
                 raise

@@ -14,16 +14,16 @@ import pyarrow as pa
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.errors import JobRejected, WeirError
 from runtime.operators.arguments import check_hooks
-from runtime.operators.functions.batch import ROWS_PER_BATCH
+from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH
 from runtime.operators.functions.row_values import batch_of, rows_of
 from runtime.ports import Collector, Operator, OperatorContext
 
 Row = dict[str, Any]
 
-RULES: Final = 1  #: number of the input with broadcast rows
+BROADCAST_INPUT: Final = 1  #: number of the input with broadcast rows
 
 
-class _Nowhere(list[Row]):
+class _ClosedRows(list[Row]):
     """Stands in for the rows outside hooks that may emit, so that `emit` needs no check per row."""
 
     def append(self, row: Row) -> NoReturn:
@@ -35,7 +35,7 @@ class RowCollector:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._rows: list[Row] = _Nowhere()
+        self._rows: list[Row] = _ClosedRows()
         self._target: Collector
 
     def emit(self, row: Row) -> None:
@@ -46,7 +46,7 @@ class RowCollector:
         """
         rows = self._rows
         rows.append(row)
-        if len(rows) >= ROWS_PER_BATCH:
+        if len(rows) >= MAX_ROWS_PER_BATCH:
             self._flush()
 
     @contextmanager
@@ -57,7 +57,7 @@ class RowCollector:
             yield
             self._flush()
         finally:
-            self._rows = _Nowhere()
+            self._rows = _ClosedRows()
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
@@ -70,7 +70,7 @@ class FunctionContext:
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
-        self._alike = False  #: the current hook runs identically on every subtask
+        self._allows_broadcast_writes = False  #: the current hook runs identically on every subtask
 
     @property
     def index(self) -> int:
@@ -99,16 +99,16 @@ class FunctionContext:
         return BroadcastState(self, self._context.state.broadcast_map(name))
 
     @property
-    def writes_alike(self) -> bool:
-        return self._alike
+    def allows_broadcast_writes(self) -> bool:
+        return self._allows_broadcast_writes
 
     @contextmanager
-    def alike(self) -> Iterator[None]:
-        self._alike = True
+    def allow_broadcast_writes(self) -> Iterator[None]:
+        self._allows_broadcast_writes = True
         try:
             yield
         finally:
-            self._alike = False
+            self._allows_broadcast_writes = False
 
 
 class BroadcastState(MutableMapping[Any, Any]):
@@ -140,14 +140,14 @@ class BroadcastState(MutableMapping[Any, Any]):
         self._entries.clear()
 
     def _check(self) -> None:
-        if not self._context.writes_alike:
+        if not self._context.allows_broadcast_writes:
             raise WeirError("broadcast state is written in open and process_broadcast only: copies would differ")
 
 
 C = TypeVar("C", bound=FunctionContext)
 
 
-def returned_rows(value: object) -> JobRejected:
+def returned_rows_error(value: object) -> JobRejected:
     """The error for a hook that returned rows instead of emitting them."""
     detail = f"it returned {type(value).__name__}, which would be lost: emit rows with out.emit, and return nothing"
     return JobRejected("rows-returned", "process", detail)
@@ -215,11 +215,11 @@ class FunctionOperator(Operator, Generic[C]):
         self._context: C
 
     @abstractmethod
-    def _made(self, context: OperatorContext) -> C:
+    def _create_context(self, context: OperatorContext) -> C:
         """The context for the function."""
 
     @abstractmethod
-    def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
+    def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         """Pass rows of the main input to the function."""
 
     @property
@@ -230,8 +230,8 @@ class FunctionOperator(Operator, Generic[C]):
         return self._schema
 
     def open(self, context: OperatorContext) -> None:
-        self._context = self._made(context)
-        with self._context.alike():
+        self._context = self._create_context(context)
+        with self._context.allow_broadcast_writes():
             self._function.open(self._context)
 
     def start(self, out: Collector) -> None:
@@ -239,10 +239,10 @@ class FunctionOperator(Operator, Generic[C]):
             self._function.start(self._context, self._out)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        if input == RULES:
-            self._broadcast_rows(batch, out)
+        if input == BROADCAST_INPUT:
+            self._process_broadcast_rows(batch, out)
         else:
-            self._rows(batch, out)
+            self._process_rows(batch, out)
 
     def snapshot(self, checkpoint: int) -> None:
         self._function.snapshot(checkpoint)
@@ -268,11 +268,11 @@ class FunctionOperator(Operator, Generic[C]):
     def close(self) -> None:
         self._function.close()
 
-    def _broadcast_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
+    def _process_broadcast_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         function = self._function
         assert isinstance(function, HandlesBroadcast), "only functions that handle broadcast rows have a second input"
         process: Callable[..., object] = function.process_broadcast
-        with self._out.into(out), self._context.alike():
+        with self._out.into(out), self._context.allow_broadcast_writes():
             for row in rows_of(batch):
                 if (returned := process(row, self._context, self._out)) is not None:
-                    raise returned_rows(returned)
+                    raise returned_rows_error(returned)

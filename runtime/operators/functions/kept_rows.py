@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from runtime.state.object_table import Entry, ObjectTable
 
-_KEY: Final = msgspec.msgpack.encode(None)
+_NO_KEY: Final = msgspec.msgpack.encode(None)
 
 
-class KeptRows:
+class BufferedRows:
     """Rows that are stored at a snapshot and read after a restore."""
 
     def __init__(self, table: ObjectTable) -> None:
         self._table = table
 
-    def restored(self) -> list[pa.RecordBatch]:
+    def read(self) -> list[pa.RecordBatch]:
         """The restored batches in the order of key groups."""
         stored = sorted((entry[0], data) for entry, data in self._table.items())
         return [batch for _, data in stored for batch in pa.ipc.open_stream(data).read_all().to_batches()]
@@ -27,19 +27,19 @@ class KeptRows:
         for group in [entry[0] for entry, _ in self._table.items() if entry[0] not in parts]:
             self._table.delete(_entry(group))
         for group, rows in parts.items():
-            self._table.put(_entry(group), _encoded(rows))
+            self._table.put(_entry(group), _encode(rows))
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+def concat_batches(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """A table of batches with the same columns; nullability may differ."""
     return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
 
 
 def _entry(group: int) -> Entry:
-    return group, _KEY, None
+    return group, _NO_KEY, None
 
 
-def _encoded(rows: pa.Table) -> bytes:
+def _encode(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)

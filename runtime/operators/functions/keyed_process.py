@@ -47,10 +47,10 @@ from runtime.operators.functions.function import (
     FunctionContext,
     FunctionOperator,
     HandlesBroadcast,
-    returned_rows,
+    returned_rows_error,
 )
-from runtime.operators.functions.keyed_state import At, Cells, CurrentKey, KeyedListState, MapState
-from runtime.operators.functions.row_values import note_row, rows_of, values_of
+from runtime.operators.functions.keyed_state import CurrentKey, KeyAddress, KeyedListState, MapState, StateElements
+from runtime.operators.functions.row_values import add_row_note, rows_of, values_of
 from runtime.operators.functions.timers import Timer, Timers
 from runtime.operators.functions.value_state import AggregatingState, ExpiringValueState, ReducingState, ValueState
 from runtime.ports import Collector, OperatorContext
@@ -68,10 +68,10 @@ class ProcessContext(FunctionContext):
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         self.key = CurrentKey()
-        self._cells: list[Cells] = []
+        self._cells: list[StateElements] = []
         self._values: list[ValueState] = []
-        self._numbers: dict[At, int] = {}  #: numbers of the keys of timers
-        self._read_keys: dict[int, Any] = {}  #: decoded keys by number
+        self._key_numbers: dict[KeyAddress, int] = {}  #: numbers of the keys of timers
+        self._decoded_keys: dict[int, Any] = {}  #: decoded keys by number
         self.event_timers = Timers(context.state.object_table("_event_timers"), self.key)
         self.processing_timers = Timers(context.state.object_table("_processing_timers"), self.key)
         #: Milliseconds: event time of the row (None without a time column), or time of the timer.
@@ -118,10 +118,10 @@ class ProcessContext(FunctionContext):
         """The value of the key column; a tuple if there are several."""
         number = self.key.number
         try:
-            return self._read_keys[number]
+            return self._decoded_keys[number]
         except KeyError:
             values = _decode(self.key.get()[1])
-            key = self._read_keys[number] = values[0] if len(values) == 1 else tuple(values)
+            key = self._decoded_keys[number] = values[0] if len(values) == 1 else tuple(values)
             return key
 
     def register_event_timer(self, timestamp_ms: int) -> None:
@@ -135,35 +135,35 @@ class ProcessContext(FunctionContext):
     # ------------------------------------------------------------ for the operator
 
     @contextmanager
-    def handling(self, keys: list[At]) -> Iterator[None]:
+    def handling(self, keys: list[KeyAddress]) -> Iterator[None]:
         """Handle rows or timers of these keys within the context; each sets the number of its key first."""
         self.key.keys = keys
         for state in self._values:
-            state.begin(len(keys))
+            state.begin_batch(len(keys))
         try:
             yield
         finally:
             for state in self._values:
-                state.end()
+                state.end_batch()
             self.key.keys, self.timestamp = [], None
-            self._numbers, self._read_keys = {}, {}
+            self._key_numbers, self._decoded_keys = {}, {}
 
-    def enter(self, at: At, timestamp: int) -> None:
+    def set_timer_key(self, at: KeyAddress, timestamp: int) -> None:
         """Make `at` the current key for a timer. The key may be new to this batch."""
-        number = self._numbers.setdefault(at, len(self._numbers))
+        number = self._key_numbers.setdefault(at, len(self._key_numbers))
         if number == len(self.key.keys):
             self.key.keys.append(at)
             for state in self._values:
-                state.grow()
+                state.add_key()
         self.key.number, self.timestamp = number, timestamp
 
-    def sweep(self) -> None:
+    def remove_expired_elements(self) -> None:
         for cells in self._cells:
-            cells.sweep()
+            cells.remove_expired_elements()
 
-    def _declare(self, name: str, ttl_ms: int | None) -> Cells:
+    def _declare(self, name: str, ttl_ms: int | None) -> StateElements:
         table = self._context.state.object_table(name)
-        cells = Cells(table, self.key, self.now_ms, ttl_ms)
+        cells = StateElements(table, self.key, self.now_ms, ttl_ms)
         self._cells.append(cells)
         return cells
 
@@ -195,8 +195,8 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         super().__init__(function, schema)
         self._keys = tuple(keys)
         self._time = time
-        self._checked: pa.Schema | None = None
-        self._sorted_key: At | None = None  #: key of the last row of sorted input
+        self._checked_schema: pa.Schema | None = None
+        self._sorted_key: KeyAddress | None = None  #: key of the last row of sorted input
 
     @property
     def time(self) -> str | None:
@@ -207,10 +207,10 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._groups = context.max_parallelism
         super().open(context)
 
-    def _made(self, context: OperatorContext) -> ProcessContext:
+    def _create_context(self, context: OperatorContext) -> ProcessContext:
         return ProcessContext(context)
 
-    def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
+    def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         self._check_keys(batch.schema)
         keys, which = self._keys_of(batch)
         times = self._times_of(batch)
@@ -221,9 +221,9 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
             try:
                 for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # as long
                     if (returned := process(row, context, collector)) is not None:
-                        raise returned_rows(returned)
+                        raise returned_rows_error(returned)
             except (Exception, SystemExit) as error:
-                note_row(error, row)
+                add_row_note(error, row)
                 raise
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
@@ -237,7 +237,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         keys, which = self._keys_of(batch)
         first, last = keys[which[0]], keys[which[-1]]
         if self._sorted_key not in (None, first):
-            self._fire(self._context.event_timers.due(MAX_WATERMARK), out)
+            self._fire(self._context.event_timers.take_due(MAX_WATERMARK), out)
         self._sorted_key = last
         process: Callable[..., object] = self._function.process
         context, collector, key, timers = self._context, self._out, self._context.key, self._context.event_timers
@@ -252,61 +252,61 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                 key.number, context.timestamp = number, time
                 try:
                     if (returned := process(row, context, collector)) is not None:
-                        raise returned_rows(returned)
+                        raise returned_rows_error(returned)
                 except (Exception, SystemExit) as error:
-                    note_row(error, row)
+                    add_row_note(error, row)
                     raise
 
     def _fire_current(self, watermark: int) -> None:
         """Fire due timers of the current key between its rows."""
         on_timer: Callable[..., object] = self._function.on_timer
-        for timestamp, _, _ in self._context.event_timers.due(watermark):
+        for timestamp, _, _ in self._context.event_timers.take_due(watermark):
             self._context.timestamp = timestamp
             if (returned := on_timer(timestamp, self._context, self._out)) is not None:
-                raise returned_rows(returned)
+                raise returned_rows_error(returned)
 
     def _times_of(self, batch: pa.RecordBatch) -> Iterable[int | None]:
         return repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
 
-    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[At], list[int]]:
+    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[KeyAddress], list[int]]:
         """Key group and key of each distinct key, and by row the number of its key."""
         columns = batch.select(list(self._keys))
         distinct = factorise(columns.columns)
-        once = columns.take(pa.array(distinct.first))
+        once = columns.take(pa.array(distinct.first_rows))
         groups = key_groups(once, self._keys, self._groups).tolist()
         keys = map(_encode, zip(*map(values_of, once.columns), strict=True))
-        return list(zip(groups, keys, strict=True)), distinct.which.tolist()
+        return list(zip(groups, keys, strict=True)), distinct.key_numbers.tolist()
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
-        self._fire(self._context.event_timers.due(watermark), out)
+        self._fire(self._context.event_timers.take_due(watermark), out)
 
     def next_processing_timer(self) -> int | None:
         return self._context.processing_timers.next_ms
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
-        self._fire(self._context.processing_timers.due(now_ms), out)
+        self._fire(self._context.processing_timers.take_due(now_ms), out)
 
     def snapshot(self, checkpoint: int) -> None:
         super().snapshot(checkpoint)
-        self._context.sweep()
+        self._context.remove_expired_elements()
 
     def _fire(self, due: Iterator[Timer], out: Collector) -> None:
         on_timer: Callable[..., object] = self._function.on_timer
         with self._out.into(out), self._context.handling([]):
             for timestamp, group, key in due:
-                self._context.enter((group, key), timestamp)
+                self._context.set_timer_key((group, key), timestamp)
                 if (returned := on_timer(timestamp, self._context, self._out)) is not None:
-                    raise returned_rows(returned)
+                    raise returned_rows_error(returned)
 
     def _check_keys(self, schema: pa.Schema) -> None:
-        if schema is self._checked:
+        if schema is self._checked_schema:
             return
         for name in self._keys:
             kind = plain_type(schema.field(name).type)
             if not _can_be_key(kind):
                 detail = f"a key of a process function must be text, binary, an integer or a boolean, not {kind}"
                 raise JobRejected("bad-key-type", name, detail)
-        self._checked = schema
+        self._checked_schema = schema
 
 
 def _can_be_key(kind: Any) -> bool:

@@ -23,13 +23,13 @@ from typing import Any, Final
 import msgspec
 
 from runtime.errors import JobRejected, WeirError
-from runtime.state.object_table import Entry, ObjectTable, Place, Stored, is_plain, place_of
-from runtime.state.values import check_storable, not_storable
+from runtime.state.object_table import Entry, ObjectTable, Place, Stored, is_plain, map_place
+from runtime.state.values import check_storable, storage_error
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 
-At = tuple[int, bytes]  #: key group, key
+KeyAddress = tuple[int, bytes]  #: key group, key
 
 
 class CurrentKey:
@@ -41,21 +41,21 @@ class CurrentKey:
     __slots__ = ("keys", "number")
 
     def __init__(self) -> None:
-        self.keys: list[At] = []
+        self.keys: list[KeyAddress] = []
         self.number = 0
 
-    def get(self) -> At:
+    def get(self) -> KeyAddress:
         """Key group and key. Raises WeirError if no row and no timer is being handled."""
         if not self.keys:
-            raise no_key()
+            raise no_key_error()
         return self.keys[self.number]
 
 
-def no_key() -> WeirError:
+def no_key_error() -> WeirError:
     return WeirError("there is no current key here: keyed state and timers belong to a row or a timer")
 
 
-class Cells:
+class StateElements:
     """The elements of a named state under the current key.
 
     An element is stored as bytes, with the time at which it expires. A plain value that never expires is stored without
@@ -73,8 +73,8 @@ class Cells:
 
     def read(self, place: Place) -> tuple[bool, Any]:
         """Whether an unexpired element is present, and its value."""
-        stored = self.stored(place)
-        return (False, None) if stored is None else self.opened(stored)
+        stored = self.stored_value(place)
+        return (False, None) if stored is None else self.decode(stored)
 
     def write(self, place: Place, value: Any) -> None:
         """Set an element.
@@ -84,32 +84,32 @@ class Cells:
         """
         entry: Entry = (*self.current.get(), place)
         if self._ttl_ms is None:
-            self.put_for_ever(entry, value if is_plain(value) else self.encoded(value))
+            self.put_without_expiry(entry, value if is_plain(value) else self.encode(value))
             return
         expires = self._now_ms() + self._ttl_ms
-        self._table.put(entry, self.encoded(value, expires))
+        self._table.put(entry, self.encode(value, expires))
         self._expiries.pop(entry, None)
         self._expiries[entry] = expires
 
-    def put_for_ever(self, entry: Entry, stored: Stored) -> None:
+    def put_without_expiry(self, entry: Entry, stored: Stored) -> None:
         """Set an element of any key, without expiry."""
         self._table.put(entry, stored)
         if self._expiries:  # restored from a version that had a time to live
             self._expiries.pop(entry, None)
 
-    def encoded(self, value: Any, expires: int | None = None) -> bytes:
+    def encode(self, value: Any, expires: int | None = None) -> bytes:
         """The stored form of a value that is not plain. Raises JobRejected as `write`."""
         name = self._table.schema.name
         check_storable(name, value)
         try:
             return _encode((expires, value))
         except (ValueError, OverflowError) as error:
-            raise not_storable(name, error) from error
+            raise storage_error(name, error) from error
 
-    def opened(self, stored: Stored) -> tuple[bool, Any]:
+    def decode(self, stored: Stored) -> tuple[bool, Any]:
         """Whether the stored element is unexpired, and its value."""
-        expires, value = _opened(stored)
-        return (False, None) if self._is_past(expires) else (True, value)
+        expires, value = _decode_element(stored)
+        return (False, None) if self._is_expired(expires) else (True, value)
 
     def remove(self, place: Place) -> None:
         self.delete((*self.current.get(), place))
@@ -119,25 +119,27 @@ class Cells:
         self._expiries.pop(entry, None)
         self._table.delete(entry)
 
-    def stored(self, place: Place) -> Stored | None:
+    def stored_value(self, place: Place) -> Stored | None:
         """The stored form of an element, expired or not; None if it is absent."""
-        return self._table.under(*self.current.get()).get(place)
+        return self._table.entries_of(*self.current.get()).get(place)
 
-    def living(self) -> list[tuple[Any, Any]]:
+    def live_elements(self) -> list[tuple[Any, Any]]:
         """Places and values of the unexpired elements of the current key, in the order of writing."""
-        found = ((place, *_opened(stored)) for place, stored in self._table.under(*self.current.get()).items())
-        return [(place, value) for place, expires, value in found if not self._is_past(expires)]
+        found = (
+            (place, *_decode_element(stored)) for place, stored in self._table.entries_of(*self.current.get()).items()
+        )
+        return [(place, value) for place, expires, value in found if not self._is_expired(expires)]
 
     def next_place(self) -> int:
         """The place after the last element of a list."""
-        last = next(reversed(self._table.under(*self.current.get())), None)
+        last = next(reversed(self._table.entries_of(*self.current.get())), None)
         return last + 1 if isinstance(last, int) else 0
 
     def clear(self) -> None:
-        for place in list(self._table.under(*self.current.get())):
+        for place in list(self._table.entries_of(*self.current.get())):
             self.remove(place)
 
-    def sweep(self) -> None:
+    def remove_expired_elements(self) -> None:
         """Remove expired elements of all keys."""
         now, expired = self._now_ms(), []
         for entry, expires in self._expiries.items():
@@ -147,15 +149,15 @@ class Cells:
         for entry in expired:
             self.delete(entry)
 
-    def _is_past(self, expires: int | None) -> bool:
+    def _is_expired(self, expires: int | None) -> bool:
         return expires is not None and expires <= self._now_ms()
 
     def _restored_expiries(self) -> dict[Entry, int]:
-        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _opened(stored)[0])]
+        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _decode_element(stored)[0])]
         return {entry: expires for expires, entry in sorted(found, key=lambda pair: pair[0])}
 
 
-def _opened(stored: Stored) -> tuple[int | None, Any]:
+def _decode_element(stored: Stored) -> tuple[int | None, Any]:
     """Expiry (None: never) and value of a stored element."""
     if type(stored) is not bytes:
         return None, stored
@@ -166,11 +168,11 @@ def _opened(stored: Stored) -> tuple[int | None, Any]:
 class KeyedListState:
     """A list per key. The cost of `add` does not depend on the length of the list."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: StateElements) -> None:
         self._cells = cells
 
     def get(self) -> list[Any]:
-        return [value for _, value in self._cells.living()]
+        return [value for _, value in self._cells.live_elements()]
 
     def add(self, value: Any) -> None:
         self._cells.write(self._cells.next_place(), value)
@@ -188,29 +190,29 @@ class KeyedListState:
 class MapState(MutableMapping[Any, Any]):
     """A dictionary per key, in the order of writing; map keys are str, int or bytes."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: StateElements) -> None:
         self._cells = cells
 
     def __getitem__(self, key: Any) -> Any:
-        there, value = self._cells.read(place_of(key))
+        there, value = self._cells.read(map_place(key))
         if not there:
             raise KeyError(key)
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._cells.write(place_of(key), value)
+        self._cells.write(map_place(key), value)
 
     def __delitem__(self, key: Any) -> None:
-        place = place_of(key)
+        place = map_place(key)
         if not self._cells.read(place)[0]:
             raise KeyError(key)
         self._cells.remove(place)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([_decode(place) for place, _ in self._cells.living()])
+        return iter([_decode(place) for place, _ in self._cells.live_elements()])
 
     def __len__(self) -> int:
-        return len(self._cells.living())
+        return len(self._cells.live_elements())
 
     def clear(self) -> None:
         self._cells.clear()

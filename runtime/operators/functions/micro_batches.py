@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
-from runtime.operators.functions.batch import applied
-from runtime.operators.functions.kept_rows import KeptRows, joined
+from runtime.operators.functions.batch import apply_function
+from runtime.operators.functions.kept_rows import BufferedRows, concat_batches
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.hashing import key_groups
 
-BY_SIZE: Final = "batches_by_size"
-BY_TIME: Final = "batches_by_time"
+BY_SIZE_COUNTER: Final = "batches_by_size"
+BY_TIME_COUNTER: Final = "batches_by_time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Batches(Operator):
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._kept = KeptRows(context.state.object_table("_buffered"))
+        self._kept = BufferedRows(context.state.object_table("_buffered"))
 
     def start(self, out: Collector) -> None:
-        for batch in self._kept.restored():
+        for batch in self._kept.read():
             self._add(batch, out)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
@@ -81,14 +81,14 @@ class Batches(Operator):
         return self._deadline_ms if self._rows else None
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
-        self._leave(BY_TIME, out)
+        self._emit_batch(BY_TIME_COUNTER, out)
 
     def snapshot(self, checkpoint: int) -> None:
-        self._kept.replace(self._by_group() if self._rows else {})
+        self._kept.replace(self._rows_by_group() if self._rows else {})
 
     def settle(self, out: Collector) -> None:
         if self._rows:
-            self._leave(BY_TIME, out)
+            self._emit_batch(BY_TIME_COUNTER, out)
 
     def finish(self, out: Collector) -> None:
         self.settle(out)
@@ -106,18 +106,18 @@ class Batches(Operator):
             self._buffer.append(fitting)
             self._rows += fitting.num_rows
             if self._rows == self._limits.max_rows:
-                self._leave(BY_SIZE, out)
+                self._emit_batch(BY_SIZE_COUNTER, out)
 
-    def _leave(self, cause: str, out: Collector) -> None:
-        rows, self._buffer, self._rows = joined(self._buffer).combine_chunks(), [], 0
+    def _emit_batch(self, cause: str, out: Collector) -> None:
+        rows, self._buffer, self._rows = concat_batches(self._buffer).combine_chunks(), [], 0
         self._context.count(cause)
         (batch,) = rows.to_batches()
-        result = applied(self._function, batch)
+        result = apply_function(self._function, batch)
         if result.num_rows:
             out.emit(result)
 
-    def _by_group(self) -> dict[int, pa.Table]:
-        (batch,) = joined(self._buffer).combine_chunks().to_batches()
+    def _rows_by_group(self) -> dict[int, pa.Table]:
+        (batch,) = concat_batches(self._buffer).combine_chunks().to_batches()
         groups = key_groups(batch, self._keys, self._context.max_parallelism)
         return {
             int(group): pa.Table.from_batches([batch.filter(pa.array(groups == group))]) for group in np.unique(groups)

@@ -40,9 +40,9 @@ from runtime.operators.functions.function import (
     FunctionContext,
     FunctionOperator,
     HandlesBroadcast,
-    returned_rows,
+    returned_rows_error,
 )
-from runtime.operators.functions.row_values import note_row, rows_of
+from runtime.operators.functions.row_values import add_row_note, rows_of
 from runtime.operators.functions.timers import check_time
 from runtime.ports import Collector, ListState, OperatorContext
 
@@ -80,7 +80,7 @@ class SubtaskContext(FunctionContext):
     def next_timer_ms(self) -> int | None:
         return self._timers[0] if self._timers else None
 
-    def due(self, now_ms: int) -> list[int]:
+    def take_due(self, now_ms: int) -> list[int]:
         """Remove and return the timers up to and including `now_ms`. Timers set meanwhile are due at the next call."""
         found = []
         while self._timers and self._timers[0] <= now_ms:
@@ -102,18 +102,18 @@ class BroadcastProcessFunction(ProcessFunction, HandlesBroadcast[SubtaskContext]
 class Process(FunctionOperator[SubtaskContext]):
     """Runs a function without keys over rows and timers."""
 
-    def _made(self, context: OperatorContext) -> SubtaskContext:
+    def _create_context(self, context: OperatorContext) -> SubtaskContext:
         return SubtaskContext(context)
 
-    def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
+    def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         process: Callable[..., object] = self._function.process
         with self._out.into(out):
             for row in rows_of(batch):
                 try:
                     if (returned := process(row, self._context, self._out)) is not None:
-                        raise returned_rows(returned)
+                        raise returned_rows_error(returned)
                 except (Exception, SystemExit) as error:
-                    note_row(error, row)
+                    add_row_note(error, row)
                     raise
 
     def next_processing_timer(self) -> int | None:
@@ -122,9 +122,9 @@ class Process(FunctionOperator[SubtaskContext]):
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
         on_timer: Callable[..., object] = self._function.on_timer
         with self._out.into(out):
-            for timestamp in self._context.due(now_ms):
+            for timestamp in self._context.take_due(now_ms):
                 if (returned := on_timer(timestamp, self._context, self._out)) is not None:
-                    raise returned_rows(returned)
+                    raise returned_rows_error(returned)
 
     def snapshot(self, checkpoint: int) -> None:
         super().snapshot(checkpoint)

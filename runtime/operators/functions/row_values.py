@@ -16,7 +16,7 @@ from runtime.errors import JobRejected
 Row = dict[str, Any]
 MAX_ROW_CHARACTERS: Final = 300  #: maximum length of a row in an error
 
-_FIRST, _LAST = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")  #: range of a `datetime`
+_MIN_DATETIME, _MAX_DATETIME = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")  #: range of a `datetime`
 _EXACT_UNITS: Final = ("s", "ms", "us")  #: a `datetime` has no nanoseconds
 
 
@@ -24,7 +24,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     """Each row as a dict by column name. Rows are made lazily: many live dicts slow the garbage collector down."""
     if not batch.num_columns:
         return iter(batch.to_pylist())
-    return _maker(tuple(batch.schema.names))([values_of(column) for column in batch.columns])
+    return _row_factory(tuple(batch.schema.names))([values_of(column) for column in batch.columns])
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
@@ -56,12 +56,12 @@ def values_of(column: pa.Array) -> list[Any]:
     """The Python values of a column."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    values: list[Any] = (_times(column) if _are_plain_times(column) else column).tolist()
+    values: list[Any] = (_plain_times(column) if _are_plain_times(column) else column).tolist()
     return values
 
 
 @lru_cache(maxsize=256)
-def _maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]:
+def _row_factory(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]:
     """A function from columns to rows with these names: generated code, a third of the time of `dict(zip(...))`."""
     values = [f"v{number}" for number in range(len(names))]
     pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
@@ -71,7 +71,7 @@ def _maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]
 
 
 def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
-    values = _under(rows, name)
+    values = _column_values(rows, name)
     try:
         return _integers(values, kind) if pa.types.is_integer(kind) else pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -87,7 +87,7 @@ def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
     return made.cast(kind) if pa.types.is_floating(made.type) or made.type == kind else pa.array(values, kind)
 
 
-def _under(rows: Sequence[Row], name: str) -> list[Any]:
+def _column_values(rows: Sequence[Row], name: str) -> list[Any]:
     try:
         try:
             return [row[name] for row in rows]
@@ -98,7 +98,7 @@ def _under(rows: Sequence[Row], name: str) -> list[Any]:
         raise TypeError(f"output rows must be dicts by column name, not {kinds}") from error
 
 
-def _times(column: pa.Array) -> Any:
+def _plain_times(column: pa.Array) -> Any:
     return column.to_numpy(zero_copy_only=False).astype(object)
 
 
@@ -114,10 +114,10 @@ def _are_plain_times(column: pa.Array) -> bool:
     if ends["min"] is None:
         return True
     first, last = np.array([ends["min"], ends["max"]]).astype(f"datetime64[{unit}]")
-    return bool(first >= _FIRST and last <= _LAST)
+    return bool(first >= _MIN_DATETIME and last <= _MAX_DATETIME)
 
 
-def note_row(error: BaseException, row: Any) -> None:
+def add_row_note(error: BaseException, row: Any) -> None:
     """Add the row, shortened, to an error of a row-wise function."""
     text = repr(row)
     error.add_note(f"at the row {text if len(text) <= MAX_ROW_CHARACTERS else text[:MAX_ROW_CHARACTERS] + ' …'}")

@@ -13,7 +13,7 @@ from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.operators.functions.keyed_state import CurrentKey
 from runtime.state.object_table import ObjectTable
 
-_NOTHING: Final = b""
+_NO_VALUE: Final = b""
 
 Timer = tuple[int, int, bytes]  #: timestamp (ms), key group, key
 _Queued = tuple[int, tuple[Any, ...], int, bytes]
@@ -31,7 +31,7 @@ class Timers:
         self._table = table
         self._current = current
         self._queue: list[_Queued] = [
-            (time, _order(key), group, key) for (group, key, time), _ in table.items() if isinstance(time, int)
+            (time, _sort_key(key), group, key) for (group, key, time), _ in table.items() if isinstance(time, int)
         ]
         heapq.heapify(self._queue)
 
@@ -48,11 +48,11 @@ class Timers:
         """
         check_time(timestamp_ms)
         group, key = self._current.get()
-        if timestamp_ms not in self._table.under(group, key):
-            self._table.put((group, key, timestamp_ms), _NOTHING)
-            heapq.heappush(self._queue, (timestamp_ms, _order(key), group, key))
+        if timestamp_ms not in self._table.entries_of(group, key):
+            self._table.put((group, key, timestamp_ms), _NO_VALUE)
+            heapq.heappush(self._queue, (timestamp_ms, _sort_key(key), group, key))
 
-    def due(self, time: int) -> Iterator[Timer]:
+    def take_due(self, time: int) -> Iterator[Timer]:
         """Remove and yield timers up to and including `time`, also timers that are registered meanwhile."""
         while self._queue and self._queue[0][0] <= time:
             timestamp, _, group, key = heapq.heappop(self._queue)
@@ -68,6 +68,6 @@ def check_time(timestamp_ms: Any) -> None:
         raise ValueError(f"the timestamp of a timer must fit 64 bits (milliseconds), not {timestamp_ms}")
 
 
-def _order(key: bytes) -> tuple[Any, ...]:
+def _sort_key(key: bytes) -> tuple[Any, ...]:
     """A sort key for keys: by value, nulls last."""
     return tuple((value is None, value) for value in msgspec.msgpack.decode(key))

@@ -8,30 +8,30 @@ never misses a value. Values with a time to live are not cached.
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, SupportsIndex
 
-from runtime.operators.functions.keyed_state import Cells, no_key
-from runtime.state.object_table import GREATEST, LEAST, Place, is_plain
+from runtime.operators.functions.keyed_state import StateElements, no_key_error
+from runtime.state.object_table import MAX_PLAIN_INT, MIN_PLAIN_INT, Place, is_plain
 
-_THE_VALUE: Final[Place] = None  #: the place of a single value
-_PLAIN: Final = frozenset({int, float, bool, str})  #: types that are stored without encoding
+_SINGLE_PLACE: Final[Place] = None  #: the place of a single value
+_PLAIN_TYPES: Final = frozenset({int, float, bool, str})  #: types that are stored without encoding
 _UNREAD: Final = object()  #: not yet read from the table
 _ABSENT: Final = object()  #: the key has no value
-_NOTHING: Final = object()
+_NO_VALUE: Final = object()
 
 
 class _NoKeys(list[Any]):
     """Stands in for the values while there is no current key, so that reads and writes need no check."""
 
     def __getitem__(self, number: SupportsIndex | slice) -> NoReturn:
-        raise no_key()
+        raise no_key_error()
 
     def __setitem__(self, number: SupportsIndex | slice, value: Any) -> NoReturn:
-        raise no_key()
+        raise no_key_error()
 
 
 class ValueState:
     """A value per key, without a time to live."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: StateElements) -> None:
         self._cells = cells
         self._key = cells.current
         self._values: list[Any] = _NoKeys()  #: by key number, in stored form
@@ -39,46 +39,48 @@ class ValueState:
 
     def get(self, default: Any = None) -> Any:
         value = self._values[self._key.number]
-        return value if type(value) in _PLAIN else self._opened(value, default)
+        return value if type(value) in _PLAIN_TYPES else self._decode(value, default)
 
     def update(self, value: Any) -> None:
-        if (type(value) is int and LEAST <= value <= GREATEST) or is_plain(value):  # the comparison saves a call
+        if (type(value) is int and MIN_PLAIN_INT <= value <= MAX_PLAIN_INT) or is_plain(
+            value
+        ):  # the comparison saves a call
             self._values[self._key.number] = value
         else:
-            self._values[self._key.number] = self._cells.encoded(value)
+            self._values[self._key.number] = self._cells.encode(value)
 
     def clear(self) -> None:
         self._values[self._key.number] = _ABSENT
 
     # ------------------------------------------------------------ for the context
 
-    def begin(self, count: int) -> None:
+    def begin_batch(self, count: int) -> None:
         """Start a batch of `count` keys, numbered from 0."""
         self._values = [_UNREAD] * count
         self._before = [_UNREAD] * count
 
-    def grow(self) -> None:
+    def add_key(self) -> None:
         """Add a key to the batch."""
         self._values.append(_UNREAD)
         self._before.append(_UNREAD)
 
-    def end(self) -> None:
+    def end_batch(self) -> None:
         """End the batch: write changed values to the table."""
         values, self._values = self._values, _NoKeys()
         for at, value, before in zip(self._key.keys, values, self._before, strict=True):
             if value is _ABSENT and before is not _ABSENT:
-                self._cells.delete((*at, _THE_VALUE))
+                self._cells.delete((*at, _SINGLE_PLACE))
             elif value is not before:
-                self._cells.put_for_ever((*at, _THE_VALUE), value)
+                self._cells.put_without_expiry((*at, _SINGLE_PLACE), value)
 
-    def _opened(self, stored: Any, default: Any) -> Any:
+    def _decode(self, stored: Any, default: Any) -> Any:
         if stored is _UNREAD:
-            stored, number = self._cells.stored(_THE_VALUE), self._key.number
+            stored, number = self._cells.stored_value(_SINGLE_PLACE), self._key.number
             stored = _ABSENT if stored is None else stored
             self._values[number] = self._before[number] = stored
         if stored is _ABSENT:
             return default
-        there, value = self._cells.opened(stored)
+        there, value = self._cells.decode(stored)
         return value if there else default
 
 
@@ -86,14 +88,14 @@ class ExpiringValueState(ValueState):
     """A value per key, with a time to live."""
 
     def get(self, default: Any = None) -> Any:
-        there, value = self._cells.read(_THE_VALUE)
+        there, value = self._cells.read(_SINGLE_PLACE)
         return value if there else default
 
     def update(self, value: Any) -> None:
-        self._cells.write(_THE_VALUE, value)
+        self._cells.write(_SINGLE_PLACE, value)
 
     def clear(self) -> None:
-        self._cells.remove(_THE_VALUE)
+        self._cells.remove(_SINGLE_PLACE)
 
 
 class AggregatingState:
@@ -111,12 +113,12 @@ class AggregatingState:
 
     def get(self) -> Any:
         """The result so far; None before the first value."""
-        accumulator = self._accumulator.get(_NOTHING)
-        return None if accumulator is _NOTHING else self._result(accumulator)
+        accumulator = self._accumulator.get(_NO_VALUE)
+        return None if accumulator is _NO_VALUE else self._result(accumulator)
 
     def add(self, value: Any) -> None:
-        before = self._accumulator.get(_NOTHING)
-        self._accumulator.update(self._add(self._create() if before is _NOTHING else before, value))
+        before = self._accumulator.get(_NO_VALUE)
+        self._accumulator.update(self._add(self._create() if before is _NO_VALUE else before, value))
 
     def clear(self) -> None:
         self._accumulator.clear()
@@ -134,8 +136,8 @@ class ReducingState:
         return self._folded.get()
 
     def add(self, value: Any) -> None:
-        before = self._folded.get(_NOTHING)
-        self._folded.update(value if before is _NOTHING else self._function(before, value))
+        before = self._folded.get(_NO_VALUE)
+        self._folded.update(value if before is _NO_VALUE else self._function(before, value))
 
     def clear(self) -> None:
         self._folded.clear()

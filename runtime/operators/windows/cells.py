@@ -12,7 +12,7 @@ from runtime.state.columns import ColumnRows, storage_dtype
 Positions = npt.NDArray[np.intp]
 
 
-class Cells:
+class AggregateCells:
     """Columns of `fields` (types bound) with `count` positions, initially empty. Implements `aggregates.Columns`."""
 
     def __init__(self, fields: Sequence[pa.Field], count: int) -> None:
@@ -39,13 +39,13 @@ class Cells:
         for part in (*self._columns.values(), *self._valid.values()):
             part[row_ids] = 0
 
-    def copy(self, count: int) -> "Cells":
+    def copy(self, count: int) -> "AggregateCells":
         """A copy with `count` positions, at least as many as now."""
-        copied = Cells([*self._fields.values()], count)
-        copied.put(slice(0, self._count), self, slice(0, self._count))
+        copied = AggregateCells([*self._fields.values()], count)
+        copied.copy_from(slice(0, self._count), self, slice(0, self._count))
         return copied
 
-    def put(self, at: slice | Positions, other: "Cells", there: slice | Positions) -> None:
+    def copy_from(self, at: slice | Positions, other: "AggregateCells", there: slice | Positions) -> None:
         """Copy values from `other`, which has the same columns."""
         for name, column in self._columns.items():
             column[at] = other._columns[name][there]

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.operators.event_time import Times
-from runtime.operators.windows.cells import Cells, Positions
+from runtime.operators.windows.cells import AggregateCells, Positions
 
-_ALWAYS: Final = 1 << 15  #: cells that are always allowed
-_PER_ROW: Final = 32  #: cells allowed per row of a batch, because a pane takes many batches
-_MOST: Final = 1 << 21
-_LEAST: Final = -(2**63)
-_FEWEST_PANES: Final = 2  #: the next pane begins while the present one is being filled
+_MIN_CELL_LIMIT: Final = 1 << 15  #: cells that are always allowed
+_CELLS_PER_ROW: Final = 32  #: cells allowed per row of a batch, because a pane takes many batches
+_MAX_DENSE_CELLS: Final = 1 << 21
+_MIN_INT64: Final = -(2**63)
+_MIN_PANES: Final = 2  #: the next pane begins while the present one is being filled
 
 Keys = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class DensePanes:
         self._fields = fields
         self._counting = counting
         self._low, self._span, self._depth = 0, 0, 0
-        self.cells = Cells(fields, 0)
+        self.cells = AggregateCells(fields, 0)
         self.panes = range(0)  #: from the first pane in use to the last
 
     def positions(self, keys: Keys, panes: Times | int) -> Positions | None:
@@ -43,58 +43,58 @@ class DensePanes:
         first, last = (panes, panes) if isinstance(panes, int) else (int(panes.min()), int(panes.max()))
         if not self._make_room(int(keys.min()), int(keys.max()), first, last, len(keys)):
             return None
-        self.panes = self._with(first, last)
+        self.panes = self._panes_including(first, last)
         at = keys - self._low
         at += (panes & (self._depth - 1)) * self._span
         return at
 
-    def held(self, panes: range) -> tuple[Keys, Times, Positions]:
+    def entries(self, panes: range) -> tuple[Keys, Times, Positions]:
         """Keys, panes and positions of the cells in use in `panes`, which must be the first panes."""
         counts = self.cells.column(self._counting)
-        row_ids = np.concatenate([np.flatnonzero(counts[piece]) + piece.start for piece in self._pieces(panes)])
+        row_ids = np.concatenate([np.flatnonzero(counts[piece]) + piece.start for piece in self._cell_slices(panes)])
         places, keys = np.divmod(row_ids, self._span)
         return keys + self._low, ((places - panes.start) & (self._depth - 1)) + panes.start, row_ids
 
-    def drop(self, panes: range) -> None:
+    def clear(self, panes: range) -> None:
         """Clear `panes`, which must be the first panes."""
-        for piece in self._pieces(panes):
+        for piece in self._cell_slices(panes):
             self.cells.clear(piece)
         self.panes = range(panes.stop, self.panes.stop)
 
-    def _with(self, first: int, last: int) -> range:
+    def _panes_including(self, first: int, last: int) -> range:
         if not self.panes:
             return range(first, last + 1)
         return range(min(first, self.panes.start), max(last + 1, self.panes.stop))
 
-    def _pieces(self, panes: range) -> list[slice]:
+    def _cell_slices(self, panes: range) -> list[slice]:
         """The cells of these panes: a single slice, or two where the ring wraps around."""
         start, end = (panes.start & (self._depth - 1)) * self._span, self._depth * self._span
         stop = start + len(panes) * self._span
         return [slice(start, min(stop, end)), *([slice(0, stop - end)] if stop > end else [])]
 
     def _make_room(self, low: int, high: int, first: int, last: int, rows: int) -> bool:
-        most = min(_MOST, max(_ALWAYS, _PER_ROW * rows))
-        depth = max(_FEWEST_PANES, 1 << (len(self._with(first, last)) - 1).bit_length())
+        most = min(_MAX_DENSE_CELLS, max(_MIN_CELL_LIMIT, _CELLS_PER_ROW * rows))
+        depth = max(_MIN_PANES, 1 << (len(self._panes_including(first, last)) - 1).bit_length())
         if depth <= self._depth and self._low <= low and high < self._low + self._span:
             return True
-        if self._span and (self.panes or depth * self._united(low, high) <= most):
+        if self._span and (self.panes or depth * self._union_span(low, high) <= most):
             low, high = min(low, self._low), max(high, self._low + self._span - 1)
         span = high - low + 1
         if depth * span > most:
             return False
         spare = min(span // 8, (most // depth - span) // 2)  # at both ends, so that it moves seldom
-        self._move(max(low - spare, _LEAST), span + 2 * spare, depth)
+        self._resize(max(low - spare, _MIN_INT64), span + 2 * spare, depth)
         return True
 
-    def _united(self, low: int, high: int) -> int:
+    def _union_span(self, low: int, high: int) -> int:
         return max(high + 1, self._low + self._span) - min(low, self._low)
 
-    def _move(self, low: int, span: int, depth: int) -> None:
+    def _resize(self, low: int, span: int, depth: int) -> None:
         """Change the bounds. The new bounds include all panes and keys in use."""
-        cells = Cells(self._fields, depth * span)
+        cells = AggregateCells(self._fields, depth * span)
         if self.panes:
             panes = np.arange(self.panes.start, self.panes.stop)[:, np.newaxis]
             before, after = (panes & (self._depth - 1)) * self._span, (panes & (depth - 1)) * span + self._low - low
             keys = np.arange(self._span)
-            cells.put((after + keys).ravel(), self.cells, (before + keys).ravel())
+            cells.copy_from((after + keys).ravel(), self.cells, (before + keys).ravel())
         self.cells, self._low, self._span, self._depth = cells, low, span, depth

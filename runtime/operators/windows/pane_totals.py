@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.operators.aggregates import AggregateSet
-from runtime.operators.windows.cells import Cells, Positions
-from runtime.state.index.key_index import Slots
+from runtime.operators.windows.cells import AggregateCells, Positions
+from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema
 
-_FRONT_CELLS: Final = 1 << 22  #: maximum number of cells in the front stack
-_FEWEST_FRONT: Final = 4  #: panes that the front stack holds in any case
-_SPARE_KEYS: Final = 1024  #: unused positions up to this number are not worth a clean-up
+_MAX_FRONT_CELLS: Final = 1 << 22  #: maximum number of cells in the front stack
+_MIN_FRONT_PANES: Final = 4  #: panes that the front stack holds in any case
+_MAX_UNUSED_KEYS: Final = 1024  #: unused positions up to this number are not worth a clean-up
 
-PaneSlots = Callable[[int], Slots]
+PaneRowIds = Callable[[int], RowIds]
 
 
 class PaneTotals:
@@ -37,77 +37,77 @@ class PaneTotals:
         slots_of: returns the row ids of a pane.
     """
 
-    def __init__(self, table: KeyedTable, keys: Sequence[str], aggregates: AggregateSet, slots_of: PaneSlots) -> None:
+    def __init__(self, table: KeyedTable, keys: Sequence[str], aggregates: AggregateSet, slots_of: PaneRowIds) -> None:
         self._table = table
         self._keys = tuple(keys)
         self._aggregates = aggregates
-        self._slots_of = slots_of
-        self._known: KeyedTable | None = None  #: assigns positions to keys
-        self._live = 0  #: number of keys at the last reset of the positions
-        self._rows: dict[int, tuple[Slots, Positions]] = {}  #: by pane, its row ids and their positions
-        self._front: dict[int, Cells] = {}  #: by pane, the total from there to the last front pane, in order
+        self._row_ids_of = slots_of
+        self._positions: KeyedTable | None = None  #: assigns positions to keys
+        self._keys_at_reset = 0  #: number of keys at the last reset of the positions
+        self._rows: dict[int, tuple[RowIds, Positions]] = {}  #: by pane, its row ids and their positions
+        self._front: dict[int, AggregateCells] = {}  #: by pane, the total from there to the last front pane, in order
         self._front_last: int | None = None
-        self._back: Cells | None = None
+        self._back: AggregateCells | None = None
         self._back_first: int | None = None
-        self._upto: int | None = None  #: panes below are in front or back; None: rebuild
+        self._covered_end: int | None = None  #: panes below are in front or back; None: rebuild
 
-    def changed(self, pane: int) -> None:
+    def invalidate(self, pane: int) -> None:
         """Invalidate a pane whose state has changed."""
-        if self._upto is not None and pane < self._upto:
-            self._upto = None
+        if self._covered_end is not None and pane < self._covered_end:
+            self._covered_end = None
         self._rows.pop(pane, None)
 
-    def forget(self, pane: int) -> None:
+    def drop(self, pane: int) -> None:
         """Drop a pane that has left the state."""
         self._rows.pop(pane, None)
         self._front.pop(pane, None)
 
-    def of(self, panes: Sequence[int], start: int, end: int) -> tuple[list[pa.Array], list[pa.Array]]:
+    def window_totals(self, panes: Sequence[int], start: int, end: int) -> tuple[list[pa.Array], list[pa.Array]]:
         """Keys and results of window [start, end). Starts must not decrease; `panes` are its panes in order."""
-        upto = self._upto
-        if upto is None or not self._reaches(start):
-            self._begin(panes)
+        upto = self._covered_end
+        if upto is None or not self._covers(start):
+            self._rebuild(panes)
         else:
             for pane in panes[bisect_left(panes, upto) :]:
                 self._push(pane)
-        self._upto = end
-        cells = self._both(start)
-        row_ids = np.flatnonzero(cells.column(self._aggregates.row_count()))
-        return [self._known_keys.key_column(key, row_ids) for key in self._keys], self._aggregates.results(
+        self._covered_end = end
+        cells = self._merge_stacks(start)
+        row_ids = np.flatnonzero(cells.column(self._aggregates.row_count_column()))
+        return [self._key_positions.key_column(key, row_ids) for key in self._keys], self._aggregates.results(
             cells, row_ids
         )
 
     # ------------------------------------------------------------ the stacks
 
-    def _reaches(self, start: int) -> bool:
+    def _covers(self, start: int) -> bool:
         """Whether the stacks can separate panes from `start` on from earlier panes."""
         if self._front_last is not None and start <= self._front_last:
             return any(pane >= start for pane in self._front)
         return self._back_first is None or self._back_first >= start
 
-    def _begin(self, panes: Sequence[int]) -> None:
+    def _rebuild(self, panes: Sequence[int]) -> None:
         """Rebuild with all of these panes in front."""
-        renewed = self._renew()
+        renewed = self._reset_positions()
         self._front, self._back, self._back_first = {}, None, None
         self._front_last = panes[-1]
-        cells = Cells(self._fields, 0)
-        kept: dict[int, Cells] = {}
+        cells = AggregateCells(self._fields, 0)
+        kept: dict[int, AggregateCells] = {}
         for number, pane in reversed([*enumerate(panes)]):
-            cells = self._with_pane(cells, pane)
-            if number < max(_FEWEST_FRONT, _FRONT_CELLS // max(1, len(cells))):
+            cells = self._add_pane(cells, pane)
+            if number < max(_MIN_FRONT_PANES, _MAX_FRONT_CELLS // max(1, len(cells))):
                 kept[pane] = cells.copy(len(cells))
             else:
                 kept.clear()  # a gap in the kept totals would give a wrong total for this pane
         self._front = dict(reversed(kept.items()))
         if renewed:
-            self._live = len(self._known_keys)
+            self._keys_at_reset = len(self._key_positions)
 
     def _push(self, pane: int) -> None:
-        self._back = self._with_pane(Cells(self._fields, 0) if self._back is None else self._back, pane)
+        self._back = self._add_pane(AggregateCells(self._fields, 0) if self._back is None else self._back, pane)
         if self._back_first is None:
             self._back_first = pane
 
-    def _both(self, start: int) -> Cells:
+    def _merge_stacks(self, start: int) -> AggregateCells:
         front = next((cells for pane, cells in self._front.items() if pane >= start), None)
         back = self._back
         if front is None:
@@ -119,16 +119,16 @@ class PaneTotals:
         self._aggregates.merge(both, self._parts(back, np.arange(len(back))), np.arange(len(back)))
         return both
 
-    def _with_pane(self, cells: Cells, pane: int) -> Cells:
+    def _add_pane(self, cells: AggregateCells, pane: int) -> AggregateCells:
         """Add a pane to `cells`. Returns `cells`, or a longer copy."""
         row_ids, at = self._rows_of(pane)
-        known = len(self._known_keys)
+        known = len(self._key_positions)
         if known > len(cells):
             cells = cells.copy(known + known // 4)
         self._aggregates.merge(cells, self._parts(self._table, row_ids), at)
         return cells
 
-    def _parts(self, state: Cells | KeyedTable, row_ids: Positions) -> pa.RecordBatch:
+    def _parts(self, state: AggregateCells | KeyedTable, row_ids: Positions) -> pa.RecordBatch:
         names = self._aggregates.fields().names
         return pa.RecordBatch.from_arrays([state.value_column(name, row_ids) for name in names], names=names)
 
@@ -139,25 +139,25 @@ class PaneTotals:
         return list(self._table.schema.values)
 
     @property
-    def _known_keys(self) -> KeyedTable:
-        if self._known is None:
+    def _key_positions(self) -> KeyedTable:
+        if self._positions is None:
             keys = pa.schema([field for field in self._table.schema.keys if field.name in self._keys])
-            self._known = KeyedTable(TableSchema("known", keys, _NO_VALUE), max_parallelism=1)
-        return self._known
+            self._positions = KeyedTable(TableSchema("known", keys, _DUMMY_VALUES), max_parallelism=1)
+        return self._positions
 
-    def _rows_of(self, pane: int) -> tuple[Slots, Positions]:
+    def _rows_of(self, pane: int) -> tuple[RowIds, Positions]:
         if pane not in self._rows:
-            row_ids = self._slots_of(pane)
+            row_ids = self._row_ids_of(pane)
             keys = [self._table.key_column(key, row_ids) for key in self._keys]
-            self._rows[pane] = row_ids, self._known_keys.upsert(keys)
+            self._rows[pane] = row_ids, self._key_positions.upsert(keys)
         return self._rows[pane]
 
-    def _renew(self) -> bool:
+    def _reset_positions(self) -> bool:
         """Reset the positions if most of them may belong to deleted keys."""
-        if len(self._known_keys) <= 2 * self._live + _SPARE_KEYS:
+        if len(self._key_positions) <= 2 * self._keys_at_reset + _MAX_UNUSED_KEYS:
             return False
-        self._known, self._rows = None, {}
+        self._positions, self._rows = None, {}
         return True
 
 
-_NO_VALUE: Final = pa.schema([pa.field("-", pa.bool_(), nullable=False)])
+_DUMMY_VALUES: Final = pa.schema([pa.field("-", pa.bool_(), nullable=False)])

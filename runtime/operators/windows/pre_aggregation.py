@@ -24,29 +24,31 @@ from pyarrow import types
 
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count, kind_of
-from runtime.operators.column_names import free
-from runtime.operators.event_time import Times, panes
-from runtime.operators.windows.cells import Cells
+from runtime.operators.aggregates import Aggregate, AggregateSet, Count, StateColumns, column_type
+from runtime.operators.column_names import free_name
+from runtime.operators.event_time import Times, pane_numbers
+from runtime.operators.windows.cells import AggregateCells
 from runtime.operators.windows.dense import DensePanes, Keys
 from runtime.state.index.factorise import factorise
-from runtime.state.index.key_codec import check_key_type, plain, plain_type
-from runtime.state.index.key_index import Slots
+from runtime.state.index.key_codec import check_key_type, plain_type, to_plain
+from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema, namespace_field
 
-_PANE: Final = ":pane"
-_ROWS: Final = ":count"
-_MOST_HELD: Final = 1 << 19  #: entries of the table at which everything is forwarded
-_BATCH_ROWS: Final = 65_536
-_WORTH_ARRAYS: Final = 1.5  #: minimum rows per forwarded entry
-_WORTH_TABLE: Final = 4  #: minimum rows per key of a batch: a table look-up costs as much here as in the window
-_TOO_FEW: Final = 1 << 10  #: a smaller batch is no basis for a decision
-_JUDGED: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated
-_PAUSE: Final = 1 << 22  #: rows to bypass before the next attempt
+_PANE_COLUMN: Final = ":pane"
+_ROW_COUNT_COLUMN: Final = ":count"
+_MAX_TABLE_ENTRIES: Final = 1 << 19  #: entries of the table at which everything is forwarded
+_MAX_BATCH_ROWS: Final = 65_536
+_MIN_REDUCTION_RATIO: Final = 1.5  #: minimum rows per forwarded entry
+_MIN_TABLE_ROWS_PER_KEY: Final = (
+    4  #: minimum rows per key of a batch: a table look-up costs as much here as in the window
+)
+_MIN_SAMPLE_ROWS: Final = 1 << 10  #: a smaller batch is no basis for a decision
+_MIN_SAMPLE_ENTRIES: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated
+_BYPASS_ROWS: Final = 1 << 22  #: rows to bypass before the next attempt
 
 
-class Combiner(Protocol):
+class PreAggregator(Protocol):
     """Pre-aggregation on an output edge of a subtask. Returned batches must be sent at once, before anything else."""
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]: ...
@@ -57,24 +59,24 @@ class Combiner(Protocol):
         """All buffered rows, as batches."""
 
 
-def counting(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
+def with_row_count(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
     """The aggregates, plus a hidden last count of all rows if none of them counts all rows."""
     counted = any(type(wanted) is Count for wanted in aggregates.values())
-    return AggregateSet(aggregates if counted else {**aggregates, free("", aggregates): Count()})
+    return AggregateSet(aggregates if counted else {**aggregates, free_name("", aggregates): Count()})
 
 
-def rows_of(parts: pa.RecordBatch) -> int:
+def input_row_count(parts: pa.RecordBatch) -> int:
     """The number of input rows in these parts."""
     return int(pc.sum(parts.column(-1)).as_py())
 
 
-def state_of(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.RecordBatch:
+def state_columns(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.RecordBatch:
     """The state columns of `parts` behind `keys` key columns, named as in the state. The last may count the rows."""
     first = keys + 1
     return pa.RecordBatch.from_arrays(parts.columns[first : first + len(state)], names=state.names)
 
 
-class WindowCombiner:
+class WindowPreAggregator:
     """Implements `Combiner` for windows.
 
     Args:
@@ -89,78 +91,81 @@ class WindowCombiner:
         self._time = time
         self._pane_ms = pane_ms
         self._fields = AggregateSet(aggregates).fields()
-        self._aggregates = counting(aggregates)
-        self._settled = False
+        self._aggregates = with_row_count(aggregates)
+        self._is_bound = False
         self._watermark = MIN_WATERMARK
         self._first_end: int | None = None  #: of the buffered panes, ms
         self._rows, self._entries = 0, 0  #: input rows and entries forwarded since the last evaluation
-        self._paused = 0  #: rows that still bypass pre-aggregation
-        self._table_paused = 0  #: rows that still bypass the table
+        self._bypass_rows_left = 0  #: rows that still bypass pre-aggregation
+        self._table_bypass_rows_left = 0  #: rows that still bypass the table
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if not batch.num_rows:
             return []
-        self._settle(batch.schema)
-        numbers = panes(batch, self._time, self._pane_ms)
-        if self._paused > 0:
-            self._paused -= batch.num_rows
-            return self._as_they_are(batch, numbers)
+        self._bind_types(batch.schema)
+        numbers = pane_numbers(batch, self._time, self._pane_ms)
+        if self._bypass_rows_left > 0:
+            self._bypass_rows_left -= batch.num_rows
+            return self._unaggregated_parts(batch, numbers)
         try:
-            held = self._into_arrays(batch, numbers) or self._into_table(batch, numbers)
+            held = self._add_to_arrays(batch, numbers) or self._add_to_table(batch, numbers)
         except DataRejected:
-            return [*self._given_out(None), *self._as_they_are(batch, numbers)]
+            return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
         if not held:
-            return self._as_they_are(batch, numbers)
+            return self._unaggregated_parts(batch, numbers)
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
         self._first_end = end if self._first_end is None else min(self._first_end, end)
-        if len(self._table) <= _MOST_HELD:
+        if len(self._table) <= _MAX_TABLE_ENTRIES:
             return self.advance(self._watermark)
-        found = self._given_out(None)
-        self._judge()
+        found = self._take_entries(None)
+        self._evaluate_reduction()
         return found
 
     def advance(self, watermark: int) -> list[pa.RecordBatch]:
         self._watermark = max(self._watermark, watermark)
         if self._first_end is None or self._watermark < self._first_end - 1:
             return []
-        found = self._given_out((self._watermark + 1) // self._pane_ms)
-        self._judge()
+        found = self._take_entries((self._watermark + 1) // self._pane_ms)
+        self._evaluate_reduction()
         return found
 
     def flush(self) -> list[pa.RecordBatch]:
         """Flushes at barriers do not count towards the reduction ratio: early in a pane most entries hold one row."""
         judged = self._rows, self._entries
-        found = [] if self._first_end is None else self._given_out(None)
+        found = [] if self._first_end is None else self._take_entries(None)
         self._rows, self._entries = judged
         return found
 
     # ------------------------------------------------------------ taking in
 
-    def _settle(self, schema: pa.Schema) -> None:
+    def _bind_types(self, schema: pa.Schema) -> None:
         """Bind the types of the state to the data. All batches of a stream have the same types."""
-        if self._settled:
+        if self._is_bound:
             return
-        kinds = self._aggregates.kinds(schema)
+        kinds = self._aggregates.state_types(schema)
         self._state = [field.with_type(kind) for field, kind in zip(self._aggregates.fields(), kinds, strict=True)]
         keys = [pa.field(key, _key_type(schema, key)) for key in self._keys]
-        pane, rows = pa.field(_PANE, pa.int64(), nullable=False), pa.field(_ROWS, pa.int64(), nullable=False)
-        self._schema = _told_apart([*keys, pane, *self._state[: len(self._fields)], rows])
+        pane, rows = (
+            pa.field(_PANE_COLUMN, pa.int64(), nullable=False),
+            pa.field(_ROW_COUNT_COLUMN, pa.int64(), nullable=False),
+        )
+        self._schema = _with_distinct_names([*keys, pane, *self._state[: len(self._fields)], rows])
         self._pane = self._schema.names[len(keys)]
-        self._dense = DensePanes(self._state, self._aggregates.row_count())
+        self._dense = DensePanes(self._state, self._aggregates.row_count_column())
         held = TableSchema("held", pa.schema([*keys, namespace_field(self._pane, pa.int64())]), pa.schema(self._state))
         self._table = KeyedTable(held, max_parallelism=1)
-        self._settled = True
+        self._is_bound = True
 
-    def _into_arrays(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
-        keys = self._close_together(batch)
+    def _add_to_arrays(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        keys = self._integer_keys(batch)
         at = None if keys is None else self._dense.positions(keys, numbers)
         if at is None:
             return False
-        self._aggregates.fold(self._dense.cells, batch, at)
+        self._aggregates.accumulate(self._dense.cells, batch, at)
         return True
 
-    def _close_together(self, batch: pa.RecordBatch) -> Keys | None:
+    def _integer_keys(self, batch: pa.RecordBatch) -> Keys | None:
         """The keys as integers; None if they are not a single non-null integer column."""
         column = batch.column(self._keys[0])
         kind = column.type
@@ -168,100 +173,104 @@ class WindowCombiner:
             return None
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
-    def _into_table(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
-        if self._table_paused > 0:
-            self._table_paused -= batch.num_rows
+    def _add_to_table(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        if self._table_bypass_rows_left > 0:
+            self._table_bypass_rows_left -= batch.num_rows
             return False
-        columns = [*(_takeable(batch.column(key)) for key in self._keys), self._starts(numbers, batch.num_rows)]
+        columns = [*(_without_views(batch.column(key)) for key in self._keys), self._starts(numbers, batch.num_rows)]
         distinct = factorise(columns)
-        if batch.num_rows > _TOO_FEW and batch.num_rows < _WORTH_TABLE * len(distinct):
-            self._table_paused = _PAUSE
+        if batch.num_rows > _MIN_SAMPLE_ROWS and batch.num_rows < _MIN_TABLE_ROWS_PER_KEY * len(distinct):
+            self._table_bypass_rows_left = _BYPASS_ROWS
             return False
-        row_ids = self._table.upsert(distinct.once(columns))
-        self._aggregates.fold(self._table, batch, row_ids[distinct.which])
+        row_ids = self._table.upsert(distinct.take_keys(columns))
+        self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         return True
 
     # ------------------------------------------------------------ giving out
 
-    def _as_they_are(self, batch: pa.RecordBatch, numbers: Times | int) -> list[pa.RecordBatch]:
-        cells, at = Cells(self._state, batch.num_rows), np.arange(batch.num_rows)
-        self._aggregates.fold(cells, batch, at)
-        keys = [plain(batch.column(key)) for key in self._keys]
+    def _unaggregated_parts(self, batch: pa.RecordBatch, numbers: Times | int) -> list[pa.RecordBatch]:
+        cells, at = AggregateCells(self._state, batch.num_rows), np.arange(batch.num_rows)
+        self._aggregates.accumulate(cells, batch, at)
+        keys = [to_plain(batch.column(key)) for key in self._keys]
         return [self._parts(keys, self._starts(numbers, batch.num_rows), cells, at)]
 
     def _starts(self, numbers: Times | int, rows: int) -> pa.Array:
         starts = np.full(rows, numbers) if isinstance(numbers, int) else numbers
         return pa.array(starts * self._pane_ms)
 
-    def _given_out(self, before: int | None) -> list[pa.RecordBatch]:
+    def _take_entries(self, before: int | None) -> list[pa.RecordBatch]:
         """The buffered entries of panes before number `before`; None: of all panes."""
-        found = [*self._out_of_arrays(before), *self._out_of_table(before)]
+        found = [*self._take_from_arrays(before), *self._take_from_table(before)]
         self._first_end = self._earliest_end()
         for parts in found:
-            self._rows += rows_of(parts)
+            self._rows += input_row_count(parts)
             self._entries += parts.num_rows
-        return [parts.slice(at, _BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _BATCH_ROWS)]
+        return [parts.slice(at, _MAX_BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _MAX_BATCH_ROWS)]
 
-    def _out_of_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:
+    def _take_from_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:
         panes = self._dense.panes
         due = panes if before is None else range(panes.start, min(panes.stop, before))
         if not due:
             return
-        keys, numbers, row_ids = self._dense.held(due)
+        keys, numbers, row_ids = self._dense.entries(due)
         if len(row_ids):
             key = pa.array(keys).cast(self._schema.field(0).type)
             yield self._parts([key], pa.array(numbers * self._pane_ms), self._dense.cells, row_ids)
-        self._dense.drop(due)
+        self._dense.clear(due)
 
-    def _out_of_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
-        due = self._table.slots()
+    def _take_from_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        due = self._table.row_ids()
         if before is not None:
             due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
-        row_ids = due[self._table.column(self._aggregates.row_count())[due] > 0]  # refused rows left empty entries
+        row_ids = due[
+            self._table.column(self._aggregates.row_count_column())[due] > 0
+        ]  # refused rows left empty entries
         if len(row_ids):
             keys = [self._table.key_column(name, row_ids) for name in self._keys]
             yield self._parts(keys, self._table.key_column(self._pane, row_ids), self._table, row_ids)
         self._table.delete(due)
-        self._table.forget_texts()
+        self._table.compact_texts()
 
-    def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, row_ids: Slots) -> pa.RecordBatch:
-        names = [*self._fields.names, self._aggregates.row_count()]
+    def _parts(
+        self, keys: Sequence[pa.Array], starts: pa.Array, state: StateColumns, row_ids: RowIds
+    ) -> pa.RecordBatch:
+        names = [*self._fields.names, self._aggregates.row_count_column()]
         columns = [state.value_column(name, row_ids) for name in names]
         return pa.RecordBatch.from_arrays([*keys, starts, *columns], schema=self._schema)
 
     def _earliest_end(self) -> int | None:
         starts = [pane * self._pane_ms for pane in self._dense.panes[:1]]
-        row_ids = self._table.slots()
+        row_ids = self._table.row_ids()
         if len(row_ids):
             starts.append(int(self._table.key_codes(self._pane)[row_ids].min()))
         return min(starts) + self._pane_ms if starts else None
 
-    def _judge(self) -> None:
+    def _evaluate_reduction(self) -> None:
         """Bypass pre-aggregation for a while if it does not shrink the data."""
-        if self._entries < _JUDGED:
+        if self._entries < _MIN_SAMPLE_ENTRIES:
             return
-        if self._rows < _WORTH_ARRAYS * self._entries:
-            self._paused = _PAUSE
+        if self._rows < _MIN_REDUCTION_RATIO * self._entries:
+            self._bypass_rows_left = _BYPASS_ROWS
         self._rows, self._entries = 0, 0
 
 
 def _key_type(schema: pa.Schema, key: str) -> Any:
     """The sent type of a key column. Raises JobRejected if its values cannot be compared, stored or sorted."""
-    kind = plain_type(kind_of(schema, key))
+    kind = plain_type(column_type(schema, key))
     check_key_type(key, kind)
     if types.is_null(kind):
         raise JobRejected("bad-key-type", key, "a column of nulls alone cannot be the key of a window")
     return kind
 
 
-def _takeable(column: pa.Array) -> pa.Array:
+def _without_views(column: pa.Array) -> pa.Array:
     """Arrow has no kernel that takes rows of view types."""
-    return plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
+    return to_plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
 
 
-def _told_apart(fields: Sequence[pa.Field]) -> pa.Schema:
+def _with_distinct_names(fields: Sequence[pa.Field]) -> pa.Schema:
     """Fields with distinct names; the first field with a name keeps it."""
     names: list[str] = []
     for field in fields:
-        names.append(free(field.name, names))
+        names.append(free_name(field.name, names))
     return pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])

@@ -15,17 +15,17 @@ from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.event_time import Times
-from runtime.operators.windows.fired import FiredTimes
-from runtime.operators.windows.pre_aggregation import state_of
+from runtime.operators.windows.fired import FiredWatermarks
+from runtime.operators.windows.pre_aggregation import state_columns
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.factorise import factorise
-from runtime.state.index.key_index import Slots
+from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
-from runtime.state.schema import UNSETTLED, namespace_field
+from runtime.state.schema import OPEN_TYPE, namespace_field
 
-START, _END = "window_start", "window_end"
-_TIME: Final = pa.timestamp("ms")
-_ROWS_PER_BATCH: Final = 65_536
+START_COLUMN, _END_COLUMN = "window_start", "window_end"
+_TIME_TYPE: Final = pa.timestamp("ms")
+_MAX_ROWS_PER_BATCH: Final = 65_536
 
 
 class WindowOutput:
@@ -36,8 +36,8 @@ class WindowOutput:
     """
 
     def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Iterable[str]) -> None:
-        self._names = [*keys, START, _END, *aggregates]
-        self._order = [(name, "ascending") for name in (START, *keys)]
+        self._names = [*keys, START_COLUMN, _END_COLUMN, *aggregates]
+        self._order = [(name, "ascending") for name in (START_COLUMN, *keys)]
         self._size_ms = size_ms
         if len(set(self._names)) != len(self._names):
             detail = f"output columns must differ: {', '.join(self._names)}"
@@ -45,11 +45,11 @@ class WindowOutput:
 
     def emit(self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector) -> None:
         """Emit rows in the order of windows, then keys."""
-        times = [pa.array(starts).view(_TIME), pa.array(starts + self._size_ms).view(_TIME)]
+        times = [pa.array(starts).view(_TIME_TYPE), pa.array(starts + self._size_ms).view(_TIME_TYPE)]
         fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
         fired = fired.take(pc.sort_indices(fired, sort_keys=self._order))
-        for start in range(0, fired.num_rows, _ROWS_PER_BATCH):
-            out.emit(fired.slice(start, _ROWS_PER_BATCH))
+        for start in range(0, fired.num_rows, _MAX_ROWS_PER_BATCH):
+            out.emit(fired.slice(start, _MAX_ROWS_PER_BATCH))
 
 
 class TumblingWindow(Operator):
@@ -68,23 +68,25 @@ class TumblingWindow(Operator):
         self._fields = self._aggregates.fields()
         self._output = WindowOutput(self._keys, size_ms, aggregates)
         self._watermark = MIN_WATERMARK
-        self._settled_for: pa.Schema | None = None
+        self._bound_schema: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
-        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(START, pa.int64())]
+        keys = [*(pa.field(key, OPEN_TYPE) for key in self._keys), namespace_field(START_COLUMN, pa.int64())]
         self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._fields)
-        self._fired = FiredTimes(context, self._keys, self._size_ms, self._size_ms, self._size_ms)
+        self._fired = FiredWatermarks(context, self._keys, self._size_ms, self._size_ms, self._size_ms)
         self._first_end = self._earliest_end()
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        self._settle(batch.schema)
-        parts = self._fired.without_late(batch, self._watermark)
+        self._bind_types(batch.schema)
+        parts = self._fired.drop_late(batch, self._watermark)
         if not parts.num_rows:
             return
         columns = parts.columns[: len(self._keys) + 1]
         distinct = factorise(columns)
-        row_ids = self._table.upsert(distinct.once(columns))
-        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), row_ids[distinct.which])
+        row_ids = self._table.upsert(distinct.take_keys(columns))
+        self._aggregates.merge(
+            self._table, state_columns(parts, len(self._keys), self._fields), row_ids[distinct.key_numbers]
+        )
         self._table.touch(row_ids)
         self._first_end = min(self._first_end, pc.min(columns[-1]).as_py() + self._size_ms)
 
@@ -92,31 +94,31 @@ class TumblingWindow(Operator):
         self._watermark = max(self._watermark, watermark)
         if self._watermark < self._first_end - 1:
             return
-        row_ids = self._table.slots()
-        due = row_ids[self._table.key_codes(START)[row_ids] <= self._watermark + 1 - self._size_ms]
+        row_ids = self._table.row_ids()
+        due = row_ids[self._table.key_codes(START_COLUMN)[row_ids] <= self._watermark + 1 - self._size_ms]
         self._fire(due, out)
         self._table.delete(due)
         self._first_end = self._earliest_end()
 
     def snapshot(self, checkpoint: int) -> None:
-        self._fired.keep(self._watermark)
+        self._fired.store(self._watermark)
 
-    def _settle(self, schema: pa.Schema) -> None:
-        if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
+    def _bind_types(self, schema: pa.Schema) -> None:
+        if self._bound_schema is schema or schema.equals(self._bound_schema or pa.schema([])):
             return
         kinds, keys = [field.type for field in schema], len(self._keys) + 1
-        self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
-        self._settled_for = schema
+        self._table.bind_types(kinds[:keys], kinds[keys : keys + len(self._fields)])
+        self._bound_schema = schema
 
     def _earliest_end(self) -> int:
-        row_ids = self._table.slots()
+        row_ids = self._table.row_ids()
         if not len(row_ids):
             return MAX_WATERMARK
-        return int(self._table.key_codes(START)[row_ids].min()) + self._size_ms
+        return int(self._table.key_codes(START_COLUMN)[row_ids].min()) + self._size_ms
 
-    def _fire(self, row_ids: Slots, out: Collector) -> None:
+    def _fire(self, row_ids: RowIds, out: Collector) -> None:
         if not len(row_ids):
             return
-        starts = self._table.key_codes(START)[row_ids]
+        starts = self._table.key_codes(START_COLUMN)[row_ids]
         keys = [self._table.key_column(key, row_ids) for key in self._keys]
         self._output.emit(keys, starts, self._aggregates.results(self._table, row_ids), out)

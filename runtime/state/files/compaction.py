@@ -17,13 +17,13 @@ from runtime.ports import SnapshotStore
 from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
 
-UNIT_BYTES: Final = 4096  #: files of less than `most` units form the smallest size class
-SLICE_BYTES: Final = 1 << 24  #: approximate size of the rows in memory at a time
+SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files of less than `most` units form the smallest size class
+COMPACTION_SLICE_BYTES: Final = 1 << 24  #: approximate size of the rows in memory at a time
 
-_GROUP, _DELETED, _FIRST_KEY = 0, 1, 2  #: columns of a segment, by position
+_GROUP_COLUMN, _DELETED_COLUMN, _FIRST_KEY_COLUMN = 0, 1, 2  #: columns of a segment, by position
 
 
-def run_to_merge(sizes: Sequence[int], most: int, whole: bool) -> int | None:
+def compaction_start(sizes: Sequence[int], most: int, whole: bool) -> int | None:
     """Index of the oldest file of the run to compact, which ends at the newest file; None: not due.
 
     Size classes are a factor of `most` apart. The newest files up to some class are compacted if the result belongs to
@@ -37,20 +37,22 @@ def run_to_merge(sizes: Sequence[int], most: int, whole: bool) -> int | None:
     if whole and sum(sizes[1:]) > sizes[0]:
         return 0
     found = None
-    for level in range(1, _class_of(max(sizes[1:], default=0), most) + 2):
-        limit = UNIT_BYTES * most**level
+    for level in range(1, _size_class(max(sizes[1:], default=0), most) + 2):
+        limit = SMALLEST_CLASS_UNIT_BYTES * most**level
         run = list(takewhile(limit.__gt__, reversed(sizes[1:])))
         if len(run) > 1 and (sum(run) >= limit or (level == 1 and len(run) >= most)):
             found = len(sizes) - len(run)
     return found
 
 
-def _class_of(size: int, most: int) -> int:
-    bounds = takewhile(lambda bound: bound <= size, accumulate([UNIT_BYTES] + [most] * 64, lambda a, b: a * b))
+def _size_class(size: int, most: int) -> int:
+    bounds = takewhile(
+        lambda bound: bound <= size, accumulate([SMALLEST_CLASS_UNIT_BYTES] + [most] * 64, lambda a, b: a * b)
+    )
     return max(0, len(list(bounds)) - 1)
 
 
-def merged(
+def compacted_batches(
     store: SnapshotStore, segments: Sequence[Segment], groups: range, keys: int, nbytes: int, whole: bool
 ) -> Iterator[pa.RecordBatch]:
     """The newest row of each key in `groups`, sorted by key group, a few key groups per batch.
@@ -65,35 +67,37 @@ def merged(
         CorruptState: a file does not match its manifest.
     """
     schema = read_segment(store, segments[-1], range(0)).schema  # the newest has the widest types
-    for part in _slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups):
-        batches = [rows.cast(schema) for segment in segments if (rows := _rows_in(store, segment, part)) is not None]
-        if batches and (batch := _latest(batches, keys, whole)).num_rows:
+    for part in _group_slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups):
+        batches = [
+            rows.cast(schema) for segment in segments if (rows := _segment_rows(store, segment, part)) is not None
+        ]
+        if batches and (batch := _newest_rows(batches, keys, whole)).num_rows:
             yield batch
 
 
-def _slices(total: int, groups: range) -> Iterator[range]:
-    step = max(1, len(groups) * SLICE_BYTES // max(1, total))
+def _group_slices(total: int, groups: range) -> Iterator[range]:
+    step = max(1, len(groups) * COMPACTION_SLICE_BYTES // max(1, total))
     for start in range(groups.start, groups.stop, step):
         yield range(start, min(start + step, groups.stop))
 
 
-def _rows_in(store: SnapshotStore, segment: Segment, groups: range) -> pa.RecordBatch | None:
+def _segment_rows(store: SnapshotStore, segment: Segment, groups: range) -> pa.RecordBatch | None:
     own = range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
     if not own:
         return None
     batch = read_segment(store, segment, own)
-    start, stop = np.searchsorted(batch.column(_GROUP).to_numpy(), [own.start, own.stop])
+    start, stop = np.searchsorted(batch.column(_GROUP_COLUMN).to_numpy(), [own.start, own.stop])
     return batch.slice(int(start), int(stop - start))
 
 
-def _latest(batches: Sequence[pa.RecordBatch], keys: int, whole: bool) -> pa.RecordBatch:
+def _newest_rows(batches: Sequence[pa.RecordBatch], keys: int, whole: bool) -> pa.RecordBatch:
     """The newest row of each key, by key group and then in the order of writing."""
     rows = pa.concat_batches(batches)
-    distinct = factorise(rows.columns[_FIRST_KEY : _FIRST_KEY + keys])
+    distinct = factorise(rows.columns[_FIRST_KEY_COLUMN : _FIRST_KEY_COLUMN + keys])
     last = np.empty(len(distinct), dtype=np.intp)
-    last[distinct.which] = np.arange(rows.num_rows)  # numpy keeps the last of repeated assignments
+    last[distinct.key_numbers] = np.arange(rows.num_rows)  # numpy keeps the last of repeated assignments
     last.sort()
     if whole:
-        last = last[~rows.column(_DELETED).to_numpy(zero_copy_only=False)[last]]
-    order = np.argsort(rows.column(_GROUP).to_numpy()[last], kind="stable")
+        last = last[~rows.column(_DELETED_COLUMN).to_numpy(zero_copy_only=False)[last]]
+    order = np.argsort(rows.column(_GROUP_COLUMN).to_numpy()[last], kind="stable")
     return rows.take(pa.array(last[order]))

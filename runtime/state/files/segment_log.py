@@ -21,24 +21,24 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from runtime.core.snapshot.manifest import Segment, numbers_of
+from runtime.core.snapshot.manifest import Segment, parse_folder
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.ports import SnapshotStore
-from runtime.state.files.compaction import merged, run_to_merge
+from runtime.state.files.compaction import compacted_batches, compaction_start
 from runtime.state.files.segments import write_segment
 
-MOST_DELTAS: Final = 8
-SMALLEST_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the base
+MAX_DELTAS: Final = 8
+MIN_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the base
 COPY_CHUNK_BYTES: Final = 1 << 22
-COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
+MAX_COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
 
 #: Errors of files that cannot be compacted: damaged, or with types that have no common type.
-_UNUSABLE: Final = (CorruptState, pa.ArrowException)
+_UNREADABLE_ERRORS: Final = (CorruptState, pa.ArrowException)
 
-Make = Callable[[SnapshotStore], Iterable[pa.RecordBatch]]
+BatchFactory = Callable[[SnapshotStore], Iterable[pa.RecordBatch]]
 
 
-class Link:
+class PendingSegment:
     """Captured rows that are, or will be, a segment.
 
     Args:
@@ -49,30 +49,32 @@ class Link:
         groups: first and last key group that may occur; None: the rows are sorted by key group, their first column.
     """
 
-    def __init__(self, name: str, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, name: str, make: BatchFactory, rows: int, nbytes: int, groups: tuple[int, int] | None = None
+    ) -> None:
         self.rows = rows
         self.nbytes = nbytes
-        self.lost = False  #: its source files are damaged, so it can never be written
-        self.named = False  #: a snapshot may name it
+        self.is_damaged = False  #: its source files are damaged, so it can never be written
+        self.is_referenced = False  #: a snapshot may name it
         self.segments: tuple[Segment, ...] | None = None  #: at most one, empty without rows; None: not written yet
         self._name = name
-        self._make: Make | None = make
+        self._make: BatchFactory | None = make
         self._groups = groups
         self._lock = threading.Lock()
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
         """Write to `prefix` unless already written. Returns the segments, and the bytes written by this call."""
         with self._lock:
-            if self.segments is not None and not _is_of_a_newer_checkpoint(self.segments, prefix):
+            if self.segments is not None and not _belongs_to_newer_checkpoint(self.segments, prefix):
                 return self.segments, 0
             if self.segments is not None:
-                copies = tuple(_copy(store, segment, f"{prefix}/{self._name}") for segment in self.segments)
+                copies = tuple(_copy_segment(store, segment, f"{prefix}/{self._name}") for segment in self.segments)
                 return copies, sum(segment.nbytes for segment in copies)
-            self.segments = self._written(store, f"{prefix}/{self._name}")
+            self.segments = self._write_new(store, f"{prefix}/{self._name}")
             self._make = None
             return self.segments, sum(segment.nbytes for segment in self.segments)
 
-    def _written(self, store: SnapshotStore, path: str) -> tuple[Segment, ...]:
+    def _write_new(self, store: SnapshotStore, path: str) -> tuple[Segment, ...]:
         assert self._make is not None, "rows are kept until they are written"
         try:
             batches = iter(self._make(store))
@@ -80,28 +82,28 @@ class Link:
             if first is None:
                 return ()
             return (write_segment(store, path, itertools.chain([first], batches), self.rows, self._groups),)
-        except _UNUSABLE:
-            self.lost = True
+        except _UNREADABLE_ERRORS:
+            self.is_damaged = True
             raise
 
 
-def _is_of_a_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
-    own = numbers_of(prefix.split("/", 1)[0])
-    found = [numbers_of(segment.path.split("/", 1)[0]) for segment in segments]
+def _belongs_to_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
+    own = parse_folder(prefix.split("/", 1)[0])
+    found = [parse_folder(segment.path.split("/", 1)[0]) for segment in segments]
     return own is not None and any(other is not None and other > own for other in found)
 
 
-def _copy(store: SnapshotStore, segment: Segment, path: str) -> Segment:
+def _copy_segment(store: SnapshotStore, segment: Segment, path: str) -> Segment:
     offsets = range(0, segment.nbytes, COPY_CHUNK_BYTES)
     store.put(path, (store.get_range(segment.path, offset, COPY_CHUNK_BYTES) for offset in offsets))
     return msgspec.structs.replace(segment, path=path)
 
 
-class _Stopped(EnvironmentFailure):
+class _CompactionStopped(EnvironmentFailure):
     """Compaction was asked to stop."""
 
 
-class Chain:
+class SegmentLog:
     """The segments of a single state of a subtask. Captures call it on the slot's loop, `tidy` runs on a writer thread.
 
     Args:
@@ -115,62 +117,64 @@ class Chain:
         self._name = name
         self._groups = groups
         self._keys = keys
-        self._copied_bytes = COPIED_BYTES if copied_bytes is None else copied_bytes
-        self._links: tuple[Link, ...] = ()
-        self._changing = threading.Lock()
-        self._tidying = threading.Lock()
+        self._copied_bytes = MAX_COPIED_BYTES if copied_bytes is None else copied_bytes
+        self._segments: tuple[PendingSegment, ...] = ()
+        self._log_lock = threading.Lock()
+        self._compaction_lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._incomplete = False
+        self._base_required = False
         self._stopped = False
-        self._merged_bytes = 0
+        self._compacted_bytes = 0
 
     # ------------------------------------------------------------ on the loop
 
     @property
-    def wants_base(self) -> bool:
+    def needs_base(self) -> bool:
         """Whether the next capture should copy the whole state."""
-        if self._incomplete or any(link.lost for link in self._links):
+        if self._base_required or any(link.is_damaged for link in self._segments):
             return True
-        base, deltas = sum(link.nbytes for link in self._links[:1]), self._links[1:]
+        base, deltas = sum(link.nbytes for link in self._segments[:1]), self._segments[1:]
         more = sum(link.nbytes for link in deltas)
-        many, heavy = len(deltas) >= MOST_DELTAS, more > max(base, SMALLEST_BASE_BYTES)
+        many, heavy = len(deltas) >= MAX_DELTAS, more > max(base, MIN_BASE_BYTES)
         if self._keys is None:
             return many or heavy
         if sum(link.nbytes for link in deltas if link.segments is None) > max(base, self._copied_bytes):
             return True  # storage is unavailable: the unwritten deltas take more memory than a copy
-        return (heavy and base + more <= self._copied_bytes) or (many and base + more <= SMALLEST_BASE_BYTES)
+        return (heavy and base + more <= self._copied_bytes) or (many and base + more <= MIN_BASE_BYTES)
 
-    def link(self, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> Link:
+    def new_segment(
+        self, make: BatchFactory, rows: int, nbytes: int, groups: tuple[int, int] | None = None
+    ) -> PendingSegment:
         """A new pending segment, not yet part of the log. For the arguments see `Link`."""
-        return Link(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
+        return PendingSegment(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
 
-    def rebase(self, base: Link | None) -> None:
+    def start_from(self, base: PendingSegment | None) -> None:
         """Start a new log from `base`; None: the state is empty."""
-        with self._changing:
-            self._links = () if base is None else (base,)
-            self._incomplete = False
+        with self._log_lock:
+            self._segments = () if base is None else (base,)
+            self._base_required = False
 
-    def append(self, delta: Link | None) -> None:
+    def append(self, delta: PendingSegment | None) -> None:
         if delta is not None:
-            with self._changing:
-                self._links = (*self._links, delta)
+            with self._log_lock:
+                self._segments = (*self._segments, delta)
 
-    def restored(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
+    def restore(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
         """Start from the restored segments. They belong to another lineage, so the first capture writes the state anew.
 
         A small state is copied at that capture. A larger one is compacted from the restored files: no barrier waits.
         """
         if nbytes <= self._copied_bytes:
-            self._incomplete = True
+            self._base_required = True
         else:
-            self.rebase(self.link(self._merging(tuple(segments), nbytes, whole=True), rows, nbytes))
+            self.start_from(self.new_segment(self._compaction(tuple(segments), nbytes, whole=True), rows, nbytes))
 
-    def links(self) -> tuple[Link, ...]:
+    def segments(self) -> tuple[PendingSegment, ...]:
         """The segments of a snapshot taken now."""
-        with self._changing:
-            for link in self._links:
-                link.named = True
-            return self._links
+        with self._log_lock:
+            for link in self._segments:
+                link.is_referenced = True
+            return self._segments
 
     def stop(self) -> None:
         """Stop compaction soon, permanently. Callable from any thread."""
@@ -178,68 +182,72 @@ class Chain:
 
     # ------------------------------------------------------------ in the background
 
-    def tidy(self, store: SnapshotStore, prefix: str) -> None:
+    def compact(self, store: SnapshotStore, prefix: str) -> None:
         """Compact to files under `prefix` until no run is due. After a failure the next capture tries again."""
-        with self._tidying:
-            while not self._stopped and (run := self._run())[0]:
-                link = self._merge_of(*run)
+        with self._compaction_lock:
+            while not self._stopped and (run := self._due_run())[0]:
+                link = self._compaction_of(*run)
                 try:
                     _, nbytes = link.write(store, prefix)
-                except _Stopped:
+                except _CompactionStopped:
                     return
-                except _UNUSABLE:
-                    self._miss(run[0])
+                except _UNREADABLE_ERRORS:
+                    self._require_base(run[0])
                     return
-                self._merged_bytes += nbytes
-                store.delete([segment.path for one in self._replace(run[0], link) for segment in one.segments or ()])
+                self._compacted_bytes += nbytes
+                store.delete(
+                    [segment.path for one in self._replace_run(run[0], link) for segment in one.segments or ()]
+                )
 
-    def taken_merged_bytes(self) -> int:
+    def take_compacted_bytes(self) -> int:
         """Bytes written by compaction since the last call."""
-        nbytes, self._merged_bytes = self._merged_bytes, 0
+        nbytes, self._compacted_bytes = self._compacted_bytes, 0
         return nbytes
 
-    def _run(self) -> tuple[tuple[Link, ...], bool]:
+    def _due_run(self) -> tuple[tuple[PendingSegment, ...], bool]:
         """The segments to compact, and whether they begin with the base."""
         if self._keys is None:
             return (), False
-        links = self._links
+        links = self._segments
         written = tuple(itertools.takewhile(lambda link: link.segments is not None, links))
         sizes = [sum(segment.nbytes for segment in link.segments or ()) for link in written]
         whole = sum(link.nbytes for link in links) > self._copied_bytes
-        start = run_to_merge(sizes, MOST_DELTAS, whole) if written else None
+        start = compaction_start(sizes, MAX_DELTAS, whole) if written else None
         return ((), False) if start is None else (written[start:], start == 0)
 
-    def _merge_of(self, run: tuple[Link, ...], whole: bool) -> Link:
+    def _compaction_of(self, run: tuple[PendingSegment, ...], whole: bool) -> PendingSegment:
         segments = [segment for link in run for segment in link.segments or ()]
         rows, nbytes = sum(link.rows for link in run), sum(link.nbytes for link in run)
-        return self.link(self._merging(segments, nbytes, whole), rows, nbytes)
+        return self.new_segment(self._compaction(segments, nbytes, whole), rows, nbytes)
 
-    def _merging(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> Make:
+    def _compaction(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> BatchFactory:
         assert self._keys is not None, "rows without keys are not compacted"
-        make = partial(merged, segments=segments, groups=self._groups, keys=self._keys, nbytes=nbytes, whole=whole)
-        return lambda store: self._until_stopped(make(store))
+        make = partial(
+            compacted_batches, segments=segments, groups=self._groups, keys=self._keys, nbytes=nbytes, whole=whole
+        )
+        return lambda store: self._check_stop(make(store))
 
-    def _until_stopped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _check_stop(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if self._stopped:
-                raise _Stopped("the subtask has ended")
+                raise _CompactionStopped("the subtask has ended")
             yield batch
 
-    def _replace(self, run: tuple[Link, ...], link: Link) -> list[Link]:
+    def _replace_run(self, run: tuple[PendingSegment, ...], link: PendingSegment) -> list[PendingSegment]:
         """Replace the compacted run by `link`. Meanwhile the log may have grown or started anew.
 
         Returns the segments that no snapshot names or will name.
         """
         left = sum(segment.rows for segment in link.segments or ())
         link.nbytes, link.rows = link.nbytes * left // max(1, link.rows), left
-        with self._changing:
-            if run[0] not in self._links:
+        with self._log_lock:
+            if run[0] not in self._segments:
                 return [link]
-            at = self._links.index(run[0])
-            self._links = (*self._links[:at], *((link,) if left else ()), *self._links[at + len(run) :])
-            return [one for one in run if not one.named]
+            at = self._segments.index(run[0])
+            self._segments = (*self._segments[:at], *((link,) if left else ()), *self._segments[at + len(run) :])
+            return [one for one in run if not one.is_referenced]
 
-    def _miss(self, run: tuple[Link, ...]) -> None:
+    def _require_base(self, run: tuple[PendingSegment, ...]) -> None:
         """Request a full copy at the next capture, because a file is damaged or missing. No-op after a new base."""
-        with self._changing:
-            self._incomplete = self._incomplete or run[0] in self._links
+        with self._log_lock:
+            self._base_required = self._base_required or run[0] in self._segments

@@ -16,17 +16,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.snapshot.manifest import Block, Segment
+from runtime.core.snapshot.manifest import Segment, SegmentBlock
 from runtime.errors import CorruptState
 from runtime.ports import SnapshotStore
 
-BLOCK_BYTES: Final = 1 << 18  #: minimum size of a block before compression: small states have a single block
-MOST_BLOCKS: Final = 128  #: per file: the manifest names every block
+MIN_BLOCK_BYTES: Final = 1 << 18  #: minimum size of a block before compression: small states have a single block
+MAX_BLOCKS: Final = 128  #: per file: the manifest names every block
 
 _ROWS_PER_MESSAGE: Final = 65_536
 _MESSAGE_BYTES: Final = 1 << 20  #: buffer of the IPC writer; most messages fit
 _DIGEST_BYTES: Final = 16
-_ALGORITHM: Final = "blake2b"
+_CHECKSUM_ALGORITHM: Final = "blake2b"
 
 
 def write_segment(
@@ -41,17 +41,17 @@ def write_segment(
     """
     sink = _CountingSink()
     if groups is None:
-        store.put(path, _encoded(batches, sink, lambda batch: _parts(batch, rows // MOST_BLOCKS)))
+        store.put(path, _encode(batches, sink, lambda batch: _cut_into_blocks(batch, rows // MAX_BLOCKS)))
         groups = (sink.blocks[0].first_group, sink.blocks[-1].last_group)
     else:
         first, last = groups
-        store.put(path, _encoded(batches, sink, lambda batch: [_Part(0, batch.num_rows, first, last)]))
+        store.put(path, _encode(batches, sink, lambda batch: [_BlockRows(0, batch.num_rows, first, last)]))
         sink.blocks.clear()
     return Segment(
         path=path,
         rows=sink.rows,
         nbytes=sink.nbytes,
-        checksum=_text(sink.digest),
+        checksum=_checksum_text(sink.digest),
         first_group=groups[0],
         last_group=groups[1],
         blocks=tuple(sink.blocks) if len(sink.blocks) > 1 else (),
@@ -64,8 +64,8 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
     Raises:
         CorruptState: the file is missing, truncated or altered; its path is named.
     """
-    wanted = segment.blocks if groups is None else _holding(segment.blocks, groups)
-    data = _whole(store, segment) if len(wanted) == len(segment.blocks) else _blocks(store, segment, wanted)
+    wanted = segment.blocks if groups is None else _blocks_with_groups(segment.blocks, groups)
+    data = _read_whole(store, segment) if len(wanted) == len(segment.blocks) else _read_blocks(store, segment, wanted)
     try:
         table = pa.ipc.open_stream(data).read_all()
     except pa.ArrowInvalid as error:
@@ -76,13 +76,13 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
 # ---------------------------------------------------------------- reading
 
 
-def _holding(blocks: tuple[Block, ...], groups: range) -> tuple[Block, ...]:
+def _blocks_with_groups(blocks: tuple[SegmentBlock, ...], groups: range) -> tuple[SegmentBlock, ...]:
     """The blocks with any of `groups`; the first block if there is none, because the schema is needed."""
     found = tuple(b for b in blocks if b.first_group < groups.stop and groups.start <= b.last_group)
     return found or blocks[:1]
 
 
-def _whole(store: SnapshotStore, segment: Segment) -> bytes:
+def _read_whole(store: SnapshotStore, segment: Segment) -> bytes:
     data = store.get(segment.path)
     if len(data) != segment.nbytes:
         raise CorruptState(segment.path, f"it has {len(data)} bytes; its manifest says {segment.nbytes}")
@@ -90,18 +90,18 @@ def _whole(store: SnapshotStore, segment: Segment) -> bytes:
     return data
 
 
-def _blocks(store: SnapshotStore, segment: Segment, wanted: tuple[Block, ...]) -> bytes:
+def _read_blocks(store: SnapshotStore, segment: Segment, wanted: tuple[SegmentBlock, ...]) -> bytes:
     """The head of the file and the wanted blocks, which are adjacent: together a valid stream."""
-    head = _range(store, segment, 0, segment.blocks[0].offset)
+    head = _read_range(store, segment, 0, segment.blocks[0].offset)
     start = wanted[0].offset
-    data = _range(store, segment, start, sum(block.nbytes for block in wanted))
+    data = _read_range(store, segment, start, sum(block.nbytes for block in wanted))
     for block in wanted:
         at = block.offset - start
         _verify(segment, block.checksum, head, data[at : at + block.nbytes])
     return head + data
 
 
-def _range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int) -> bytes:
+def _read_range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int) -> bytes:
     data = store.get_range(segment.path, offset, nbytes)
     if len(data) != nbytes:
         raise CorruptState(segment.path, f"it ends before byte {offset + nbytes}; its manifest says otherwise")
@@ -110,28 +110,28 @@ def _range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int) -> 
 
 def _verify(segment: Segment, checksum: str, *data: bytes) -> None:
     algorithm, _, _ = checksum.partition(":")
-    if algorithm != _ALGORITHM:
+    if algorithm != _CHECKSUM_ALGORITHM:
         raise CorruptState(segment.path, f"unknown checksum algorithm: {algorithm}")
-    digest = _digest()
+    digest = _new_digest()
     for part in data:
         digest.update(part)
-    if _text(digest) != checksum:
+    if _checksum_text(digest) != checksum:
         raise CorruptState(segment.path, "it was altered: its checksum differs from its manifest")
 
 
-def _digest() -> Any:
+def _new_digest() -> Any:
     return hashlib.blake2b(digest_size=_DIGEST_BYTES)
 
 
-def _text(digest: Any) -> str:
-    return f"{_ALGORITHM}:{digest.hexdigest()}"
+def _checksum_text(digest: Any) -> str:
+    return f"{_CHECKSUM_ALGORITHM}:{digest.hexdigest()}"
 
 
 # ---------------------------------------------------------------- writing
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _BlockRows:
     """Rows of a block, and the first and last key group in it."""
 
     start: int
@@ -140,15 +140,15 @@ class _Part:
     last_group: int
 
 
-def _parts(batch: pa.RecordBatch, fewest_rows: int) -> list[_Part]:
+def _cut_into_blocks(batch: pa.RecordBatch, fewest_rows: int) -> list[_BlockRows]:
     """Cut at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MOST_BLOCKS`."""
     groups = batch.column(0).to_numpy()
-    rows = max(1, fewest_rows, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes))
+    rows = max(1, fewest_rows, batch.num_rows * MIN_BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
     parts, start = [], 0
     while start < len(groups):
         stop = int(borders[min(np.searchsorted(borders, start + rows), len(borders) - 1)])
-        parts.append(_Part(start, stop, int(groups[start]), int(groups[stop - 1])))
+        parts.append(_BlockRows(start, stop, int(groups[start]), int(groups[stop - 1])))
         start = stop
     return parts
 
@@ -159,8 +159,8 @@ class _CountingSink:
 
     nbytes: int = 0
     rows: int = 0
-    digest: Any = field(default_factory=_digest)
-    blocks: list[Block] = field(default_factory=list)
+    digest: Any = field(default_factory=_new_digest)
+    blocks: list[SegmentBlock] = field(default_factory=list)
     closed: bool = False
     _chunks: list[bytes] = field(default_factory=list)
     _block: Any = None  #: the digest of the block that is being written
@@ -182,29 +182,29 @@ class _CountingSink:
         self.closed = True
 
     def begin_block(self, before: bytes) -> None:
-        self._block = _digest()
+        self._block = _new_digest()
         self._block.update(before)
 
-    def end_block(self, part: _Part, offset: int) -> None:
+    def end_block(self, part: _BlockRows, offset: int) -> None:
         self.rows += part.stop - part.start
         self.blocks.append(
-            Block(
+            SegmentBlock(
                 offset=offset,
                 nbytes=self.nbytes - offset,
                 rows=part.stop - part.start,
-                checksum=_text(self._block),
+                checksum=_checksum_text(self._block),
                 first_group=part.first_group,
                 last_group=part.last_group,
             )
         )
 
-    def taken(self) -> list[bytes]:
+    def take_chunks(self) -> list[bytes]:
         chunks, self._chunks = self._chunks, []
         return chunks
 
 
-def _encoded(
-    batches: Iterable[pa.RecordBatch], sink: _CountingSink, parts: Callable[[pa.RecordBatch], list[_Part]]
+def _encode(
+    batches: Iterable[pa.RecordBatch], sink: _CountingSink, parts: Callable[[pa.RecordBatch], list[_BlockRows]]
 ) -> Iterator[bytes]:
     """The bytes of the stream, message by message: a large state is never encoded as a whole in memory."""
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
@@ -221,6 +221,6 @@ def _encoded(
                 for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
                     writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
                     whole.flush()
-                    yield from sink.taken()
+                    yield from sink.take_chunks()
                 sink.end_block(part, offset)
-    yield from sink.taken()
+    yield from sink.take_chunks()

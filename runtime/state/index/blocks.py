@@ -11,79 +11,79 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.state.index.buckets import NOWHERE, CodeColumns, CodeRows, Slots
+from runtime.state.index.buckets import NOT_FOUND, CodeColumns, CodeRows, RowIds
 from runtime.state.index.growing import GrowingArray
 
-_MOST_BLOCKS: Final = 128
-_ALWAYS: Final = 1 << 18  #: entries (4 bytes each) that are always allowed
-_MOST: Final = 1 << 24
-_PER_KEY: Final = 8  #: entries per key up to which blocks are created: a hash table takes as much memory
-_PER_KEY_STILL: Final = 16  #: entries per key up to which present blocks are kept
+_MAX_BLOCKS: Final = 128
+_MIN_ENTRY_LIMIT: Final = 1 << 18  #: entries (4 bytes each) that are always allowed
+_MAX_ENTRY_LIMIT: Final = 1 << 24
+_NEW_ENTRIES_PER_KEY: Final = 8  #: entries per key up to which blocks are created: a hash table takes as much memory
+_KEPT_ENTRIES_PER_KEY: Final = 16  #: entries per key up to which present blocks are kept
 
 Codes = npt.NDArray[np.int64]
 
 
-class Block:
+class IdBlock:
     """Row ids by first code, from `low` on."""
 
     def __init__(self, tail: CodeRows, low: int, high: int) -> None:
         self.tail = tail  #: the other codes, shape (columns, 1)
-        self.name = tail.tobytes()
+        self.tail_bytes = tail.tobytes()
         self.low = low
         self.count = 0
-        self._slots = GrowingArray(np.int32, high - low + 1)
+        self._row_ids = GrowingArray(np.int32, high - low + 1)
 
     @property
-    def slots(self) -> npt.NDArray[np.int32]:
+    def row_ids(self) -> npt.NDArray[np.int32]:
         """Row id + 1; 0: no key."""
-        return self._slots.data
+        return self._row_ids.data
 
     @property
     def entries(self) -> int:
-        return len(self._slots)
+        return len(self._row_ids)
 
-    def find(self, firsts: Codes) -> Slots:
-        offsets, row_ids = firsts - self.low, self.slots
+    def find(self, firsts: Codes) -> RowIds:
+        offsets, row_ids = firsts - self.low, self.row_ids
         outside = offsets.view(np.uint64) >= len(row_ids)  # also when the difference wrapped round
         if not outside.any():
             return row_ids[offsets].astype(np.intp) - 1
         offsets[outside] = 0
         found = row_ids[offsets].astype(np.intp) - 1
-        found[outside] = NOWHERE
+        found[outside] = NOT_FOUND
         return found
 
-    def wanted(self, firsts: Codes, room: int) -> tuple[int, int]:
+    def bounds_including(self, firsts: Codes, room: int) -> tuple[int, int]:
         """Bounds that include `firsts`, with spare room where the block grows, so that it grows seldom."""
         low, high = _bounds(firsts)
         more = min(self.entries // 2, room)
         last = self.low + self.entries - 1
         return (
-            self.low if low >= self.low else max(min(low, self.low - more), _LEAST),
-            last if high <= last else min(max(high, last + more), _GREATEST),
+            self.low if low >= self.low else max(min(low, self.low - more), _MIN_INT64),
+            last if high <= last else min(max(high, last + more), _MAX_INT64),
         )
 
-    def stretch(self, low: int, high: int) -> None:
+    def extend(self, low: int, high: int) -> None:
         if low < self.low:
             longer = GrowingArray(np.int32, high - low + 1)
-            longer.data[self.low - low :][: self.entries] = self.slots
-            self.low, self._slots = low, longer
-        self._slots.grow(high - low + 1)
+            longer.data[self.low - low :][: self.entries] = self.row_ids
+            self.low, self._row_ids = low, longer
+        self._row_ids.grow(high - low + 1)
 
 
-_LEAST, _GREATEST = -(2**63), 2**63 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _NO_ROWS: Final = np.empty(0, dtype=np.intp)
-Part = tuple[CodeRows, Slots]  #: a tail, and the rows with that tail
-_EVERY: Final = slice(None)
+TailRows = tuple[CodeRows, RowIds]  #: a tail, and the rows with that tail
+_ALL_ROWS: Final = slice(None)
 
 
-class Blocks:
+class BlockIndex:
     """A key index of blocks. Same methods as `Buckets`."""
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []  #: newest first: most rows belong to the newest window
+        self._blocks: list[IdBlock] = []  #: newest first: most rows belong to the newest window
 
     @classmethod
-    def spanning(cls, pieces: Iterable[CodeRows], count: int) -> "Blocks | None":
+    def spanning(cls, pieces: Iterable[CodeRows], count: int) -> "BlockIndex | None":
         """Empty blocks for `count` keys, given in pieces; None if blocks would be too sparse."""
         spans = dict[bytes, tuple[CodeRows, int, int]]()
         for codes in pieces:
@@ -93,52 +93,54 @@ class Blocks:
                 _, least, greatest = spans.get(tail.tobytes(), (tail, low, high))
                 spans[tail.tobytes()] = tail, min(low, least), max(high, greatest)
             entries = sum(high - low + 1 for _, low, high in spans.values())
-            if tails is None or len(spans) > _MOST_BLOCKS or entries > _most(count, _PER_KEY):
+            if tails is None or len(spans) > _MAX_BLOCKS or entries > _entry_limit(count, _NEW_ENTRIES_PER_KEY):
                 return None
         fresh = cls()
-        fresh._blocks = [Block(*span) for span in spans.values()]
+        fresh._blocks = [IdBlock(*span) for span in spans.values()]
         return fresh
 
-    def left(self, keys: int) -> int:
+    def free_keys(self, keys: int) -> int:
         """Upper bound of the keys that may still be added to an index of `keys` keys."""
-        return _MOST - keys
+        return _MAX_ENTRY_LIMIT - keys
 
-    def takes(self, codes: CodeRows, keys: int) -> bool:
+    def reserve(self, codes: CodeRows, keys: int) -> bool:
         """Make room for these keys, with which the index has `keys`. Returns False if blocks are not worth it."""
         parts, rest = self._split(codes)
         fresh = _tails(codes, rest)
-        if fresh is None or len(self._blocks) + len(fresh) > _MOST_BLOCKS:
+        if fresh is None or len(self._blocks) + len(fresh) > _MAX_BLOCKS:
             return False
         more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
-        room = _most(keys, _PER_KEY_STILL) - self._entries() - sum(high - low + 1 for _, low, high in more)
+        room = (
+            _entry_limit(keys, _KEPT_ENTRIES_PER_KEY) - self._entries() - sum(high - low + 1 for _, low, high in more)
+        )
         spare = max(0, room) // max(1, len(parts))
-        bounds = [(block, *block.wanted(codes[0, rows], spare)) for block, rows in parts]
+        bounds = [(block, *block.bounds_including(codes[0, rows], spare)) for block, rows in parts]
         if sum(high - low + 1 - block.entries for block, low, high in bounds) > room:
             return False
         for block, low, high in bounds:
-            block.stretch(low, high)
-        self._blocks = [*(Block(*one) for one in reversed(more)), *self._blocks]
+            block.extend(low, high)
+        self._blocks = [*(IdBlock(*one) for one in reversed(more)), *self._blocks]
         return True
 
-    def find(self, wanted: CodeRows, codes: CodeColumns) -> Slots:
+    def find(self, wanted: CodeRows, codes: CodeColumns) -> RowIds:
         """The row id of each key, or `NOWHERE`."""
-        found = np.full(wanted.shape[1], NOWHERE, dtype=np.intp)
+        found = np.full(wanted.shape[1], NOT_FOUND, dtype=np.intp)
         for block, rows in self._split(wanted)[0]:
             found[rows] = block.find(wanted[0, rows])
         return found
 
-    def place(self, row_ids: Slots, codes: CodeRows) -> None:
+    def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
         """Add keys, which must be absent and have room."""
         for block, rows in self._split(codes)[0]:
             here = row_ids[rows]
-            block.slots[codes[0, rows] - block.low] = here + 1
+            block.row_ids[codes[0, rows] - block.low] = here + 1
             block.count += len(here)
 
-    def remove(self, row_ids: Slots, codes: CodeRows, following: bool) -> None:
+    def remove(self, row_ids: RowIds, codes: CodeRows, following: bool) -> None:
         """Remove keys. Empty blocks are dropped too, unless keys of the former form are still to be moved here."""
         for block, rows in self._split(codes)[0]:
             firsts = codes[0, rows]
-            block.slots[firsts - block.low] = 0
+            block.row_ids[firsts - block.low] = 0
             block.count -= len(firsts)
         if not following:
             self._blocks = [block for block in self._blocks if block.count]
@@ -146,18 +148,18 @@ class Blocks:
     def _entries(self) -> int:
         return sum(block.entries for block in self._blocks)
 
-    def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
+    def _split(self, codes: CodeRows) -> tuple[list[tuple[IdBlock, RowIds | slice]], RowIds]:
         """Each block with its rows, and the rows without a block."""
         if not codes.shape[1]:
             return [], _NO_ROWS
         if (codes[1:] == codes[1:, :1]).all():  # most batches belong to a single window
             name = codes[1:, :1].tobytes()
-            same = [block for block in self._blocks if block.name == name]
-            return [(block, _EVERY) for block in same], _NO_ROWS if same else np.arange(codes.shape[1])
+            same = [block for block in self._blocks if block.tail_bytes == name]
+            return [(block, _ALL_ROWS) for block in same], _NO_ROWS if same else np.arange(codes.shape[1])
         return self._split_apart(codes)
 
-    def _split_apart(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
-        parts, rest = list[tuple[Block, Slots | slice]](), np.arange(codes.shape[1])
+    def _split_apart(self, codes: CodeRows) -> tuple[list[tuple[IdBlock, RowIds | slice]], RowIds]:
+        parts, rest = list[tuple[IdBlock, RowIds | slice]](), np.arange(codes.shape[1])
         for block in self._blocks:
             if not len(rest):
                 break
@@ -169,17 +171,17 @@ class Blocks:
         return parts, rest
 
 
-def _tails(codes: CodeRows, rows: Slots) -> Sequence[Part] | None:
+def _tails(codes: CodeRows, rows: RowIds) -> Sequence[TailRows] | None:
     """The tails that occur in these rows, with their rows; None if there are too many."""
-    parts = list[Part]()
-    for part in _peeled(codes, rows):
+    parts = list[TailRows]()
+    for part in _iter_tails(codes, rows):
         parts.append(part)
-        if len(parts) > _MOST_BLOCKS:
+        if len(parts) > _MAX_BLOCKS:
             return None
     return parts
 
 
-def _peeled(codes: CodeRows, rows: Slots) -> Iterator[Part]:
+def _iter_tails(codes: CodeRows, rows: RowIds) -> Iterator[TailRows]:
     if len(rows) == codes.shape[1] > 0 and (codes[1:] == codes[1:, :1]).all():
         yield codes[1:, :1], rows
         return
@@ -194,5 +196,5 @@ def _bounds(firsts: Codes) -> tuple[int, int]:
     return int(firsts.min()), int(firsts.max())
 
 
-def _most(keys: int, per_key: int) -> int:
-    return max(_ALWAYS, min(_MOST, per_key * keys))
+def _entry_limit(keys: int, per_key: int) -> int:
+    return max(_MIN_ENTRY_LIMIT, min(_MAX_ENTRY_LIMIT, per_key * keys))

@@ -15,47 +15,47 @@ import pyarrow as pa
 
 from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
 
-_SMALLEST_SPACE: Final = 1 << 16  #: a code range up to this size is always marked
-_ROWS_TO_SPACE: Final = 8  #: and up to this many codes per row
-_SAMPLE: Final = 1024  #: rows sampled to decide whether most keys are distinct
+_MIN_MARKED_CODES: Final = 1 << 16  #: a code range up to this size is always marked
+_MARKED_CODES_PER_ROW: Final = 8  #: and up to this many codes per row
+_SAMPLE_ROWS: Final = 1024  #: rows sampled to decide whether most keys are distinct
 
 Codes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
+class DistinctKeys:
     """The distinct keys of some rows."""
 
-    first: npt.NDArray[np.intp]  #: by distinct key, the number of a row with this key
-    which: npt.NDArray[np.intp]  #: by row, the number of its distinct key
+    first_rows: npt.NDArray[np.intp]  #: by distinct key, the number of a row with this key
+    key_numbers: npt.NDArray[np.intp]  #: by row, the number of its distinct key
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.first_rows)
 
-    def once(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+    def take_keys(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """Each distinct key once, in the order of the numbers; `columns` are the key columns of the rows."""
-        first = pa.array(self.first)
+        first = pa.array(self.first_rows)
         return [column.take(first) for column in columns]
 
 
-def factorise(columns: Sequence[pa.Array]) -> Distinct:
+def factorise(columns: Sequence[pa.Array]) -> DistinctKeys:
     """The distinct rows of `columns`. Nulls are a value, equal to each other."""
     rows = len(columns[0])
     codes, space = _codes(columns[0])
     for column in columns[1:]:
         more, width = _codes(column)
-        if space * width > _affordable(rows):
-            codes, space = _dense(codes, space)
-            more, width = _dense(more, width)
+        if space * width > _max_marked_codes(rows):
+            codes, space = _renumber_densely(codes, space)
+            more, width = _renumber_densely(more, width)
         codes, space = codes * width + more, space * width
-    which, count = _dense(codes, space)
+    which, count = _renumber_densely(codes, space)
     first = np.empty(count, dtype=np.intp)
     first[which] = np.arange(rows)
-    return Distinct(first, which.astype(np.intp, copy=False))
+    return DistinctKeys(first, which.astype(np.intp, copy=False))
 
 
-def _affordable(rows: int) -> int:
-    return max(_SMALLEST_SPACE, _ROWS_TO_SPACE * rows)
+def _max_marked_codes(rows: int) -> int:
+    return max(_MIN_MARKED_CODES, _MARKED_CODES_PER_ROW * rows)
 
 
 def _codes(column: pa.Array) -> tuple[Codes, int]:
@@ -63,7 +63,7 @@ def _codes(column: pa.Array) -> tuple[Codes, int]:
     if pa.types.is_dictionary(column.type):
         return _dictionary_codes(column)
     if is_text(column.type) or pa.types.is_decimal(column.type):
-        return _encoded(column)
+        return _dictionary_encode(column)
     if pa.types.is_null(column.type):
         return np.zeros(len(column), dtype=np.int64), 1
     codes, space = _integer_codes(as_int64(column))
@@ -76,20 +76,20 @@ def _codes(column: pa.Array) -> tuple[Codes, int]:
 def _dictionary_codes(column: pa.DictionaryArray) -> tuple[Codes, int]:
     """Codes of the dictionary's values, because a dictionary may hold duplicates and nulls."""
     values = column.dictionary
-    codes, space = _encoded(values) if len(values) else (np.empty(0, dtype=np.int64), 0)
+    codes, space = _dictionary_encode(values) if len(values) else (np.empty(0, dtype=np.int64), 0)
     nulls = values.is_null().to_numpy(zero_copy_only=False)
     codes = np.append(np.where(nulls, space, codes), space)
     return codes[dictionary_rows(column)], space + 1
 
 
-def _encoded(column: pa.Array) -> tuple[Codes, int]:
+def _dictionary_encode(column: pa.Array) -> tuple[Codes, int]:
     if pa.types.is_floating(column.type):
         return _integer_codes(as_int64(column))  # -0.0 equals 0.0, and all NaNs are equal
-    encoded = _plain(column).dictionary_encode(null_encoding="encode")
+    encoded = _without_views(column).dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(1, len(encoded.dictionary))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _without_views(column: pa.Array) -> pa.Array:
     """View types have no dictionary kernel."""
     if pa.types.is_string_view(column.type):
         return column.cast(pa.large_string())
@@ -100,25 +100,25 @@ def _integer_codes(values: Codes) -> tuple[Codes, int]:
     if not len(values):
         return values, 1
     low, high = int(values.min()), int(values.max())
-    if high - low < _affordable(len(values)):
+    if high - low < _max_marked_codes(len(values)):
         return values - low, high - low + 1
-    return _hashed(values)
+    return _hash_codes(values)
 
 
-def _hashed(values: Codes) -> tuple[Codes, int]:
-    if _mostly_distinct(values):
-        return _ranked(values)
+def _hash_codes(values: Codes) -> tuple[Codes, int]:
+    if _is_mostly_distinct(values):
+        return _rank_codes(values)
     encoded = pa.array(values).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
-def _mostly_distinct(values: Codes) -> bool:
+def _is_mostly_distinct(values: Codes) -> bool:
     """By a sample. A hash table of mostly distinct values exceeds the cache, and sorting is cheaper."""
-    sample = values[:: max(1, len(values) // _SAMPLE)]
+    sample = values[:: max(1, len(values) // _SAMPLE_ROWS)]
     return len(np.unique(sample)) * 10 > len(sample) * 9
 
 
-def _ranked(values: Codes) -> tuple[Codes, int]:
+def _rank_codes(values: Codes) -> tuple[Codes, int]:
     order = np.argsort(values)
     ordered = values[order]
     fresh = np.ones(len(values), dtype=bool)
@@ -129,10 +129,10 @@ def _ranked(values: Codes) -> tuple[Codes, int]:
     return codes, int(ranks[-1]) + 1
 
 
-def _dense(codes: Codes, space: int) -> tuple[Codes, int]:
+def _renumber_densely(codes: Codes, space: int) -> tuple[Codes, int]:
     """Codes renumbered without gaps, in their order where the range is small."""
-    if space > _affordable(len(codes)):
-        return _hashed(codes)
+    if space > _max_marked_codes(len(codes)):
+        return _hash_codes(codes)
     present = np.zeros(space, dtype=bool)
     present[codes] = True
     occurring = np.flatnonzero(present)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-_MAPPED_BYTES: Final = 1 << 20  #: a smaller array is copied: that is cheap, and pages are coarse
+_MIN_MAPPED_BYTES: Final = 1 << 20  #: a smaller array is copied: that is cheap, and pages are coarse
 
 
 class GrowingArray:
@@ -43,14 +43,14 @@ class GrowingArray:
         """Extend to `count` elements; the new ones are zero."""
         assert count >= len(self), "an array cannot shrink"
         nbytes = count * self._dtype.itemsize
-        if nbytes > len(self._memory) and not _lengthened(self._memory, nbytes):
+        if nbytes > len(self._memory) and not _extend_mapping(self._memory, nbytes):
             longer = _zeroes(nbytes)
             np.frombuffer(longer, dtype=self._dtype)[: len(self)] = self.data
             self._memory = longer
 
 
 def _zeroes(nbytes: int) -> mmap.mmap | bytearray:
-    if nbytes < _MAPPED_BYTES:
+    if nbytes < _MIN_MAPPED_BYTES:
         return bytearray(nbytes)
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -59,7 +59,7 @@ def _zeroes(nbytes: int) -> mmap.mmap | bytearray:
     return pages
 
 
-def _lengthened(memory: mmap.mmap | bytearray, nbytes: int) -> bool:
+def _extend_mapping(memory: mmap.mmap | bytearray, nbytes: int) -> bool:
     if not isinstance(memory, mmap.mmap):
         return False
     try:

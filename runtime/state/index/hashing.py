@@ -28,13 +28,13 @@ import pyarrow.compute as pc
 Hashes = npt.NDArray[np.uint64]
 
 NULL_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
-_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
+_COMBINE_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
-_SHIFT: Final = np.uint64(33)
-_CACHED: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
-WORD: Final = 8
-LONGEST_MIXED: Final = 64  #: longer values are hashed with BLAKE2b, value by value
+_MIX_SHIFT_BITS: Final = np.uint64(33)
+_MIX_CHUNK_VALUES: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
+WORD_BYTES: Final = 8
+MAX_MIXED_BYTES: Final = 64  #: longer values are hashed with BLAKE2b, value by value
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
@@ -47,16 +47,16 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
         raise ValueError("a key has at least one column")
     combined = hash_column(columns[0])
     for column in columns[1:]:
-        combined = mix(combined * _ODD + hash_column(column))
+        combined = mix(combined * _COMBINE_MULTIPLIER + hash_column(column))
     return combined
 
 
 def key_groups(batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int) -> npt.NDArray[np.int64]:
     """The key group of every row of `batch`; agrees with `core.job.key_groups.key_group_of`."""
-    return groups_of(hash_columns([batch.column(key) for key in keys]), max_parallelism)
+    return key_groups_of_hashes(hash_columns([batch.column(key) for key in keys]), max_parallelism)
 
 
-def groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int64]:
+def key_groups_of_hashes(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int64]:
     """Hashes to key groups: `hash % max_parallelism`."""
     if max_parallelism & (max_parallelism - 1) == 0:  # the same result, ten times as fast as the division
         return (hashes & np.uint64(max_parallelism - 1)).view(np.int64)
@@ -70,7 +70,7 @@ def hash_column(column: pa.Array) -> Hashes:
         return _hash_dictionary(column)
     if pa.types.is_null(kind):
         return np.full(len(column), NULL_HASH)
-    hashes = hash_text(*text_buffers(column)) if is_text(kind) else _hash_fixed(column)
+    hashes = hash_text(*text_buffers(column)) if is_text(kind) else _hash_fixed_width(column)
     if column.null_count:
         hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
     return hashes
@@ -120,17 +120,17 @@ def _without_nulls(column: pa.Array, filler: Any) -> pa.Array:
 def mix(values: Hashes) -> Hashes:
     """MurmurHash3's finaliser: every input bit affects every output bit."""
     mixed = np.empty(len(values), dtype=np.uint64)
-    for start in range(0, len(values), _CACHED):
-        part = values[start : start + _CACHED]
-        part = part ^ (part >> _SHIFT)
+    for start in range(0, len(values), _MIX_CHUNK_VALUES):
+        part = values[start : start + _MIX_CHUNK_VALUES]
+        part = part ^ (part >> _MIX_SHIFT_BITS)
         part *= _MIX_1
-        part ^= part >> _SHIFT
+        part ^= part >> _MIX_SHIFT_BITS
         part *= _MIX_2
-        np.bitwise_xor(part, part >> _SHIFT, out=mixed[start : start + _CACHED])
+        np.bitwise_xor(part, part >> _MIX_SHIFT_BITS, out=mixed[start : start + _MIX_CHUNK_VALUES])
     return mixed
 
 
-def _hash_fixed(column: pa.Array) -> Hashes:
+def _hash_fixed_width(column: pa.Array) -> Hashes:
     if pa.types.is_decimal128(column.type):
         return hash_text(*text_buffers(column.view(pa.binary(16))))
     return mix(as_int64(column).view(np.uint64))
@@ -151,27 +151,27 @@ def dictionary_rows(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
 def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
     """A hash per byte sequence, in the form of `text_buffers`."""
     hashes = mix(lengths.astype(np.uint64))
-    short = np.flatnonzero((lengths > 0) & (lengths <= LONGEST_MIXED))
+    short = np.flatnonzero((lengths > 0) & (lengths <= MAX_MIXED_BYTES))
     words = words_of(data)
     at, left = starts[short], lengths[short]
     while len(short):
         hashes[short] = mix(hashes[short] ^ first_bytes(words[at], left))
-        more = left > WORD
-        short, at, left = short[more], at[more] + WORD, left[more] - WORD
-    for row in np.flatnonzero(lengths > LONGEST_MIXED):
+        more = left > WORD_BYTES
+        short, at, left = short[more], at[more] + WORD_BYTES, left[more] - WORD_BYTES
+    for row in np.flatnonzero(lengths > MAX_MIXED_BYTES):
         value = data[starts[row] : starts[row] + lengths[row]].tobytes()
-        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD).digest(), "little")
+        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD_BYTES).digest(), "little")
     return hashes
 
 
 def words_of(data: npt.NDArray[np.uint8]) -> Hashes:
     """The little-endian word that begins at every byte, without a copy."""
-    return np.ndarray((len(data) - WORD + 1,), dtype="<u8", buffer=data, strides=(1,))
+    return np.ndarray((len(data) - WORD_BYTES + 1,), dtype="<u8", buffer=data, strides=(1,))
 
 
 def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
     """Each little-endian word with all but its first `count` bytes set to zero."""
-    unused_bits = (WORD - np.minimum(count, WORD)).astype(np.uint64) << np.uint64(3)
+    unused_bits = (WORD_BYTES - np.minimum(count, WORD_BYTES)).astype(np.uint64) << np.uint64(3)
     return words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused_bits)
 
 
@@ -181,7 +181,7 @@ def text_buffers(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-    data = np.zeros(last - first + WORD, dtype=np.uint8)
+    data = np.zeros(last - first + WORD_BYTES, dtype=np.uint8)
     if last > first:
         data[: last - first] = np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
     lengths = np.diff(offsets)

@@ -17,7 +17,7 @@ from runtime.errors import JobRejected
 from runtime.state.index.hashing import as_int64, is_text
 from runtime.state.index.interned import InternedCodec
 
-_DECIMAL: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
+_DECIMAL_TYPE: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -30,7 +30,7 @@ class KeyCodec(Protocol):
 
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
 
-    def widened(self, kind: Any) -> "KeyCodec":
+    def with_type(self, kind: Any) -> "KeyCodec":
         """The same codes as values of a wider type. This codec stays unchanged, because a capture may hold it."""
 
 
@@ -43,10 +43,10 @@ def plain_type(kind: Any) -> Any:
     return pa.binary() if pa.types.is_binary_view(kind) else kind
 
 
-def plain(column: pa.Array) -> pa.Array:
+def to_plain(column: pa.Array) -> pa.Array:
     """The same values without dictionaries and views."""
     if pa.types.is_dictionary(column.type):
-        return plain(column.dictionary_decode())
+        return to_plain(column.dictionary_decode())
     return column.cast(plain_type(column.type))
 
 
@@ -72,12 +72,12 @@ def check_key_type(name: str, kind: Any) -> None:
         raise JobRejected("bad-key-type", name, f"a column of type {kind} cannot be a key")
 
 
-def key_type_beside(kind: Any, declared: str) -> Any:
+def common_declared_type(kind: Any, declared: str) -> Any:
     """The type of a key column that holds type `kind` and also the type named `declared` in the job graph."""
     common = key_rule(str(kind), declared).common
     if common is None or common == str(kind):
         return kind
-    decimal = _DECIMAL.fullmatch(common)
+    decimal = _DECIMAL_TYPE.fullmatch(common)
     return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else pa.type_for_alias(common)
 
 
@@ -87,7 +87,7 @@ def _arrow_type(rule: Rule, one: Any, other: Any) -> Any:
     return {str(one): one, str(other): other}.get(rule.common) or pa.type_for_alias(rule.common)
 
 
-def codec_of(kind: Any) -> KeyCodec:
+def key_codec(kind: Any) -> KeyCodec:
     """A codec for a plain type."""
     if is_text(kind) or pa.types.is_decimal(kind):
         return InternedCodec(kind)
@@ -107,7 +107,7 @@ class FixedCodec:
         values = self._decode(codes)
         return pc.if_else(pa.array(~nulls), values, pa.scalar(None, self._kind)) if nulls.any() else values
 
-    def widened(self, kind: Any) -> "FixedCodec":
+    def with_type(self, kind: Any) -> "FixedCodec":
         return FixedCodec(kind)
 
     def _decode(self, codes: Codes) -> pa.Array:

@@ -25,10 +25,10 @@ class KeyTypes:
     def __init__(self, operator: str = "", restored: Iterable[SubtaskSnapshot] = ()) -> None:
         self._operator = operator
         self._by_column: dict[str, str] = {}
-        self._checked: pa.Schema | None = None
+        self._checked_schema: pa.Schema | None = None
         for snapshot in restored:
             for column, name in snapshot.key_types.items():
-                self._note(column, name)
+                self._add(column, name)
 
     def by_column(self) -> dict[str, str]:
         """A copy, for a snapshot."""
@@ -40,13 +40,13 @@ class KeyTypes:
         Raises:
             JobRejected: the two types of a column have no common type; operator, column and types are named.
         """
-        if self._checked is not None and schema.equals(self._checked):
+        if self._checked_schema is not None and schema.equals(self._checked_schema):
             return
         for column in keys:
-            self._note(column, str(plain_type(schema.field(column).type)))
-        self._checked = schema
+            self._add(column, str(plain_type(schema.field(column).type)))
+        self._checked_schema = schema
 
-    def _note(self, column: str, name: str) -> None:
+    def _add(self, column: str, name: str) -> None:
         known = self._by_column.get(column, name)
         common = key_rule(known, name).common
         if common is None:

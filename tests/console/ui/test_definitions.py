@@ -257,7 +257,7 @@ def test_parameters_stand_in_the_order_of_their_author(at_console: Client) -> No
     names = ["where_from_and_how", "b", "destination", "a"]
     root = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
     schema = {"$ref": "#/$defs/Params", "$defs": {"Params": root}}
-    pipelines.replace([pipelines.Offered("flights", "", schema)])
+    pipelines.replace([pipelines.OfferedPipeline("flights", "", schema)])
     page = at_console.get("/jobs/new/?pipeline=flights").content.decode()
     assert re.findall(r'name="params-(\w+)"', page) == names
 

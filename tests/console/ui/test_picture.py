@@ -61,7 +61,7 @@ def test_without_numbers_the_same_picture_is_drawn_in_silence() -> None:
 
 
 def test_numbers_of_another_shape_are_left_out_rather_than_breaking_the_page() -> None:
-    assert live.parse({"operators": {"flights": {"records_in": "many"}}}, NOW) == live.NOTHING_LIVE
+    assert live.parse({"operators": {"flights": {"records_in": "many"}}}, NOW) == live.NO_METRICS
 
 
 def test_an_operator_that_reports_little_has_defaults() -> None:
@@ -121,7 +121,7 @@ def test_long_names_are_cut_in_the_box_and_whole_in_the_table() -> None:
         **rows.GRAPH,
         "operators": [{**o, "name": o["name"] + " of everything there is"} for o in rows.GRAPH["operators"]],
     }
-    drawn = draw(graph, live.NOTHING_LIVE, NOW)
+    drawn = draw(graph, live.NO_METRICS, NOW)
     assert all(len(n.short_name) <= 20 and n.short_name.endswith("…") for n in drawn.nodes)
     assert drawn.nodes[0].name == "flights of everything there is"
 
@@ -137,7 +137,7 @@ def test_a_loop_is_drawn_with_a_line_that_leads_back() -> None:
             ("in", "loop", False), ("loop", "step", False), ("step", "loop", True), ("step", "out", False)
         )
     ]  # fmt: skip
-    drawn = draw({"operators": operators, "edges": edges}, live.NOTHING_LIVE, NOW)
+    drawn = draw({"operators": operators, "edges": edges}, live.NO_METRICS, NOW)
     assert [(edge.source, edge.target) for edge in drawn.edges][-1] == ("step", "loop")
     assert drawn.edges[-1].about == "step to loop: forward, back into the loop"
     assert drawn.edges[-1].label[1] > max(node.box.y + node.box.height for node in drawn.nodes)

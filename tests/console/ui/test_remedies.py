@@ -9,7 +9,7 @@ from django.test import Client
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import JobVersion, Run
 from console.operations.models import OperationKind
-from console.ui.remedies import REMEDIES, Remedy, remedy_of, suggestion_for
+from console.ui.remedies import REMEDIES, Remedy, remedy_of, suggest_remedy
 from tests.console.ui import blocks, rows
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +61,7 @@ def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
     """A run that was refused before anything started: what it was refused for comes first."""
     run, newest, version = unsaved()
     for code in REFUSALS:
-        found = suggestion_for(run, code, newest, version)
+        found = suggest_remedy(run, code, newest, version)
         assert found.remedy is not Remedy.AGAIN, code
         assert found.act is not OperationKind.RESTORE or found.remedy is Remedy.CHECKPOINT, code
         if found.remedy is Remedy.VERSION:
@@ -71,28 +71,28 @@ def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
 def test_a_run_in_batch_is_never_restored() -> None:
     run, newest, version = unsaved(batch=True)
     for code in REFUSALS | OTHERS | REMEDIES.keys():
-        assert suggestion_for(run, code, newest, version).act is not OperationKind.RESTORE, code
+        assert suggest_remedy(run, code, newest, version).act is not OperationKind.RESTORE, code
 
 
 @pytest.mark.parametrize("code", ["attempt-failed", "master-died", "stage-died", "spark-unavailable", "commit-failed"])
 def test_what_may_be_gone_is_gone_on_from(code: str) -> None:
     run, newest, version = unsaved()
-    assert suggestion_for(run, code, newest, version).act is OperationKind.RESTORE
-    assert suggestion_for(run, code, None, version).act is OperationKind.START
+    assert suggest_remedy(run, code, newest, version).act is OperationKind.RESTORE
+    assert suggest_remedy(run, code, None, version).act is OperationKind.START
 
 
 def test_a_restore_that_was_refused_is_asked_for_again() -> None:
     run, newest, version = unsaved(restored=True)
-    assert suggestion_for(run, "missing-table", newest, version).act is OperationKind.RESTORE
-    assert suggestion_for(run, "unmapped-state", newest, version).checkpoint is newest
+    assert suggest_remedy(run, "missing-table", newest, version).act is OperationKind.RESTORE
+    assert suggest_remedy(run, "unmapped-state", newest, version).checkpoint is newest
     newer = JobVersion(pk=2, number=2, state="ready")
-    assert suggestion_for(run, "unmapped-state", newest, newer).act is OperationKind.RESTORE
+    assert suggest_remedy(run, "unmapped-state", newest, newer).act is OperationKind.RESTORE
 
 
 def test_a_start_that_was_refused_follows_the_newer_version() -> None:
     run, newest, _ = unsaved()
-    assert suggestion_for(run, "bad-path", newest, JobVersion(pk=2, number=2, state="rejected")).act is None
-    assert suggestion_for(run, "bad-path", newest, JobVersion(pk=2, number=2, state="ready")).act is OperationKind.START
+    assert suggest_remedy(run, "bad-path", newest, JobVersion(pk=2, number=2, state="rejected")).act is None
+    assert suggest_remedy(run, "bad-path", newest, JobVersion(pk=2, number=2, state="ready")).act is OperationKind.START
 
 
 SAID = {

@@ -8,10 +8,10 @@ from django.test import Client
 from django.utils import timezone
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import root_of
+from console.checkpoints.storage import job_root
 from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation
-from runtime.core.snapshot.manifest_codec import FILE_NAME
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
@@ -155,7 +155,7 @@ def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Cli
 
 
 def test_a_damaged_one_is_refused_by_the_name_of_its_file(at_console: Client, stopped: Run) -> None:
-    file = root_of(stopped.job_id) / number(12).path / FILE_NAME
+    file = job_root(stopped.job_id) / number(12).path / MANIFEST_FILE
     file.write_bytes(file.read_bytes()[:-1])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
     shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)

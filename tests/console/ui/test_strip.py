@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 
-from console.ui.strip import GAP_MAX, HEIGHT, PITCH, Strip, strip
+from console.ui.strip import HEIGHT, MAX_GAP_PITCHES, PITCH, Strip, strip
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -51,7 +51,7 @@ def test_columns_stand_as_far_apart_as_they_were_triggered_but_no_gap_pushes_the
     moments = (0, 1, 2, 4, 5, 3_605, 3_606)
     found = drawn(*(Row(n, n, at=at) for n, at in enumerate(moments)))
     steps = [later.x - column.x for column, later in pairwise(found.columns)]
-    assert steps == [PITCH, PITCH, 2 * PITCH, PITCH, GAP_MAX * PITCH, PITCH]
+    assert steps == [PITCH, PITCH, 2 * PITCH, PITCH, MAX_GAP_PITCHES * PITCH, PITCH]
     assert found.width == found.columns[-1].x + PITCH
 
 

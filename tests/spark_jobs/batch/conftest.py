@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.session import BATCH_TRIES, SparkSettings, spark_session
+from spark_jobs.session import BATCH_MAX_FAILURES, SparkSettings, spark_session
 from tests.spark_jobs.batch.flows import write_inputs
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(tmp_path_factory: pytest.TempPathFactory, event_log: Path) -> Iterator[SparkSession]:
     scratch = str(tmp_path_factory.mktemp("spark"))
     extra = {
-        "spark.task.maxFailures": str(BATCH_TRIES),
+        "spark.task.maxFailures": str(BATCH_MAX_FAILURES),
         "spark.speculation": "false",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": event_log.as_uri(),

@@ -16,7 +16,7 @@ from runtime.core.job.ids import Token
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from spark_jobs.batch import run as running
 from spark_jobs.batch.execute import TaskFailure, execute
@@ -140,7 +140,7 @@ def test_a_commit_that_is_cut_off_is_finished_from_the_record(
     for name in ("first", "second"):
         rows.sink(name, ParquetSink(str(tmp_path / name)))
     job = flow.compile(2)
-    records, store = MemoryRecords(token=Token(1)), FileStore(str(tmp_path / "end"))
+    records, store = MemoryRunStore(token=Token(1)), FileStore(str(tmp_path / "end"))
     first = BatchRun(job=job, job_id="j", token=Token(1), records=records, store=store)
     committers = {uid: sink.committer() for uid, sink in job.sinks.items()}
 
@@ -167,9 +167,13 @@ def test_two_tries_of_a_task_that_both_write_are_committed_once(
     """What an execution that was given up has prepared is removed, and what the later one has prepared is shown."""
     job = flow_with(same, same, inputs, tmp_path / "out").compile(2)
     run = BatchRun(
-        job=job, job_id="j", token=Token(1), records=MemoryRecords(token=Token(1)), store=FileStore(str(tmp_path / "s"))
+        job=job,
+        job_id="j",
+        token=Token(1),
+        records=MemoryRunStore(token=Token(1)),
+        store=FileStore(str(tmp_path / "s")),
     )
-    given_up = execute(cluster, plan_batch(job).stages, run.facts, run.group)
+    given_up = execute(cluster, plan_batch(job).stages, run.job_facts, run.group)
     assert sum(each.rows for each in given_up) == KEYS
     assert list((tmp_path / "out").glob(".weir-*.pending"))
     assert rows_in(tmp_path / "out") == []

@@ -18,8 +18,8 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.master.job_master import Exit
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.master.job_master import MasterExitCode
 from runtime.operators.aggregates import Count
 from runtime.run_store import OperationRequest
 from spark_jobs.batch.master import BatchMaster
@@ -63,7 +63,7 @@ def counting(inputs: Path, output: Path, step: Any) -> Dataflow:
 class Run:
     """A master in a thread, on a session that other tests use too."""
 
-    def __init__(self, flow: Dataflow, spark: SparkSession, records: MemoryRecords, storage: Path) -> None:
+    def __init__(self, flow: Dataflow, spark: SparkSession, records: MemoryRunStore, storage: Path) -> None:
         @contextmanager
         def session() -> Iterator[SparkSession]:
             yield spark
@@ -79,7 +79,7 @@ class Run:
             session=session,
             alive=self._beat,
         )
-        self.exit: Exit | None = None
+        self.exit: MasterExitCode | None = None
         self._thread = threading.Thread(target=self._go)
         self._thread.start()
 
@@ -89,7 +89,7 @@ class Run:
     def _go(self) -> None:
         self.exit = self.master.run()
 
-    def join(self) -> Exit | None:
+    def join(self) -> MasterExitCode | None:
         self._thread.join(300)
         assert not self._thread.is_alive()
         return self.exit
@@ -105,9 +105,9 @@ def has_tasks(cluster: SparkSession, run: Run) -> bool:
 def test_a_run_records_its_end_and_shows_stages_with_tasks_and_records(
     cluster: SparkSession, inputs: Path, tmp_path: Path
 ) -> None:
-    records = MemoryRecords(token=Token(3))
+    records = MemoryRunStore(token=Token(3))
     run = Run(counting(inputs, tmp_path / "out", lambda batch: batch), cluster, records, tmp_path / "s")
-    assert run.join() is Exit.DONE
+    assert run.join() is MasterExitCode.DONE
     assert (records.state, records.failure) == (RunState.FINISHED, None)
     assert records.attempts == [(3, "ended", "")]
     assert len(rows_in(tmp_path / "out")) == KEYS
@@ -129,12 +129,12 @@ def test_a_run_records_its_end_and_shows_stages_with_tasks_and_records(
 
 def test_a_cancel_ends_the_run_and_nothing_is_visible(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
     """A savepoint is answered with the reason why there is none."""
-    gate, records = tmp_path / "gate", MemoryRecords(token=Token(1))
+    gate, records = tmp_path / "gate", MemoryRunStore(token=Token(1))
     job = counting(inputs, tmp_path / "out", waits_for(gate))
     run = Run(job, cluster, records, tmp_path / "s")
     until(lambda: has_tasks(cluster, run), 120.0)
     records.operations += [OperationRequest("a", "savepoint"), OperationRequest("b", "cancel")]
-    assert run.join() is Exit.DONE
+    assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.CANCELED
     assert records.attempts == [(1, "canceled", "")]
     assert records.settled["b"] == ({}, None)
@@ -146,24 +146,24 @@ def test_a_cancel_ends_the_run_and_nothing_is_visible(cluster: SparkSession, inp
 def test_a_run_that_is_released_is_run_again_by_the_next_master(
     cluster: SparkSession, inputs: Path, tmp_path: Path
 ) -> None:
-    gate, records = tmp_path / "gate", MemoryRecords(token=Token(1))
+    gate, records = tmp_path / "gate", MemoryRunStore(token=Token(1))
     job = counting(inputs, tmp_path / "out", waits_for(gate))
     run = Run(job, cluster, records, tmp_path / "s")
     until(lambda: has_tasks(cluster, run), 120.0)
     run.master.release()
-    assert run.join() is Exit.RELEASED
+    assert run.join() is MasterExitCode.RELEASED
     assert rows_in(tmp_path / "out") == []
     gate.touch()
     records.token = Token(2)
-    assert Run(job, cluster, records, tmp_path / "s").join() is Exit.DONE
+    assert Run(job, cluster, records, tmp_path / "s").join() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert len(rows_in(tmp_path / "out")) == KEYS
 
 
 def test_a_run_that_fails_records_operator_and_reason(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
-    records = MemoryRecords(token=Token(1))
+    records = MemoryRunStore(token=Token(1))
     run = Run(counting(inputs, tmp_path / "out", raises), cluster, records, tmp_path / "s")
-    assert run.join() is Exit.DONE
+    assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
     assert records.failure["code"] == "batch-failed"
@@ -173,7 +173,7 @@ def test_a_run_that_fails_records_operator_and_reason(cluster: SparkSession, inp
 
 
 def test_a_master_that_is_superseded_commits_nothing(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
-    records = MemoryRecords(token=Token(1), superseded=True)
+    records = MemoryRunStore(token=Token(1), superseded=True)
     run = Run(counting(inputs, tmp_path / "out", lambda batch: batch), cluster, records, tmp_path / "s")
-    assert run.join() is Exit.SUPERSEDED
+    assert run.join() is MasterExitCode.SUPERSEDED
     assert rows_in(tmp_path / "out") == []

@@ -15,7 +15,7 @@ from runtime.errors import JobRejected
 from runtime.launch.local import run_local
 from spark_jobs import nycflights
 from spark_jobs.batch.run import run_batch
-from spark_jobs.feeder import Plan, feed
+from spark_jobs.feeder import FeedPlan, feed
 from tests.spark_jobs.batch.flows import (
     FAMILY,
     every_type,
@@ -79,7 +79,7 @@ def test_every_type_that_spark_lacks_comes_back_as_it_was(cluster: SparkSession,
 def _flights(root: Path) -> dict[str, Any]:
     flights = nycflights.read_flights()
     (root / "flights").mkdir()
-    for _ in feed(flights.slice(0, FLIGHTS), root / "flights", Plan(files=11), 0):
+    for _ in feed(flights.slice(0, FLIGHTS), root / "flights", FeedPlan(files=11), 0):
         pass
     write_flight_inputs(root / "inputs", flights)  # for STREAMING; in BATCH Spark reads the tables itself
     return {"flights_dir": str(root / "flights"), "bounded": True}

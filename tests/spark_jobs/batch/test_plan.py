@@ -22,7 +22,7 @@ from runtime.operators.aggregates import Count
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
-from spark_jobs.batch.plan import Emit, Read, Rows, Write
+from spark_jobs.batch.plan import EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.run import plan_batch
 from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs
 
@@ -64,15 +64,15 @@ def test_rows_for_several_readers_are_kept_once() -> None:
     stages = plan_batch(flow.compile(2)).stages
     assert [stage.name for stage in stages if stage.shared] == ["numbers → a"]
     for stage in stages:
-        assert isinstance(stage.head, Read) or stage.head.stage < stage.number
-    assert sum(isinstance(stage.tail, Write) for stage in stages) == 2
+        assert isinstance(stage.head, ReadSource) or stage.head.stage < stage.number
+    assert sum(isinstance(stage.tail, WriteSink) for stage in stages) == 2
 
 
 def test_columns_of_a_function_over_batches_are_found_with_real_rows(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     stages = plan_batch(flow_of("join", tmp_path, tmp_path / "out").compile(2)).stages
     (kept,) = [stage for stage in stages if stage.broadcast]
-    assert isinstance(kept.tail, Emit)
+    assert isinstance(kept.tail, EmitRows)
     assert kept.tail.wire.schema.names == ["key", "name"]
     assert not (tmp_path / "out").exists()
 
@@ -84,9 +84,9 @@ def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path
         "out", DiscardSink()
     )
     (first, second) = plan_batch(flow.compile(1)).stages
-    assert isinstance(first.tail, Emit)
+    assert isinstance(first.tail, EmitRows)
     assert first.tail.wire.schema == EVENTS.append(pa.field("half", pa.int64()))
-    assert isinstance(second.head, Rows)
+    assert isinstance(second.head, ReadRows)
     assert second.head.sort == ("3_half",)
 
 
@@ -202,6 +202,6 @@ def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
     rows = flow.source("numbers", SequenceSource(rows=10)).key_by("key")
     rows.window("w", timedelta(seconds=1), "time", {"n": Count()}).sink("out", DiscardSink())
     first, _ = plan_batch(flow.compile(2)).stages
-    assert isinstance(first.tail, Emit)
-    assert first.tail.folding is not None
+    assert isinstance(first.tail, EmitRows)
+    assert first.tail.pre_aggregation is not None
     assert first.tail.wire.schema.names[0] == "key"

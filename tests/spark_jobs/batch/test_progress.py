@@ -10,9 +10,9 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.dataflow.builder import Dataflow
 from runtime.operators.aggregates import Count
-from spark_jobs.batch.counts import Reports, ReportsByTask, Tally, TaskReport
-from spark_jobs.batch.plan import Stage
-from spark_jobs.batch.progress import Progress
+from spark_jobs.batch.counts import Reports, ReportsByTask, RowCounter, TaskReport
+from spark_jobs.batch.plan import BatchStage
+from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.run import plan_batch
 
 
@@ -46,7 +46,7 @@ class Context:
         return None
 
 
-def counting() -> tuple[Stage, ...]:
+def counting() -> tuple[BatchStage, ...]:
     flow = Dataflow("counting")
     numbers = flow.source("numbers", SequenceSource(rows=1_000))
     numbers.key_by("key").aggregate("counts", {"rows": Count()}).sink("out", DiscardSink())
@@ -60,12 +60,12 @@ def report(stage: int, read: int, written: int, rows_in: dict[str, int], rows_ou
 
 
 @pytest.fixture
-def run() -> tuple[Progress, Context, tuple[Stage, ...]]:
+def run() -> tuple[BatchProgress, Context, tuple[BatchStage, ...]]:
     stages, context = counting(), Context()
-    return Progress(cast(Any, context), stages, "group"), context, stages
+    return BatchProgress(cast(Any, context), stages, "group"), context, stages
 
 
-def states(progress: Progress) -> list[str]:
+def states(progress: BatchProgress) -> list[str]:
     return [row["state"] for row in progress.live()["batch"]["stages"]]
 
 
@@ -120,11 +120,11 @@ def test_an_action_that_fails_completes_nothing(run: Any) -> None:
 
 
 def test_a_tally_counts_what_enters_leaves_and_passes() -> None:
-    tally = Tally()
-    tally.read(3, "numbers")
-    tally.read(4, "numbers")
-    tally.write(2)
-    tally.write(1, "out")
+    tally = RowCounter()
+    tally.count_read(3, "numbers")
+    tally.count_read(4, "numbers")
+    tally.count_written_rows(2)
+    tally.count_written_rows(1, "out")
     assert tally.report(5) == TaskReport(
         stage=5, rows_read=7, rows_written=3, rows_in={"out": 1}, rows_out={"numbers": 7}
     )

@@ -23,16 +23,16 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch.counts import TaskReport
-from spark_jobs.batch.plan import Emit, Stage
+from spark_jobs.batch.plan import BatchStage, EmitRows
 from spark_jobs.batch.run import plan_batch
-from spark_jobs.batch.subtask import Job
+from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
-from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME, Wire, carrier_of
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, WireSchema, carrier_of
 from tests.spark_jobs.batch.flows import every_type
 
 SCHEMA = pa.schema([("key", pa.int64()), ("at", pa.int64())])
 SEEN = pa.schema([("key", pa.int64()), ("what", pa.string()), ("at", pa.int64())])
-JOB = Job(name="j", max_parallelism=8, token=Token(1))
+JOB = JobFacts(name="j", max_parallelism=8, token=Token(1))
 
 
 class Trace(KeyedProcessFunction):
@@ -52,7 +52,7 @@ class Trace(KeyedProcessFunction):
             context.register_event_timer(timestamp_ms + 1)
 
 
-def keyed_stage(parallelism: int = 1) -> Stage:
+def keyed_stage(parallelism: int = 1) -> BatchStage:
     flow = Dataflow("traced", max_parallelism=8)
     rows = flow.source("rows", SequenceSource(rows=1)).map_batches("named", _named)
     traced = rows.key_by("key").process("trace", Trace, SEEN, time="at")
@@ -65,12 +65,12 @@ def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch["key"], batch["id"]], schema=SCHEMA)
 
 
-def dealt(rows: list[tuple[int, int]], wire: Wire, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def dealt(rows: list[tuple[int, int]], wire: WireSchema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """As Spark brings them: sorted, in batches that cut keys."""
     batch = pa.RecordBatch.from_pylist([{"key": key, "at": at} for key, at in rows], SCHEMA)
     hashes = hash_columns([batch["key"]]).view(np.int64)
     sent = wire.encode(batch, 0, hashes, batch["at"].to_numpy(), 0, 0)
-    sent = sent.sort_by([(name, "ascending") for name in (OWNER, HASH, TIME, ORDER)])
+    sent = sent.sort_by([(name, "ascending") for name in (OWNER_COLUMN, HASH_COLUMN, TIME_COLUMN, ORDER_COLUMN)])
     for start in range(0, len(rows), batch_rows):
         yield sent.slice(start, batch_rows)
 
@@ -78,7 +78,7 @@ def dealt(rows: list[tuple[int, int]], wire: Wire, batch_rows: int) -> Iterator[
 def test_a_task_reports_the_rows_of_each_operator_once_at_its_end() -> None:
     """A keyed operator is made anew for each chunk; its rows are counted together."""
     stage, found = keyed_stage(), list[TaskReport]()
-    wire: Wire = stage.head.wire  # type: ignore[union-attr]
+    wire: WireSchema = stage.head.wire  # type: ignore[union-attr]
     rows = [(key, at) for key in range(5) for at in range(10)]
     batches = task_of(stage, JOB, {}, 20, found.append)(dealt(rows, wire, 7))
     written = sum(batch.num_rows for batch in batches)
@@ -108,10 +108,10 @@ def test_a_task_that_fails_reports_nothing() -> None:
 
 def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> list[dict[str, Any]]:
     stage = keyed_stage()
-    assert isinstance(stage.tail, Emit)
+    assert isinstance(stage.tail, EmitRows)
     assert not isinstance(stage.head, str)
     run = task_of(stage, JOB, {}, chunk_rows)
-    wire: Wire = stage.head.wire  # type: ignore[union-attr]
+    wire: WireSchema = stage.head.wire  # type: ignore[union-attr]
     out = [rows for batch in run(dealt(rows, wire, batch_rows)) for rows in stage.tail.wire.decode(batch)]
     return [row for some in out for row in some.batch.to_pylist()]
 
@@ -178,7 +178,7 @@ def test_each_chunk_has_a_fresh_operator(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_owner_of_rows_comes_from_the_data() -> None:
     """Two owners in one task, as after partitions were combined: each has its own subtask."""
-    wire = Wire("rows", SCHEMA)
+    wire = WireSchema("rows", SCHEMA)
     batch = pa.RecordBatch.from_pylist([{"key": 1, "at": 1}], SCHEMA)
     both = pa.concat_batches([wire.encode(batch, owner, 0, 0, 5, 0) for owner in (0, 2)])
     found = list(wire.decode(both))
@@ -187,7 +187,7 @@ def test_the_owner_of_rows_comes_from_the_data() -> None:
 
 def test_every_type_has_a_carrier_and_comes_back() -> None:
     table = every_type()
-    wire = Wire("rows", table.schema)
+    wire = WireSchema("rows", table.schema)
     (batch,) = table.combine_chunks().to_batches()
     sent = wire.encode(batch, 0, 0, 0, 0, 0)
     (rows,) = wire.decode(sent)
@@ -212,7 +212,7 @@ def test_every_type_has_a_carrier_and_comes_back() -> None:
 def test_a_type_that_spark_cannot_hold_is_refused_by_name(kind: pa.DataType) -> None:
     assert carrier_of(kind) is None
     with pytest.raises(JobRejected) as refused:
-        Wire("step", pa.schema([("fine", pa.int8()), ("odd", kind)]))
+        WireSchema("step", pa.schema([("fine", pa.int8()), ("odd", kind)]))
     assert (refused.value.code, refused.value.field) == ("type-in-batch", "step")
     assert f"'odd' is {kind}" in refused.value.detail
 
@@ -220,7 +220,7 @@ def test_a_type_that_spark_cannot_hold_is_refused_by_name(kind: pa.DataType) -> 
 @pytest.mark.parametrize(("names", "code"), [((), "no-columns"), (("a", "a"), "duplicate-column")])
 def test_rows_without_columns_or_with_two_of_one_name_are_refused(names: tuple[str, ...], code: str) -> None:
     with pytest.raises(JobRejected) as refused:
-        Wire("step", pa.schema([(name, pa.int8()) for name in names]))
+        WireSchema("step", pa.schema([(name, pa.int8()) for name in names]))
     assert (refused.value.code, refused.value.field) == (code, "step")
 
 
@@ -249,7 +249,7 @@ def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:
     numbers.sink("out", DiscardSink())
     numbers.sink("again", DiscardSink())
     stage = plan_batch(flow.compile(3)).stages[0]
-    assert isinstance(stage.tail, Emit)
+    assert isinstance(stage.tail, EmitRows)
     found: Counter[int] = Counter()
     reports: list[TaskReport] = []
     for index in range(3):

@@ -1,6 +1,6 @@
 """Measurements whose result is figures with targets instead of rates beside peers: their interface, and their list.
 
-Each is a module named in `MODULES`, with
+Each is a module named in `MEASUREMENT_MODULES`, with
 
     TITLE: str                      for the table
     TIME_BOX_S: float               limit, after which its state is "did not finish"

@@ -13,7 +13,7 @@ REQUEST_TIMEOUT_S: Final = 20.0  #: for receiving a whole request, headers and b
 
 
 class DeadlineProtocol(H11Protocol):
-    """Closes a connection whose request is not complete `REQUEST_S` after it could begin."""
+    """Closes a connection whose request is not complete `REQUEST_TIMEOUT_S` after it could begin."""
 
     _deadline: asyncio.TimerHandle | None = None
 

@@ -1,7 +1,7 @@
 """The process of a standing stage: a PySpark stage that lives as long as a run of its job.
 
 Its supervisor is `console.runs.stage_supervisor`; they share a command line, stdin and stdout. A verb implements a
-stage: a function of a `Standing` that returns between two steps once `stopping` is set.
+stage: a function of a `StageContext` that returns between two steps once `stopping` is set.
 
 - Return: the stage has ended as asked, or has completed all its work.
 - `JobRejected`: the stage can never succeed; the run fails with this code.

@@ -397,7 +397,7 @@ def _storable_cell(cell: Any) -> Any:
 
 
 def _limit_bytes(rows: list[list[Any]]) -> list[list[Any]]:
-    """The rows that fit into `TABLE_BYTES_MAX`, at least the first."""
+    """The rows that fit into `MAX_TABLE_BYTES`, at least the first."""
     total = 0
     for count, row in enumerate(rows):
         total += len(json.dumps(row, default=str))

@@ -88,7 +88,9 @@ class Prose:
 
 
 def is_participle(name: str) -> bool:
-    """Whether a function is called by a participle alone: `stored`, `held_back`; `is_stored`, `stored_rows` are not."""
+    """Whether a function is called by a participle alone: `stored`, `min_pause_until`; `is_stored`, `stored_rows` are
+    not.
+    """
     if QUERY_PREFIX.match(name):
         return False
     last = PARTICLES.sub("", name).rpartition("_")[2]

@@ -50,7 +50,7 @@ def committed_files(output: Path) -> Iterator[tuple[int, int]]:
 
 
 class Watch:
-    """Begins to observe before the fault; `until_caught_up` blocks."""
+    """Begins to observe before the fault; `wait_for_recovery` blocks."""
 
     def __init__(self, run: Run, params: RecoveryParams) -> None:
         self._run, self._params, self._output = run, params, Path(params.output_dir)

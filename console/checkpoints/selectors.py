@@ -96,7 +96,9 @@ def newest_completed_checkpoint(run: Run) -> Checkpoint | None:
 
 
 def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
-    """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED`, and the newest of them."""
+    """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED_FAILURES`, and the newest of
+    them.
+    """
     failed = Checkpoint.objects.filter(run=run, status=Status.FAILED, number__gt=completed.number if completed else 0)
     found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED_FAILURES])
     return len(found), found[0] if found else None

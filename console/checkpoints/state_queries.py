@@ -86,7 +86,7 @@ def request_saved_query(user: User, checkpoint: Checkpoint, name: str) -> StateQ
 
     Raises:
         Refused: the pipeline has no query of this name; the error lists its names.
-        Conflict: as in `ask_for_rows`.
+        Conflict: as in `request_rows`.
     """
     queries = saved_queries(checkpoint)
     if name not in queries:

@@ -16,7 +16,7 @@ from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, 
 from console.operations.restore import repeated_output
 from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
-#: Jobs with the annotations of `jobs_found`, which the type does not show.
+#: Jobs with the annotations of `find_jobs`, which the type does not show.
 FoundJobs = QuerySet[Any]
 #: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]

@@ -18,7 +18,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 class RowTooLong(WeirError):
-    """A text file has no line break within `MOST_ROW_BYTES`."""
+    """A text file has no line break within `MAX_ROW_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

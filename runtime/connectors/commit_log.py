@@ -30,7 +30,7 @@ from runtime.errors import CorruptState, JobRejected
 
 LOG_FOLDER: Final = ".commit-log"
 FORMAT_VERSION: Final = 1
-_NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: output of `names.safe`
+_NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: output of `names.encode_name`
 _ENTRY_NAME: Final = re.compile(rf"(?P<job>{_NAME_PATTERN})-(?P<sink>{_NAME_PATTERN})-(?P<number>\d+)\.json")
 _TEMPORARY_NAME: Final = re.compile(
     rf"\.(?P<job>{_NAME_PATTERN})-(?P<sink>{_NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
@@ -48,7 +48,8 @@ class LoggedFile(msgspec.Struct, frozen=True):
 
 
 class CommittedEpoch(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that a sink committed with a checkpoint. `job` and `sink` are spelled as in file names (`names.safe`).
+    """The files that a sink committed with a checkpoint. `job` and `sink` are spelled as in file names
+    (`names.encode_name`).
 
     Args:
         log: id of the log of this sink, different in each folder.

@@ -190,12 +190,13 @@ def _registry(points: Iterable[EntryPoint]) -> Registry:
 
 
 class _TooSlow(BaseException):
-    """An import exceeded `IMPORT_LIMIT_S`. A BaseException, so that no `except Exception` of the package stops it."""
+    """An import exceeded `IMPORT_TIMEOUT_S`. A BaseException, so that no `except Exception` of the package stops it."""
 
 
 @contextlib.contextmanager
 def _import_timeout() -> Iterator[None]:
-    """Interrupt the body after `IMPORT_LIMIT_S`. Only the main thread can be interrupted; other threads have no limit.
+    """Interrupt the body after `IMPORT_TIMEOUT_S`. Only the main thread can be interrupted; other threads have no
+    limit.
 
     The import stays in this thread, because only the main thread may set signal handlers, as some packages do.
     """

@@ -31,7 +31,7 @@ def manifest_at(store: SnapshotStore, place: str) -> Manifest:
 def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     """Copies the files of the savepoint at `place` to the folder that its manifest names. Idempotent.
 
-    Only `show_home` makes it a savepoint of the job: if it is rejected before, its folder name stays free.
+    Only `publish_import` makes it a savepoint of the job: if it is rejected before, its folder name stays free.
 
     Raises:
         CorruptState: a file is missing, or its length differs from the manifest.
@@ -52,7 +52,7 @@ def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
 
 
 def publish_import(store: SnapshotStore, place: str, manifest: Manifest) -> None:
-    """Writes the manifest of a savepoint that `copy_home` has copied. Idempotent."""
+    """Writes the manifest of a savepoint that `import_files` has copied. Idempotent."""
     if _is_external(place) and not _is_imported(store, place, manifest):
         write_manifest(store, manifest)
 
@@ -77,7 +77,7 @@ def _is_external(place: str) -> bool:
 
 
 def drop_committed_output(store: SnapshotStore, savepoint: Manifest, later: Manifest | None = None) -> None:
-    """Removes committed output from the stored manifest of a savepoint; see `without_committed`.
+    """Removes committed output from the stored manifest of a savepoint; see `pending_only`.
 
     A savepoint travels with its manifest, which alone shows the fate of prepared output where the output folder is
     absent.

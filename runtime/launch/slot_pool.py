@@ -229,7 +229,7 @@ class SlotPoolLauncher(ABC):
 
     @abstractmethod
     def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
-        """Starts a member per slot, which calls `stand_ready`, and `stage.over` after the last. Returns at once."""
+        """Starts a member per slot, which calls `serve_slots`, and `stage.over` after the last. Returns at once."""
 
     @abstractmethod
     def _end_members(self) -> None:

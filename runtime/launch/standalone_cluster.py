@@ -66,7 +66,7 @@ class StandaloneMaster:
 
     @property
     def has_forgotten_application(self) -> bool:
-        """Whether `FORGOTTEN_AFTER` consecutive answers of the master lacked this application."""
+        """Whether `MAX_UNKNOWN_ANSWERS` consecutive answers of the master lacked this application."""
         return self._unknown_answers >= MAX_UNKNOWN_ANSWERS
 
     def shortage(self, context: SparkContext) -> str:

@@ -2,7 +2,7 @@
 
 It implements the decisions that `core.restore` and `core.job` leave to a host: it reads the manifest, commits
 pending committables of a restored checkpoint, removes orphaned output, starts attempts, and stops when superseded. A
-`Launcher` starts slots and `RunRecords` hold the facts: Spark and Postgres do not appear here.
+`Launcher` starts slots and `RunStore` hold the facts: Spark and Postgres do not appear here.
 """
 
 import random
@@ -420,7 +420,7 @@ class JobMaster:
     def _commit_last(self, savepoint: Manifest) -> str | None:
         """Commits pending output of a run that has ended. Returns the error if it gives up, else None.
 
-        Waits out an outage until it ends or the run is canceled. Retries other failures for `COMMIT_PATIENCE_MS`.
+        Waits out an outage until it ends or the run is canceled. Retries other failures for `COMMIT_TIMEOUT_MS`.
         """
         deadline = self._clock.monotonic_ms() + COMMIT_TIMEOUT_MS
         while True:
@@ -510,8 +510,8 @@ class JobMaster:
         log.error("a checkpoint cannot be restored", **damage.failure)
         if self._config.on_corrupt_checkpoint == "fail" or outcome.is_final or damage.previous is None:
             return self._end_run(RunEvent.GAVE_UP, "failed", damage.failure)
-        self._unusable_folders = damage.passed_over
-        return self._next_attempt(damage.resort, damage.failure, 0)
+        self._unusable_folders = damage.unusable_folders
+        return self._next_attempt(damage.fallback_reason, damage.failure, 0)
 
     def _next_attempt(self, reason: str, failure: Mapping[str, Any], delay_ms: int) -> MasterExitCode | None:
         if not self._launcher.is_usable:

@@ -114,7 +114,7 @@ class _Lookup:
             self._build_index()
 
     def rows(self, keys: Sequence[pa.Array]) -> RowIds:
-        """The build row of each probe row, or `NOWHERE`."""
+        """The build row of each probe row, or `NOT_FOUND`."""
         if self._table is None:
             return np.full(len(keys[0]), NOT_FOUND, dtype=np.intp)
         self._check_types(keys)

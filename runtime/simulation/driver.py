@@ -95,7 +95,7 @@ class Driver:
         self.wakes: list[int] = []
         self.open_operations: set[str] = set()  #: operations without a result
         self.pending_writes: deque[tuple[Work, str]] = deque()  #: in order; the first is in progress
-        self.pending_manifests = 0  #: number of manifests in `to_write`
+        self.pending_manifests = 0  #: number of manifests in `pending_writes`
         self.stopping = False  #: whether the run's state would be stopping
         self.tolerable = settings.tolerable_failures
         self.consecutive_failures = 0  #: consecutive failed checkpoints, counted from the reports

@@ -43,7 +43,7 @@ class GrowthCollector:
         self._collections = 0
 
     def collect_on_growth(self) -> None:
-        """Collects if the process has grown by `GROWN_BYTES`."""
+        """Collects if the process has grown by `MAX_GROWTH_BYTES`."""
         now = self._resident_bytes()
         self._min_bytes = min(self._min_bytes, now)
         if now < self._min_bytes + MAX_GROWTH_BYTES:

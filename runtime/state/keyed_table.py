@@ -84,7 +84,7 @@ class KeyedTable:
         return row_ids
 
     def find(self, keys: Sequence[pa.Array]) -> RowIds:
-        """The row id of each row of `keys`, or `NOWHERE`."""
+        """The row id of each row of `keys`, or `NOT_FOUND`."""
         return self._index.find(self._encode(keys, learn=False))
 
     def row_ids(self) -> RowIds:

@@ -91,7 +91,7 @@ class FeedbackLogs:
 
 
 def replay_records(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
-    """Records of a restored log, in batches of at most `REPLAY_ROWS` rows.
+    """Records of a restored log, in batches of at most `MAX_REPLAY_ROWS` rows.
 
     Raises:
         CorruptState: a segment differs from its manifest entry.
@@ -104,7 +104,7 @@ def replay_records(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Rec
 
 
 def _concatenate(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Concatenates batches of equal schema until they reach `SEGMENT_BYTES`."""
+    """Concatenates batches of equal schema until they reach `MAX_SEGMENT_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         full = sum(each.nbytes for each in waiting) >= MAX_SEGMENT_BYTES

@@ -88,7 +88,7 @@ class Outputs:
         return all(operator.role is Role.SINK for operator in behind)
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Sends `batch` on every edge, without views and run-end encoding (`takeable`). Drops empty batches.
+        """Sends `batch` on every edge, without views and run-end encoding (`without_views`). Drops empty batches.
 
         Raises:
             WeirError: the columns differ from earlier batches.

@@ -155,7 +155,7 @@ class Task:
             self._input_gate.push(channel, message)
 
     def on_master_event(self, event: SubtaskEvent) -> None:
-        """Handles an event of the master, in order of arrival. An active source may delay a trigger (`Placement`)."""
+        """Handles events of the master in order. An active source may delay a trigger (`BarrierDelay`)."""
         self._release_held_barrier()
         keeps, now = self.poll_policy.barrier_delay.hold, self.clock.monotonic_ms()
         if not (isinstance(event, Triggered) and self._is_active and keeps(event.barrier, now)):

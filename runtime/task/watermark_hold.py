@@ -36,7 +36,7 @@ class WatermarkHold:
         if isinstance(message, Records):
             return self._operator.ready(finishing=False)
         last = isinstance(message, EndOfData) and message.drain and self._open_inputs == {channel}
-        if last or isinstance(message, TerminationMarker):  # a `Probe` asks whether the iteration is empty
+        if last or isinstance(message, TerminationMarker):  # a `TerminationMarker` asks whether the iteration is empty
             return self._operator.ready(finishing=True)
         return True
 

@@ -57,7 +57,7 @@ class BatchProgress:
         self._ended_stages |= needed
 
     def live(self) -> dict[str, Any]:
-        """The live report of the run, for `RunRecords.write_live`. Records count for ended tasks only."""
+        """The live report of the run, for `RunStore.write_live`. Records count for ended tasks only."""
         reports = self._reports.value
         done = Counter(stage for stage, _ in reports)
         rows: list[dict[str, Any]] = []

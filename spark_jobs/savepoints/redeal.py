@@ -1,7 +1,7 @@
 """Keyed state redistributed: under other keys, to another number of key groups, or both.
 
-Spark's shuffle connects two halves, which use no Spark. `Redeal.read_parts` reads the files of a range of old key
-groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
+Spark's shuffle connects two halves, which use no Spark. `Redistribution.read_parts` reads the files of a range of old
+key groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
 
 State that an operator keeps per key group has no key to follow. Fired watermarks (`operators.windows.fired`) are
 redistributed only if all old key groups that meet in a new key group agree. Buffered rows are refused.

@@ -11,7 +11,7 @@ digest   compares the rows of two computations of a split
 stream   `from_spark_stream`: a streaming DataFrame as an unbounded source, read by `runtime.connectors.sources.epochs`
 columns  calls the author's function, checks its DataFrame and derives its columns
 
-A job declares such a source without a folder. `Dataflow.source` binds it to a folder of the run (`ports.BoundByUid`).
+A job declares such a source without a folder. `Dataflow.source` binds it to a folder of the run (`ports.BindsUid`).
 A standing PySpark stage writes to the folder; slots read from it. BATCH needs no folder: the DataFrame is part of the
 plan.
 """

@@ -62,7 +62,7 @@ class SplitReader(SourceReader):
     def open(self, context: OperatorContext) -> None:
         self._context = context
         self._table: KeyedTable = context.state.keyed_table("splits", _KEY_SCHEMA, _VALUE_SCHEMA)
-        slots = self._table.slots()
+        slots = self._table.row_ids()
         inputs = set(self._table.key_column("input", slots).to_pylist())
         if len(inputs) > 1:
             raise JobRejected("input-replaced", context.uid, f"its state is of several inputs: {sorted(inputs)}")
@@ -117,7 +117,7 @@ class SplitReader(SourceReader):
         return False
 
     def _list_folder(self) -> None:
-        """List the folder, at most every `LOOK_INTERVAL_MS`.
+        """List the folder, at most every `LIST_INTERVAL_MS`.
 
         Raises:
             JobRejected: the folder holds another input than the restored positions.

@@ -256,7 +256,7 @@ class EpochWriter:
         if batch == self._next_epoch or (first and batch == self._next_epoch - 1):
             return
         detail = (
-            f"Spark's checkpoint continues with batch {batch}, and the next epoch is number {self._next_epoch}: the epochs "
+            f"Spark's checkpoint continues with batch {batch}, and the next epoch is {self._next_epoch}: the epochs "
             f"or the checkpoint below {self._folder.path} were lost or replaced. Start the job anew, or restore them"
         )
         raise JobRejected("epochs-out-of-step", self._standing.operator, detail)

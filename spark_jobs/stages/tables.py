@@ -235,7 +235,10 @@ class _TableWrite:
             if self._published_rows == self._expected_rows:
                 return
             threading.Event().wait(POLL_S)
-        detail = f"Spark has written {self._expected_rows:,} rows, but {self._published_rows:,} are visible here: {self._folder.path}"
+        detail = (
+            f"Spark has written {self._expected_rows:,} rows, but {self._published_rows:,} are visible here: "
+            f"{self._folder.path}"
+        )
         raise StageFailure("splits-missing", self._uid, detail)
 
     def _failure(self, error: Exception) -> Exception:

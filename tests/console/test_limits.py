@@ -47,7 +47,7 @@ def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory, monke
         raise OSError
 
     monkeypatch.setattr(health, "_CACHE_S", 0.0)
-    for probe in ("_ask_database", "_ask_broker"):
+    for probe in ("_query_database", "_connect_broker"):
         monkeypatch.setattr(health, probe, lambda: None)
     assert health.readyz(rf.get("/readyz")).status_code == 200
     monkeypatch.setattr(health, "_connect_broker", away)

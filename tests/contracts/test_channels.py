@@ -164,7 +164,7 @@ def test_a_repeat_is_dropped_and_counted(network: Network) -> None:
     forged: list[tuple[int, Message]] = [(0, numbers(0, 1)), (0, numbers(0, 1)), (1, Watermark(5)), (1, Watermark(5))]
     network.forge(slot.address, CHANNEL, [*forged, (2, EndOfPartition())])
     assert heard.wait_for(CHANNEL, 3) == [numbers(0, 1), Watermark(5), EndOfPartition()]
-    assert slot.repeats == 2
+    assert slot.duplicates == 2
     assert not heard.losses
 
 

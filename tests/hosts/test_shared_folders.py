@@ -117,7 +117,7 @@ def test_a_mount_that_comes_back_ends_the_restarts(tmp_path: Path) -> None:
     source = Numbers(total=100)
     job, hosts = counts(source, tmp_path / "out").compile(2), Hosts(tmp_path / "out", elsewhere)
     restart = FixedDelay(attempts=1_000, delay_ms=10)
-    with running(job, tmp_path / "state", records, launcher=hosts, restart=restart, had_slots=True) as run:
+    with running(job, tmp_path / "state", records, launcher=hosts, restart=restart, has_had_slots=True) as run:
         run.wait_for(lambda: records.attempts)
         assert "is a mount missing" in records.attempts[0][2]
         elsewhere.unlink()

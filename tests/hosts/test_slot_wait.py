@@ -62,10 +62,10 @@ class Cluster(LocalLauncher):
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
-        (slot_wait, "GRACE_MS", 0),
-        (slot_wait, "REPORT_MS", 20),
-        (slot_wait, "WAITING_S", 0.02),
-        (slot_pool, "RELAUNCH_S", 0.02),
+        (slot_wait, "SHORTAGE_GRACE_MS", 0),
+        (slot_wait, "REPORT_INTERVAL_MS", 20),
+        (slot_wait, "SHORTAGE_POLL_S", 0.02),
+        (slot_pool, "RELAUNCH_PAUSE_S", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -112,7 +112,7 @@ def test_a_new_run_loses_its_patience_in_words(tmp_path: Path) -> None:
 def test_a_run_that_had_slots_waits_without_end(tmp_path: Path) -> None:
     cluster, records = Cluster(there=1), MemoryRunStore()
     slots = SlotTimeouts(request_ms=1)
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots, had_slots=True) as run:
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots, has_had_slots=True) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.wait_for(lambda: records.live.get("waiting"))
         cluster.there = 3

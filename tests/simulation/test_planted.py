@@ -147,7 +147,7 @@ def take_every_entry_of_a_union(patch: pytest.MonkeyPatch) -> None:
 
 def end_before_the_last_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """S0-67: the old procedure."""
-    patch.setattr(Subtask, "_is_released_by", lambda machine, _: machine.logic_done)
+    patch.setattr(Subtask, "_is_released_by", lambda machine, _: machine.is_logic_done)
 
 
 def restart_after_a_completed_stop(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def restart_after_a_completed_stop(patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CheckpointRecords, "recovery_point", lambda records: next(iter(records.of_run()), None))
+    patch.setattr(CheckpointRecords, "recovery_point", lambda records: next(iter(records.run_manifests()), None))
 
 
 def clean_what_a_manifest_still_names(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,12 @@ def formed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Narrow: few keys are enough to leave one form for the other, and they follow one by one."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "as it is":
-            for name, limit in {"_ALWAYS": 6, "_MOST_BLOCKS": 4, "_PER_KEY": 2, "_PER_KEY_STILL": 4}.items():
+            for name, limit in {
+                "_MIN_ENTRY_LIMIT": 6,
+                "_MAX_BLOCKS": 4,
+                "_NEW_ENTRIES_PER_KEY": 2,
+                "_KEPT_ENTRIES_PER_KEY": 4,
+            }.items():
                 patch.setattr(blocks, name, limit)
             patch.setattr(index, "_MIN_MOVED_KEYS", 1)
             patch.setattr(index, "_MOVED_PER_ADDED_KEY", 1)

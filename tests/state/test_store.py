@@ -39,7 +39,7 @@ def declared(state: SubtaskState) -> Any:
 
 
 def put(table: Any, rows: dict[Key, Row]) -> None:
-    table.settle([pa.string(), pa.int64()], [pa.int64(), pa.float64()])
+    table.bind_types([pa.string(), pa.int64()], [pa.int64(), pa.float64()])
     if not rows:
         return
     names, windows = zip(*rows, strict=True)
@@ -56,9 +56,9 @@ def drop(table: Any, keys: Iterable[Key]) -> None:
 
 
 def contents(table: Any) -> dict[Key, Row]:
-    if not table.settled:
+    if not table.is_typed:
         return {}
-    slots = table.slots()
+    slots = table.row_ids()
     keys = zip(*(table.key_column(name, slots).to_pylist() for name in KEYS.names), strict=True)
     values = zip(*(table.value_column(name, slots).to_pylist() for name in VALUES.names), strict=True)
     return dict(zip(keys, values, strict=True))
@@ -602,7 +602,7 @@ def test_a_table_without_rows_names_its_columns() -> None:
         "counts": TableColumns({"name": "null", "window": "int64"}, {"n": "int64", "best": "null"}),
         "objects": TableColumns({"key": "large_binary"}, {"value": "large_binary"}),
     }
-    table.settle([pa.string(), pa.int64()], [pa.int64(), pa.float64()])
+    table.bind_types([pa.string(), pa.int64()], [pa.int64(), pa.float64()])
     slots = table.upsert([pa.array(["a"]), pa.array([1])])
     snapshot, _ = state.capture(full=False).write(store, "chk-2-1/op-0")
     assert list(snapshot.empty_tables) == ["objects"]

@@ -53,7 +53,7 @@ def _with_file_errors(found: Iterator[TextBlock]) -> Iterator[TextBlock]:
 
 @dataclass
 class _BlockReader:
-    """Reads the valid rows of a block, up to `MOST_MALFORMED` malformed rows."""
+    """Reads the valid rows of a block, up to `MAX_MALFORMED_ROWS` malformed rows."""
 
     block: TextBlock
     parse: Parse

@@ -141,7 +141,7 @@ class DirectoryReader(SourceReader):
     def open(self, context: OperatorContext) -> None:
         self._context = context
         self._table: KeyedTable = context.state.keyed_table("files", _KEY_SCHEMA, _VALUE_SCHEMA)
-        slots = self._table.slots()
+        slots = self._table.row_ids()
         columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUE_SCHEMA.names]
         for name, *values in zip(self._table.key_column("file", slots).to_pylist(), *columns, strict=True):
             self._positions[name] = FilePosition(*values)

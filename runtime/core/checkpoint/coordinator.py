@@ -405,7 +405,7 @@ class Coordinator:
 
 
 def _abbreviate(subtasks: Sequence[SubtaskId]) -> str:
-    """The first `MAX_NAMED` subtasks by name, and the number of the rest."""
+    """The first `MAX_NAMED_SUBTASKS` subtasks by name, and the number of the rest."""
     named = ", ".join(str(subtask) for subtask in subtasks[:MAX_NAMED_SUBTASKS])
     return f"{named} and {len(subtasks) - MAX_NAMED_SUBTASKS} more" if len(subtasks) > MAX_NAMED_SUBTASKS else named
 

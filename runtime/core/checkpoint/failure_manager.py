@@ -1,7 +1,7 @@
 """Limits consecutive checkpoint failures: beyond the limit the attempt fails (Flink's `CheckpointFailureManager`).
 
-`FailureReason.counts` selects the reasons. Of savepoints, only a snapshot that could not be stored counts: a restart
-would not help against the other reasons. A checkpoint older than the newest completed one does not count.
+`FailureReason.is_counted` selects the reasons. Of savepoints, only a snapshot that could not be stored counts: a
+restart would not help against the other reasons. A checkpoint older than the newest completed one does not count.
 """
 
 from runtime.core.job.ids import CheckpointId

@@ -85,7 +85,7 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class TerminationMarker:
-    """Circulates in a loop whose inputs have ended (`Probing`). `quiet`: rounds without feedback records."""
+    """Circulates in a loop whose inputs have ended. `quiet`: rounds without feedback records."""
 
     round: int
     quiet: int

@@ -6,7 +6,7 @@ the next pane end; its siblings choose the same pane end, as far as their waterm
 that reads in real time crosses pane ends rarely, so it does not delay barriers.
 
 The delay looks like a slow trigger message and changes nothing else. Only sources all of whose rows wait for windows
-delay barriers (`ways_to_windows`): the output of other sources would become visible later.
+delay barriers (`window_edges`): the output of other sources would become visible later.
 """
 
 import math

@@ -6,10 +6,10 @@ enough. The bytes in flight on a channel are bounded by the window plus the outp
 are never charged. Feedback channels are not charged either, since a full loop would wait for itself: their queues are
 bounded by the disk only.
 
-`Grants` is the receiver's side (FLIP-183, buffer debloating). A barrier queues behind all bytes sent before it. The
-window should therefore hold a fixed time of the receiver's work rather than a fixed number of bytes. A slow receiver
-withholds credit until its window fits that time. This cannot deadlock: once all bytes are consumed, a sender has at
-least the smallest window.
+`ReceiverWindow` is the receiver's side (FLIP-183, buffer debloating). A barrier queues behind all bytes sent before it.
+The window should therefore hold a fixed time of the receiver's work rather than a fixed number of bytes. A slow
+receiver withholds credit until its window fits that time. This cannot deadlock: once all bytes are consumed, a sender
+has at least the smallest window.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
 """The loop part of a subtask: feedback records, their log for checkpoints, and termination detection.
 
-It combines `BackEdges` and `Probing` and returns effects; `Subtask` keeps barriers, watermarks and its own end. A
-subtask outside loops, or finished before the restore, has no back-edges: it logs no records and sends no markers.
+It combines `FeedbackAlignment` and `TerminationDetector` and returns effects; `Subtask` keeps barriers, watermarks and
+its own end. A subtask outside loops, or finished before the restore, has no back-edges: it logs no records and sends no
+markers.
 """
 
 from runtime.core.effects import (

@@ -31,7 +31,7 @@ class PollPolicy:
         """Whether watermark alignment pauses the source.
 
         A sibling without input that is not idle holds event time back for ever. The pause for it therefore ends after
-        `STANDSTILL_MS`, so that the source can read the rest of its own input.
+        `MAX_STALLED_SIBLING_MS`, so that the source can read the rest of its own input.
         """
         if not self._alignment.exceeds_drift:
             self._stalled_watermarks = ()

@@ -7,7 +7,7 @@ It decides which channels are read, which messages are sent and when the operato
 - A subtask ends after the first completed checkpoint that began after its logic had finished; at a stop or drain, after
   exactly that savepoint. (FLIP-147; Flink's `StreamTask`.)
 
-At the head of a loop these rules concern the regular inputs; `LoopSide` handles feedback channels.
+At the head of a loop these rules concern the regular inputs; `Iteration` handles feedback channels.
 """
 
 from runtime.core.effects import (

@@ -48,7 +48,9 @@ class TerminationDetector:
     round: int = 0  #: of the last marker sent
     is_terminated: bool = False  #: the loop has terminated
     is_quiescing: bool = False  #: timers must not fire
-    _quiet_rounds: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: channel -> round -> `Probe.quiet`
+    _quiet_rounds: dict[ChannelId, dict[int, int]] = field(
+        default_factory=dict
+    )  #: channel -> round -> `TerminationMarker.quiet`
     _ended_channels: set[ChannelId] = field(default_factory=set)
     _silent_rounds: int = 0
     _had_feedback: bool = False  #: feedback records arrived since the last marker was sent

@@ -1,8 +1,9 @@
 """Unauthenticated connections: a single thread serves all of them, and their number is bounded.
 
 Until its first frame is complete, a connection costs a descriptor and that frame, but no thread. The first frame
-decides: the connection is handed over, or refused with an answer. Beyond `MAX_GUESTS` the oldest connection is dropped,
-since a legitimate peer sends its hello at once. Running out of descriptors (EMFILE) is waited out.
+decides: the connection is handed over, or refused with an answer. Beyond `MAX_PENDING_CONNECTIONS` the oldest
+connection is dropped, since a legitimate peer sends its hello at once. Running out of descriptors (EMFILE) is waited
+out.
 """
 
 import contextlib

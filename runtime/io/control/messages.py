@@ -29,7 +29,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Deploy(_Message, frozen=True):
-    """Open these subtasks with this state; answer with `Deployed`, then wait for `Go`."""
+    """Open these subtasks with this state; answer with `SlotDeployed`, then wait for `StartSubtasks`."""
 
     job: str
     storage: str

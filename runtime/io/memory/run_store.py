@@ -14,7 +14,7 @@ from runtime.run_store import CompletedCheckpoint, OperationRequest
 
 @dataclass
 class MemoryRunStore:
-    """Implements `records.RunRecords`. `restore_from` is the folder of a checkpoint to start from."""
+    """Implements `run_store.RunStore`. `restore_from` is the folder of a checkpoint to start from."""
 
     token: Token = Token(1)
     state: RunState = RunState.STARTING

@@ -79,7 +79,7 @@ def load_run(url: str, run: int) -> RunRow:
 
 
 class PostgresRunStore:
-    """Implements `records.RunRecords`. Thread-safe: calls are serialized."""
+    """Implements `run_store.RunStore`. Thread-safe: calls are serialized."""
 
     def __init__(
         self, url: str, run: int, token: Token, max_parallelism: int, redact: Callable[[Any], Any] = lambda value: value

@@ -231,7 +231,7 @@ class _EventLoopThread:
         return future
 
     def close(self) -> None:
-        """Cancel the requests in flight. Requests that ignore the cancellation are abandoned after `_CLOSE_S`."""
+        """Cancel the requests in flight, and abandon them after `_CLOSE_TIMEOUT_S`."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         self._thread.join(_CLOSE_TIMEOUT_S)

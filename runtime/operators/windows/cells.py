@@ -13,7 +13,7 @@ Positions = npt.NDArray[np.intp]
 
 
 class AggregateCells:
-    """Columns of `fields` (types bound) with `count` positions, initially empty. Implements `aggregates.Columns`."""
+    """Columns of `fields` (types bound) with `count` empty positions. Implements `aggregates.StateColumns`."""
 
     def __init__(self, fields: Sequence[pa.Field], count: int) -> None:
         self._count = count

@@ -77,7 +77,7 @@ def state_columns(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.Reco
 
 
 class WindowPreAggregator:
-    """Implements `Combiner` for windows.
+    """Implements `PreAggregator` for windows.
 
     Args:
         keys: key columns.

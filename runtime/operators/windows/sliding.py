@@ -5,7 +5,7 @@ of size and slide. So no window cuts a pane, and a row is stored once, however m
 deleted when its last window has fired. A row whose last window has fired is late; a row with some windows still open
 counts for these.
 
-Panes do not show which windows have fired, so the fired watermark is state too (`FiredTimes`).
+Panes do not show which windows have fired, so the fired watermark is state too (`FiredWatermarks`).
 """
 
 from bisect import bisect_left, insort

@@ -2,7 +2,7 @@
 
 A window [s, e) is complete when the watermark has reached e - 1. It fires once. Later rows are late: counted and
 dropped. The table has a row per key and window start, so a window moves with its key group and leaves a tombstone when
-it has fired. The watermark up to which windows have fired is state too (`FiredTimes`).
+it has fired. The watermark up to which windows have fired is state too (`FiredWatermarks`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -110,7 +110,7 @@ class SegmentLog:
         name: of the state; files are named after it.
         groups: the key groups of the subtask.
         keys: number of key columns; None: rows without keys, which are copied and never compacted.
-        copied_bytes: a state up to this size is copied instead of compacted; None: `COPIED_BYTES`.
+        copied_bytes: a state up to this size is copied instead of compacted; None: `MAX_COPIED_BYTES`.
     """
 
     def __init__(self, name: str, groups: range, keys: int | None = None, copied_bytes: int | None = None) -> None:

@@ -141,7 +141,7 @@ class _BlockRows:
 
 
 def _cut_into_blocks(batch: pa.RecordBatch, fewest_rows: int) -> list[_BlockRows]:
-    """Cut at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MOST_BLOCKS`."""
+    """Cut at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MAX_BLOCKS`."""
     groups = batch.column(0).to_numpy()
     rows = max(1, fewest_rows, batch.num_rows * MIN_BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))

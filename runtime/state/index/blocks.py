@@ -77,7 +77,7 @@ _ALL_ROWS: Final = slice(None)
 
 
 class BlockIndex:
-    """A key index of blocks. Same methods as `Buckets`."""
+    """A key index of blocks. Same methods as `BucketIndex`."""
 
     def __init__(self) -> None:
         self._blocks: list[IdBlock] = []  #: newest first: most rows belong to the newest window
@@ -123,7 +123,7 @@ class BlockIndex:
         return True
 
     def find(self, wanted: CodeRows, codes: CodeColumns) -> RowIds:
-        """The row id of each key, or `NOWHERE`."""
+        """The row id of each key, or `NOT_FOUND`."""
         found = np.full(wanted.shape[1], NOT_FOUND, dtype=np.intp)
         for block, rows in self._split(wanted)[0]:
             found[rows] = block.find(wanted[0, rows])

@@ -56,7 +56,7 @@ class BucketIndex:
         return bool((self._filled + codes.shape[1]) * 2 <= len(self._buckets))
 
     def find(self, wanted: CodeRows, codes: CodeColumns) -> RowIds:
-        """The row id of each key, or `NOWHERE`; `codes` are the codes of all row ids."""
+        """The row id of each key, or `NOT_FOUND`; `codes` are the codes of all row ids."""
         at = self._first_bucket(wanted)
         here = self._buckets[at].astype(np.intp)
         same = _match_mask(here, wanted, codes)

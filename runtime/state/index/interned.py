@@ -73,7 +73,7 @@ class InternedCodec:
     # ------------------------------------------------------------ looking up
 
     def _look_up(self, hashes: Codes, texts: Texts) -> tuple[Codes, Codes]:
-        """Codes, and the rows whose hash is new. `_TWIN`: the hash belongs to another value."""
+        """Codes, and the rows whose hash is new. `_COLLISION_CODE`: the hash belongs to another value."""
         row_ids = self._index.find(hashes[np.newaxis, :])
         found = np.flatnonzero(row_ids != NOT_FOUND)
         codes = np.full(len(hashes), UNKNOWN_CODE, dtype=np.int64)

@@ -69,7 +69,7 @@ class KeyIndex:
         return codes
 
     def find(self, codes: CodeRows) -> RowIds:
-        """The row id of each key, or `NOWHERE`."""
+        """The row id of each key, or `NOT_FOUND`."""
         self._move_keys(_MIN_MOVED_KEYS + codes.shape[1])
         found = self._form.find(codes, self._columns())
         if self._old_form is None:

@@ -218,7 +218,7 @@ def test_a_message_from_nowhere_is_a_broken_protocol() -> None:
 
 def test_a_restored_log_is_replayed_before_anything_is_read() -> None:
     """S4-30, S4-43: state is loaded, then the log is handled, then the inputs are read."""
-    machine = head(started=False, replays=True, restored_watermark=7)
+    machine = head(started=False, replays_feedback=True, restored_watermark=7)
     was = [machine.loop.replaying]
     assert machine.handle(SubtaskStarted()) == [AdvanceWatermark(7), Broadcast(Watermark(7))]
     was.append(machine.loop.replaying)

@@ -474,7 +474,7 @@ def test_a_stop_that_is_planned_anew_is_taken_with_its_new_id() -> None:
 
 def joining(**spec: Any) -> Subtask:
     """LEFT is probed, RIGHT is built from."""
-    return two_inputs(build=frozenset({RIGHT}), **spec)
+    return two_inputs(build_channels=frozenset({RIGHT}), **spec)
 
 
 WHOLE = EndOfData(drain=True)
@@ -500,7 +500,7 @@ def test_probe_rows_that_come_early_wait_for_the_build_side() -> None:
 
 def test_checkpoints_are_declined_once_while_probe_rows_wait() -> None:
     third = ChannelId(1, 1, 0)
-    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
+    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build_channels=frozenset({RIGHT, third}))
     declined = [
         Decline(CheckpointId(1), Why.DECLINED_TASK_NOT_READY, UNALIGNED),
         Broadcast(CancelBarrier(CheckpointId(1))),
@@ -524,7 +524,7 @@ def test_a_checkpoint_whose_barrier_came_before_the_probe_rows_is_declined_too()
 def test_a_drain_is_aligned_behind_the_build_side_and_the_rows_that_waited() -> None:
     """S0-69: every build source reads to its end first, one sooner than the other."""
     third = ChannelId(1, 1, 0)
-    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
+    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build_channels=frozenset({RIGHT, third}))
     drain = barrier(1, Kind.DRAIN)
     assert hear(machine, RIGHT, WHOLE, drain) == []
     assert hear(machine, LEFT, ROWS) == [], "the barrier stays pending"
@@ -565,7 +565,7 @@ def test_what_leads_to_a_probe_side_waits_for_the_build_side() -> None:
 
 def test_a_drain_lets_a_source_of_a_build_side_read_to_its_end() -> None:
     """Half a table would join wrongly for ever: a drained job has no later."""
-    machine = started(completes=True)
+    machine = started(reads_to_end=True)
     assert machine.handle(Triggered(barrier(1, Kind.DRAIN))) == []
     assert machine.may_poll
     effects = machine.handle(SourceExhausted())
@@ -573,7 +573,7 @@ def test_a_drain_lets_a_source_of_a_build_side_read_to_its_end() -> None:
 
 
 def test_a_deferred_drain_that_is_given_up_leaves_the_source_reading() -> None:
-    machine = started(completes=True)
+    machine = started(reads_to_end=True)
     machine.handle(Triggered(barrier(1, Kind.DRAIN)))
     machine.handle(CheckpointAborted(CheckpointId(9)))
     machine.handle(CheckpointAborted(CheckpointId(1)))

@@ -359,7 +359,7 @@ def test_a_violation_names_its_seed_and_law_and_the_shortest_journal_replays(
     assert main(["--start", "91", "--seeds", "60", "--processes", "1", "--tries", "60"]) == 1
     said = capsys.readouterr().out
     found = re.search(r"^seed (\d+): [a-z]+(-[a-z]+)+$", said, re.MULTILINE)
-    replay = re.search(r"^replay: python -m runtime\.testing (--replay .*)$", said, re.MULTILINE)
+    replay = re.search(r"^replay: python -m runtime\.simulation (--replay .*)$", said, re.MULTILINE)
     lines = re.search(r"^its journal has (\d+) lines, originally (\d+)$", said, re.MULTILINE)
     assert found is not None
     assert replay is not None

@@ -53,7 +53,7 @@ class Observed(Simulation):
 def test_a_branch_ends_with_one_checkpoint_and_what_reads_two_branches_with_a_later_one(seed: int) -> None:
     """S0-81, S0-82: the barrier follows EndOfData on the channel, so C and D are done in the same checkpoint."""
     job, branch, both = figure_six()
-    chosen = plan(job, PERIODIC, faults={}, again=False, parallelism={0: 2, 1: 1, 2: 2})
+    chosen = plan(job, PERIODIC, faults={}, restores_again=False, parallelism={0: 2, 1: 1, 2: 2})
     s = Observed(seed, chosen)
     s.run()
     early = {checkpoint for uid in branch for checkpoint in s.of(uid)}
@@ -84,7 +84,9 @@ def test_every_channel_carries_the_barrier_of_every_completed_checkpoint_once(
             ended[watch.channel] = max(carried[watch.channel], default=0)
 
     monkeypatch.setattr(ChannelChecker, "check_message", noting)
-    s = Simulation(seed, plan(counting(bounded=True), PERIODIC, faults={}, again=False, parallelism={0: 2, 1: 3}))
+    s = Simulation(
+        seed, plan(counting(bounded=True), PERIODIC, faults={}, restores_again=False, parallelism={0: 2, 1: 3})
+    )
     s.run()
     completed = sorted(s.world.ledger.recorded)
     assert len(completed) >= 2
@@ -114,7 +116,7 @@ def planted(seed: int, patch: pytest.MonkeyPatch, crash: bool) -> Simulation:
     job = Job()
     passed = job.add("batching", 0, [(job.add_source(0, True, splits("s", 60, 40, 50)), FORWARD)])
     job.add("sink", 1, [(job.add("count", 1, [(passed, HASH)]), FORWARD)])
-    chosen = plan(job, PERIODIC, *([window] if crash else []), faults={}, again=False)
+    chosen = plan(job, PERIODIC, *([window] if crash else []), faults={}, restores_again=False)
     s = Simulation(seed, chosen)
     s.run()
     assert not crash, "there was no such window"

@@ -131,7 +131,7 @@ def test_periodic_checkpoints_that_overlap_all_the_time_keep_the_output_exact(se
     def note(s: Simulation) -> None:
         seen.append(s.world.now)
 
-    s = live(plan(counting(bounded=True), often, Incident(three_pending, note), again=False), seed)
+    s = live(plan(counting(bounded=True), often, Incident(three_pending, note), restores_again=False), seed)
     assert seen
     assert s.endings == [RunEnding.FINISHED]
 
@@ -154,7 +154,7 @@ def passing() -> Job:
 def test_at_least_once_brings_nothing_again_while_nothing_fails(seed: int) -> None:
     """S4-24: stops and drains included; behind their barriers nothing comes that could be handled twice."""
     stop = Incident(lambda s: running(s) and not s.endings, ask(CheckpointKind.STOP))
-    s = live(plan(counting(bounded=False), LOOSE, stop, again=False), seed)
+    s = live(plan(counting(bounded=False), LOOSE, stop, restores_again=False), seed)
     assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
     assert not s.surplus
 
@@ -167,7 +167,7 @@ def test_at_least_once_loses_nothing_in_a_crash_but_brings_some_again() -> None:
         worlds = []
         for seed in SEEDS:
             crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
-            worlds.append(live(plan(passing(), settings, crash, again=False), seed))
+            worlds.append(live(plan(passing(), settings, crash, restores_again=False), seed))
         surplus[mode] = sum(s.surplus.total() for s in worlds)
     assert surplus[CheckpointMode.EXACTLY_ONCE] == 0
     assert surplus[CheckpointMode.AT_LEAST_ONCE] > 0
@@ -179,7 +179,7 @@ def test_at_least_once_loses_nothing_in_a_crash_but_brings_some_again() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_bounded_job_ends_with_exactly_one_checkpoint_after_its_input(seed: int) -> None:
     """S0-14, S0-27, S0-36: without periodic checkpoints there is one in all."""
-    s = live(plan(counting(bounded=True), NONE, again=False), seed)
+    s = live(plan(counting(bounded=True), NONE, restores_again=False), seed)
     assert kinds(s) == [CheckpointKind.CHECKPOINT]
     (manifest,) = s.world.ledger.recorded.values()
     assert len(manifest.finished_operators()) == 4
@@ -228,7 +228,7 @@ def test_three_stops_in_a_row_at_changing_parallelism(seed: int) -> None:
         Incident(lambda s, n=n: running(s) and len(s.endings) == n, ask(CheckpointKind.STOP))  # type: ignore[misc]
         for n in range(3)
     ]
-    s = live(plan(counting(bounded=False, middle="holding"), PERIODIC, *stops, again=False), seed)
+    s = live(plan(counting(bounded=False, middle="holding"), PERIODIC, *stops, restores_again=False), seed)
     assert s.endings == [RunEnding.STOPPED] * 3 + [RunEnding.FINISHED]
 
 
@@ -246,7 +246,7 @@ def building(s: Simulation) -> bool:
 @pytest.mark.parametrize("kind", [CheckpointKind.STOP, CheckpointKind.DRAIN])
 def test_a_stop_and_a_drain_while_the_build_side_is_read(seed: int, kind: CheckpointKind) -> None:
     """S0-69: a stop keeps what has been read of the table; a drain reads it to its end first."""
-    s = live(plan(joining(), NONE, Incident(building, ask(kind)), again=False), seed)
+    s = live(plan(joining(), NONE, Incident(building, ask(kind)), restores_again=False), seed)
     assert s.endings[0] is (RunEnding.STOPPED if kind is CheckpointKind.STOP else RunEnding.FINISHED)
     assert s.world.records.token <= 3, "no attempt failed"
 
@@ -294,7 +294,7 @@ def test_a_stop_that_races_with_ending_subtasks(seed: int) -> None:
     def early_branch_recorded(s: Simulation) -> bool:
         return any(manifest.finished_operators() for manifest in s.world.ledger.recorded.values())
 
-    s = live(plan(job, PERIODIC, Incident(early_branch_recorded, ask(CheckpointKind.STOP)), again=False), seed)
+    s = live(plan(job, PERIODIC, Incident(early_branch_recorded, ask(CheckpointKind.STOP)), restores_again=False), seed)
     assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
     assert s.world.records.token <= 3, "no attempt failed"
 
@@ -315,7 +315,14 @@ def test_a_crash_after_the_drain_was_recorded_and_before_any_commit(seed: int) -
 def test_a_master_lost_after_the_stop_was_recorded_does_not_start_the_job_again(seed: int, zombie: bool) -> None:
     stopped = Incident(recorded(CheckpointKind.STOP), lambda s: s.crash_master(zombie))
     s = live(
-        plan(counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), stopped, again=False), seed
+        plan(
+            counting(bounded=False),
+            PERIODIC,
+            Incident(running, ask(CheckpointKind.STOP)),
+            stopped,
+            restores_again=False,
+        ),
+        seed,
     )
     assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
 
@@ -325,7 +332,10 @@ def test_a_slot_lost_after_the_stop_was_recorded(seed: int) -> None:
     """The savepoint is there but the stop fails: it is kept, its output committed, the run stopped."""
     lost = Incident(recorded(CheckpointKind.STOP), lambda s: s.crash_slot(0))
     s = live(
-        plan(counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), lost, again=False), seed
+        plan(
+            counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), lost, restores_again=False
+        ),
+        seed,
     )
     assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
 
@@ -362,7 +372,7 @@ def test_a_commit_that_fails_half_way_is_made_good_on_restore(seed: int) -> None
 @pytest.mark.parametrize("seed", SEEDS)
 def test_storage_that_is_away_at_the_end_is_not_asked_without_pause(seed: int) -> None:
     job = counting(bounded=True)
-    away = plan(job, NONE, faults={"fail_manifest": 1.0}, again=False)
+    away = plan(job, NONE, faults={"fail_manifest": 1.0}, restores_again=False)
     s = Simulation(seed, away)
     while s.world.now < 4_000:
         s.step()

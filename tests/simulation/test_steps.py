@@ -18,7 +18,7 @@ def world_of(kind: CheckpointKind, *crash: Incident) -> SimulationPlan:
     asked = [] if kind is CheckpointKind.CHECKPOINT else [Incident(running, ask(kind))]
     settings = PERIODIC if kind is CheckpointKind.CHECKPOINT else NONE
     bounded = kind is CheckpointKind.CHECKPOINT
-    return plan(counting(bounded), settings, *crash, *asked, parallelism=dict(LANES), again=False)
+    return plan(counting(bounded), settings, *crash, *asked, parallelism=dict(LANES), restores_again=False)
 
 
 def steps_of(kind: CheckpointKind) -> list[int]:

@@ -343,7 +343,7 @@ def test_a_subtask_without_rows_learns_the_types_from_its_predecessors() -> None
     snapshot = write(state, store, 1)
     group = snapshot.keyed["counts"][0].first_group
     empty = declared(restored(store, [snapshot], range(group + 1, group + 1)))
-    assert (len(empty), empty.settled) == (0, True)
+    assert (len(empty), empty.is_typed) == (0, True)
 
 
 # ---------------------------------------------------------------- what can be wrong

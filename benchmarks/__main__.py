@@ -134,7 +134,7 @@ def _attempt(
     lost = len(measured.lost)
     try:
         measure(workload, system, measured, plan, files)
-    except Exception:  # noqa: BLE001 - a failed system must not stop the others
+    except Exception:  # noqa: BLE001 - a failed system must not stop the other systems
         measured.add_lost_run("failed")
         _log_exception(progress, f"{workload.name}-{system.name}")
     if len(measured.lost) > lost:

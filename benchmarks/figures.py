@@ -74,9 +74,8 @@ class MeasurementPlan:
     folder: Path  #: empty, on a real disk; removed afterwards
     rounds: int | None = None  #: None: the number that the targets need
     step: Callable[[str], None] = lambda text: None  #: called after each step, with its description
-    report_partial: Callable[[Report], None] = lambda report: (
-        None
-    )  #: called with preliminary results, which survive a failure
+    #: called with preliminary results, which survive a failure
+    report_partial: Callable[[Report], None] = lambda report: None
 
 
 class Measurement(Protocol):

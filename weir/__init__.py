@@ -7,7 +7,7 @@
     counts = lines.key_by("line").aggregate("counts", {"count": weir.Count()})
     counts.sink("out", weir.ParquetSink("/out"))
 
-`weir.spi` has the interfaces of sources, sinks and formats, for authors who write their own.
+`weir.spi` has the interfaces of sources, sinks and formats, for authors of connectors.
 
 `import weir` loads no other module. A name loads its home at its first use (PEP 562), so Arrow, Spark and the network
 code are loaded only by the names that need them. Every name is defined in one place and is public here only.

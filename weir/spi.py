@@ -1,4 +1,4 @@
-"""The interfaces of connectors, for authors who write a source, a sink or a format of their own.
+"""The interfaces of connectors, for authors of a source, a sink or a format of their own.
 
     class Numbers(weir.spi.SourceReader): ...
 

@@ -1,13 +1,13 @@
 """Counts the hops and files of a job of two slots: `python -m benchmarks.trace [--verbose]`.
 
 The source and the first half of an operator by key run in slot 0, the other half and its exactly-once Parquet sink in
-slot 1. Traced are one row from the source's poll to the committed file; one barrier from its trigger to the completed
-checkpoint; one savepoint from the HTTP request to the answer that shows it; and the turns of a second job, of which an
-operator forwards batches. `benchmarks.trace.paths` says what a hop, a handover and a turn are.
+slot 1. The trace follows a row from the source's poll to the committed file, a barrier from its trigger to the
+completed checkpoint, and a savepoint from the HTTP request to the answer that shows it. A second job, whose operator
+forwards batches, gives the turns. `benchmarks.trace.paths` defines hop, handover and turn.
 
 Real: the job master, its records in Postgres with LISTEN, the control connections (TCP), the channels (Arrow Flight),
-state, files, and the API behind Django's test client. Other than in production, slots and master are threads of one
-process, without Spark, Celery and the supervisor: a trace needs all calls in one order. A savepoint of a running job
+state, files, and the API behind Django's test client. Unlike in production, slots and master are threads of this
+process, without Spark, Celery and the supervisor: a trace needs a total order of calls. A savepoint of a running job
 wakes neither Celery nor the supervisor; its master listens to Postgres itself.
 """
 
@@ -25,7 +25,7 @@ import structlog
 from benchmarks.trace.job import ROUNDS, forward, steer
 from benchmarks.trace.paths import Path, find, steps, turns
 from benchmarks.trace.recorder import CHECKPOINTS, VALUES, Event, Function, Kind, Mark, Trace
-from benchmarks.trace.table import listed, middle, table
+from benchmarks.trace.table import list_hops, middle, table
 from runtime.connectors.sinks.parquet import ParquetWriter
 from runtime.connectors.sources.directory import DirectoryReader
 from runtime.core.checkpoint.coordinator import Coordinator
@@ -46,7 +46,7 @@ def name_of(function: Callable[..., Any]) -> Function:
     return function.__module__, function.__qualname__
 
 
-def found(trace: Trace, function: Callable[..., Any], kind: Kind, mark: Mark) -> list[int]:
+def find_calls(trace: Trace, function: Callable[..., Any], kind: Kind, mark: Mark) -> list[int]:
     """The events of calls of `function` that carry the mark."""
     name, events = name_of(function), trace.events
     marked = trace.by_mark.get(mark, [])
@@ -54,15 +54,15 @@ def found(trace: Trace, function: Callable[..., Any], kind: Kind, mark: Mark) ->
 
 
 def barriers(trace: Trace) -> list[Path]:
-    """Of checkpoints without output to commit, whose last acknowledgement came from behind the channel."""
+    """Paths of checkpoints without output to commit, whose last acknowledgement came through the channel."""
     paths = []
     for checkpoint in CHECKPOINTS[1:]:
-        recorded = found(trace, PostgresRunStore.record_checkpoint, Kind.CALL, checkpoint)
+        recorded = find_calls(trace, PostgresRunStore.record_checkpoint, Kind.CALL, checkpoint)
         if not recorded:
             break
-        decided = found(trace, Coordinator.handle, Kind.CALL, checkpoint)
+        decided = find_calls(trace, Coordinator.handle, Kind.CALL, checkpoint)
         completed = next((i for i in decided if i > recorded[0]), None)
-        if completed is not None and not found(trace, rename_without_replacing, Kind.CALL, checkpoint):
+        if completed is not None and not find_calls(trace, rename_without_replacing, Kind.CALL, checkpoint):
             paths.append(find(trace, completed, {checkpoint}, trace.events[decided[0]].call))
     return [path for path in paths if path is not None and path.threads >= SLOTS]
 
@@ -74,11 +74,11 @@ def row(trace: Trace) -> Path:
     """
     to_writer, to_file = [], []
     for value in VALUES[:ROUNDS]:
-        polled = found(trace, DirectoryReader.poll, Kind.RETURN, value)[0]
-        written = found(trace, ParquetWriter.write, Kind.CALL, value)[0]
+        polled = find_calls(trace, DirectoryReader.poll, Kind.RETURN, value)[0]
+        written = find_calls(trace, ParquetWriter.write, Kind.CALL, value)[0]
         prepared = next(e for e in islice(trace.events, written, None) if _prepares(trace, e))
         checkpoint = max(mark for mark in prepared.marks if isinstance(mark, int))
-        shown = found(trace, rename_without_replacing, Kind.CALL, checkpoint)[0]
+        shown = find_calls(trace, rename_without_replacing, Kind.CALL, checkpoint)[0]
         to_writer.append(find(trace, written, {value}, trace.events[polled].call))
         to_file.append(find(trace, shown, {checkpoint}, prepared.call))
     crossed = [path for path in to_writer if path is not None and path.threads >= SLOTS]
@@ -94,7 +94,8 @@ def _prepares(trace: Trace, event: Event) -> bool:
 def savepoints(trace: Trace, made: Sequence[tuple[str, str, int]]) -> list[Path]:
     """From the request to the record of its end, and the request that shows it; the database lies between.
 
-    Of those whose last acknowledgement came from behind the channel. `made`: reason, operation and checkpoint of each.
+    Only savepoints whose last acknowledgement came through the channel. `made`: reason, operation and checkpoint of
+    each.
     """
     paths = []
     for reason, operation, checkpoint in made:
@@ -102,7 +103,7 @@ def savepoints(trace: Trace, made: Sequence[tuple[str, str, int]]) -> list[Path]
         request = asked.call
         while trace.calls[request].parent >= 0:
             request = trace.calls[request].parent
-        settled = found(trace, PostgresRunStore.complete_operation, Kind.CALL, operation)[0]
+        settled = find_calls(trace, PostgresRunStore.complete_operation, Kind.CALL, operation)[0]
         acted = find(trace, settled, {operation, checkpoint, reason}, since=trace.calls[request].event)
         own = [i for i in trace.by_mark[operation] if trace.events[i].thread == asked.thread]
         shown = [i for i in own if i > settled]
@@ -137,7 +138,7 @@ def main() -> int:
         "the forwarding subtask alone": steps(forwarded, step, forwards),
     }
     lines = [table(paths, turned), "", *NOTES]
-    lines += [listed(name, path) for name, path in paths.items() if verbose]
+    lines += [list_hops(name, path) for name, path in paths.items() if verbose]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

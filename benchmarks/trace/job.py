@@ -1,4 +1,4 @@
-"""The jobs that are traced: one that is steered through the console's API, and one that forwards batches."""
+"""The traced jobs: a job steered through the console's API, and a job that forwards batches."""
 
 import json
 import os
@@ -132,19 +132,19 @@ class Steered:
         return flow
 
     def write(self, key: int) -> None:
-        """A file of one row, and waits until its row is committed."""
+        """Write a file with a single row, and wait until the row is committed."""
         self.files += 1
-        shown = len(self.committed())
+        shown = len(self.committed_files())
         hidden = self.home / "in" / f".{self.files}"
         hidden.write_text(json.dumps({"key": key}) + "\n")
         hidden.rename(self.home / "in" / f"{self.files:04}.json")
-        self.wait(lambda: len(self.committed()) > shown)
+        self.wait(lambda: len(self.committed_files()) > shown)
 
-    def committed(self) -> list[FilePath]:
+    def committed_files(self) -> list[FilePath]:
         return list((self.home / "out").glob("part-*.parquet"))
 
     def savepoint(self, reason: str) -> tuple[str, str, int]:
-        """Asks for one over REST until the answer shows it. Returns the reason, the operation and the checkpoint."""
+        """Take a savepoint over REST, and wait for it. Returns its reason, operation and checkpoint."""
         made = self._call("post", f"/api/v1/jobs/{self.job}/operations/", {"kind": "savepoint", "reason": reason})
         operation = str(made["id"])
         self.wait(lambda: self.operation(operation)["state"] == "succeeded")

@@ -1,13 +1,13 @@
 """Paths and turns in a recorded trace.
 
-A path is walked backwards, from the call that ends it. On a thread it follows the calls that carry one of the marks.
+A path is walked backwards, from the call that ends it. On a thread it follows the calls that carry a mark.
 Where the thread took work from a queue, the path goes on at the matching put, if a call open there carries a mark.
 Where the thread read a socket, it goes on at another thread's newest call with the same bytes, or else with a mark.
 Where nothing earlier carries a mark, it follows the newest get, whatever was put: a wake-up without contents.
 
-- A hop is a call through which the item came: its result carries a mark, or it is open at the next handover. So is a
-  call around such a one, if it was entered since the path began. A call that only looks at the item is none. Calls of
-  one function by another count once between two handovers, so loops over columns add none.
+- A hop is a call through which the item came: its result carries a mark, or it is open at the next handover. A
+  call around a hop is a hop too, if it was entered since the path began. A call that only looks at the item is none.
+  Repeated calls of a function by the same caller count once between two handovers, so loops over columns add none.
 - A handover is a queue, a socket, a channel or the database between two hops.
 - Files are the modules of the functions.
 """
@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.trace.recorder import Event, Function, Kind, Mark, Trace
 
-_MIN_BYTES: Final = 8  #: shorter ones are alike by chance
+_MIN_BYTES: Final = 8  #: shorter contents are alike by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _before(trace: Trace, at: int, wanted: frozenset[Mark], first: int) -> tuple
         if event.marks & wanted:
             return index, False
         put = trace.puts.get(event.item) if event.kind is Kind.GET else None
-        if put is not None and _carried(trace, trace.events[put].call, wanted):
+        if put is not None and _carries_mark(trace, trace.events[put].call, wanted):
             return put, True
         if put is not None and newest_put is None and put >= first:
             newest_put = put
@@ -93,8 +93,8 @@ def _before(trace: Trace, at: int, wanted: frozenset[Mark], first: int) -> tuple
     return (_elsewhere(trace, here, began, wanted, first) if newest_put is None else newest_put), True
 
 
-def _carried(trace: Trace, call: int, wanted: frozenset[Mark]) -> bool:
-    """Whether the call, or one that is open around it, has a mark in its arguments."""
+def _carries_mark(trace: Trace, call: int, wanted: frozenset[Mark]) -> bool:
+    """Whether the call, or a call that is open around it, has a mark in its arguments."""
     while call >= 0:
         if trace.calls[call].marks & wanted:
             return True
@@ -130,7 +130,7 @@ def _path(trace: Trace, segments: Sequence[Sequence[int]], first: int) -> Path:
 
 
 def _around(trace: Trace, call: int, first: int) -> list[int]:
-    """The call and those that are open around it, as far as they were entered since the path began."""
+    """The call, and the calls around it that were entered since the path began."""
     found = [call]
     while (call := trace.calls[call].parent) >= 0 and trace.calls[call].event >= first:
         found.append(call)
@@ -147,16 +147,16 @@ def _edge(trace: Trace, call: int) -> tuple[Function | None, Function]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`calls` and modules (`files`) of the project between the end of one turn of a slot and the end of the next."""
+    """`calls` and modules (`files`) of the project between the ends of two consecutive turns of a slot."""
 
     calls: int
     files: int
 
 
 def turns(trace: Trace, step: Function, forwards: Function) -> dict[str, list[Turn]]:
-    """By thread, the turns of its slot in which `forwards` was called. `step` is a turn of one subtask.
+    """By thread, the turns of its slot in which `forwards` was called. `step` is a turn of a subtask.
 
-    The subtask whose step comes last before the first one's comes again ends the turn.
+    A turn ends with the last step before the first subtask of the slot steps again.
     """
     found = {}
     for thread, name in trace.threads.items():

@@ -72,7 +72,7 @@ class Call:
 
 @dataclass
 class Trace:
-    """What is derived from the events is computed once, when the trace is complete."""
+    """The recorded events and calls. Derived tables are computed once, when the trace is complete."""
 
     events: list[Event] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -228,7 +228,7 @@ _CONTAINERS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What a value consists of. Objects that change are no values: whatever they once took they would still contain."""
+    """The parts of a value. A mutable object has none: it would still contain every item that it ever took."""
     parts = _CONTAINERS.get(type(value))
     if parts is not None:
         return parts(value)

@@ -30,7 +30,7 @@ def _spread(numbers: Sequence[int]) -> str:
     return f"{min(numbers)} / {statistics.median(numbers):.0f} / {max(numbers)}" if numbers else "-"
 
 
-def listed(name: str, path: Path) -> str:
+def list_hops(name: str, path: Path) -> str:
     lines = [f"\n{name}"]
     for thread, functions in path.segments:
         lines += [f"  [{thread}]", *(f"    {module}:{function}" for module, function in functions)]

@@ -22,9 +22,8 @@ class RestoreFallback:
     detail: str
     checkpoint: int | None  #: None if its folder's name has no number
     previous: int | None  #: newest completed checkpoint before it that can be restored
-    repeated_checkpoints: tuple[
-        int, ...
-    ]  #: completed checkpoints after `previous`; their output would be committed again
+    #: completed checkpoints after `previous`; their output would be committed again
+    repeated_checkpoints: tuple[int, ...]
     unusable_folders: tuple[str, ...]  #: folders of checkpoints that cannot be restored
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.trace.paths import Path, Turn, find, steps, turns
 from benchmarks.trace.recorder import CHECKPOINTS, Call, Event, Kind, Mark, Recorder, Trace
-from benchmarks.trace.table import listed, middle, table
+from benchmarks.trace.table import list_hops, middle, table
 
 MARK = CHECKPOINTS[1]
 
@@ -196,7 +196,7 @@ def test_the_table_shows_paths_and_the_spread_of_turns() -> None:
     assert ["a", "row", "3", "2", "1"] in rows
     assert ["slot", "0", "3", "10", "/", "20", "/", "30", "3", "/", "4", "/", "5"] in rows
     assert ["slot", "1", "0", "-", "-"] in rows
-    assert "  [second]\n    b:h" in listed("a row", path)
+    assert "  [second]\n    b:h" in list_hops("a row", path)
 
 
 def test_the_median_path_is_shown() -> None:

@@ -16,9 +16,8 @@ class SubtaskSpec:
 
     id: SubtaskId
     inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: channel -> input number
-    build_channels: frozenset[ChannelId] = (
-        frozenset()
-    )  #: channels of a build side, which ends before other inputs are read
+    #: channels of a build side, which ends before other inputs are read
+    build_channels: frozenset[ChannelId] = frozenset()
     opens_after: frozenset[OperatorId] = frozenset()  #: joins whose build sides end before it polls or fires timers
     reads_to_end: bool = False  #: a source on a build side: a drain lets it read to its end
     loop: LoopPlace | None = None  #: None outside loops

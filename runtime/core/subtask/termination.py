@@ -48,9 +48,8 @@ class TerminationDetector:
     round: int = 0  #: of the last marker sent
     is_terminated: bool = False  #: the loop has terminated
     is_quiescing: bool = False  #: timers must not fire
-    _quiet_rounds: dict[ChannelId, dict[int, int]] = field(
-        default_factory=dict
-    )  #: channel -> round -> `TerminationMarker.quiet`
+    #: channel -> round -> `TerminationMarker.quiet`
+    _quiet_rounds: dict[ChannelId, dict[int, int]] = field(default_factory=dict)
     _ended_channels: set[ChannelId] = field(default_factory=set)
     _silent_rounds: int = 0
     _had_feedback: bool = False  #: feedback records arrived since the last marker was sent
@@ -72,9 +71,8 @@ class TerminationDetector:
     def next_marker(self) -> TerminationMarker | None:
         """The next marker, if it is due."""
         following = self.round + 1
-        over = (
-            bool(self.place.inside) and self.place.inside <= self._ended_channels
-        )  # the entry has proved the end already
+        # the entry has proved the end already
+        over = bool(self.place.inside) and self.place.inside <= self._ended_channels
         if self.is_terminated or over or self.outside or not self._is_due(following):
             return None
         value = self._quiet_value(following)

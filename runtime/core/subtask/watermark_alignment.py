@@ -46,9 +46,8 @@ class ChannelDrift:
     window: WindowSubtask
     channel: ChannelId
     pane_ms: int
-    _past_watermarks: deque[int] = field(
-        default_factory=lambda: deque(maxlen=MIN_DRIFT_BATCHES)
-    )  #: watermarks before the latest batches
+    #: watermarks before the latest batches
+    _past_watermarks: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_DRIFT_BATCHES))
 
     def on_batch(self) -> None:
         self._past_watermarks.append(self.window.watermarks.watermark_of(self.channel))

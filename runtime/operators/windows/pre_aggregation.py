@@ -222,9 +222,8 @@ class WindowPreAggregator:
         due = self._table.row_ids()
         if before is not None:
             due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
-        row_ids = due[
-            self._table.column(self._aggregates.row_count_column())[due] > 0
-        ]  # refused rows left empty entries
+        # refused rows left empty entries
+        row_ids = due[self._table.column(self._aggregates.row_count_column())[due] > 0]
         if len(row_ids):
             keys = [self._table.key_column(name, row_ids) for name in self._keys]
             yield self._parts(keys, self._table.key_column(self._pane, row_ids), self._table, row_ids)

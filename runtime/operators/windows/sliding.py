@@ -83,9 +83,8 @@ class SlidingWindow(Operator):
         self._aggregates = with_row_count(aggregates)
         self._fields = self._aggregates.fields()
         self._output = WindowOutput(self._keys, size_ms, aggregates)
-        self._pane_column = free_name(
-            f"pane_{self._pane_ms}_ms", self._keys
-        )  #: the name refuses state with other panes
+        #: the name refuses state with other panes
+        self._pane_column = free_name(f"pane_{self._pane_ms}_ms", self._keys)
         self._bound_schema: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:

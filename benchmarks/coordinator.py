@@ -20,8 +20,8 @@ from typing import Final, NoReturn
 from tqdm import tqdm
 
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.effects import StoreManifest
-from runtime.core.events import Acknowledged, CheckpointRequested, IdIssued, JobStarted, ManifestRecorded
+from runtime.core.checkpoint.effects import StoreManifest
+from runtime.core.checkpoint.events import Acknowledged, CheckpointRequested, IdIssued, JobStarted, ManifestRecorded
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import CheckpointKind

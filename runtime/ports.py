@@ -14,7 +14,8 @@ import pyarrow as pa
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import Message
-from runtime.core.snapshot.manifest import CommitPermit, SubtaskSnapshot
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 
 # ---------------------------------------------------------------- operators
 

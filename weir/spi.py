@@ -15,7 +15,7 @@ All of them are pickled by cloudpickle and carried to the slots.
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.ids import Token
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder
 from runtime.ports import (
     DescribesColumns,

@@ -25,7 +25,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.flight import FlightExchange
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.io.postgres.store import OperationsListener, PostgresRunStore
+from runtime.io.postgres.listener import OperationsListener
+from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.operators.aggregates import Count

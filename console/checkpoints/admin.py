@@ -14,7 +14,7 @@ from django.template.defaultfilters import filesizeformat
 from console.accounts.models import User
 from console.checkpoints import services
 from console.checkpoints.models import Checkpoint, ReviewState
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 
 _REVIEW_FIELDS = ("review_state", "review_note")
 _READONLY_FIELDS = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _REVIEW_FIELDS)

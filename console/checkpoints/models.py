@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.jobs.models import Job, Run, choices
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 
 
 class Kind(StrEnum):

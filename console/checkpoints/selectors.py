@@ -10,7 +10,7 @@ from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 
 MAX_COUNTED_FAILURES: Final = 100  #: failures counted exactly; more are shown as "100 or more"
 

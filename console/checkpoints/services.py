@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, ReviewState, Status
 from runtime.core.job.lifecycle import TERMINAL_STATES
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 
 _RUN_END_GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints separately
 

@@ -28,7 +28,8 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres.store import OperationsListener, PostgresRunStore, RunRow
+from runtime.io.postgres.listener import OperationsListener
+from runtime.io.postgres.store import PostgresRunStore, RunRow
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster

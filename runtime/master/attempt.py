@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import structlog
 
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.effects import (
+from runtime.core.checkpoint.effects import (
     CompleteOperation,
     CoordinatorEffect,
     EndJob,
@@ -30,7 +30,7 @@ from runtime.core.effects import (
     TriggerSubtask,
     WakeAt,
 )
-from runtime.core.events import (
+from runtime.core.checkpoint.events import (
     Acknowledged,
     CheckpointDeclined,
     CheckpointRequested,
@@ -49,7 +49,8 @@ from runtime.core.events import (
 from runtime.core.job.ids import CheckpointId, OperatorId
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.manifest import FailureReason, Manifest
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.build_sides import BuildSides
 from runtime.errors import EnvironmentFailure, JobRejected, WeirError
 from runtime.io.control.endpoints import ControlServer, Hello
@@ -76,11 +77,12 @@ from runtime.io.logs import traceback_text
 from runtime.master.epoch_backlog import DeliveryBacklog
 from runtime.master.epoch_commit import EpochCommits
 from runtime.master.finalize import Timings, finalize_checkpoint
-from runtime.master.launcher import AttemptConfig, AttemptResult, AttemptResultKind, Launcher, result_of_failure
+from runtime.master.launcher import Launcher
 from runtime.master.live_report import LIVE_INTERVAL_MS, LiveReports
 from runtime.master.metadata_thread import MetadataThread
 from runtime.master.outages import is_outage
 from runtime.master.prepared_output import PreparedOutput
+from runtime.master.result import AttemptConfig, AttemptResult, AttemptResultKind, result_of_failure
 from runtime.master.shared_folders import remove_markers
 from runtime.master.slot_monitor import SlotMonitor
 from runtime.ports import Clock, SnapshotStore

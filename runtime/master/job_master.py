@@ -45,10 +45,11 @@ from runtime.io.savepoints import drop_committed_output, import_files, manifest_
 from runtime.master import retention
 from runtime.master.attempt import Attempt
 from runtime.master.epoch_backlog import DeliveryBacklog
-from runtime.master.launcher import AttemptConfig, AttemptResult, AttemptResultKind, Launcher
+from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.master.outages import is_outage
 from runtime.master.restore_fallback import find_fallback
+from runtime.master.result import AttemptConfig, AttemptResult, AttemptResultKind
 from runtime.master.shared_folders import check_roots, write_markers
 from runtime.master.slot_wait import SlotWait
 from runtime.ports import Clock, ReleasesInput, SnapshotStore

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.master.launcher import AttemptResult, AttemptResultKind
 from runtime.master.metadata_thread import MetadataThread
+from runtime.master.result import AttemptResult, AttemptResultKind
 from runtime.master.slot_monitor import SlotMonitor, checkpoint_progress
 from runtime.run_store import RunStore
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from runtime.core.job.lifecycle import RunEvent
-from runtime.master.launcher import AttemptResult, AttemptResultKind, Launcher, SlotPhase, SlotStatus
+from runtime.master.launcher import Launcher, SlotPhase, SlotStatus
+from runtime.master.result import AttemptResult, AttemptResultKind
 from runtime.ports import Clock
 
 SHORTAGE_GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting

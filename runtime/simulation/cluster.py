@@ -11,7 +11,15 @@ from random import Random
 
 import msgspec
 
-from runtime.core.effects import (
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, SubtaskId, Token
+from runtime.core.job.key_groups import key_group_owner
+from runtime.core.job.messages import Records
+from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.subtask.credits import Credits, ReceiverWindow
+from runtime.core.subtask.effects import (
     Acknowledge,
     AdvanceWatermark,
     Broadcast,
@@ -33,7 +41,7 @@ from runtime.core.effects import (
     ReportFinished,
     SubtaskEffect,
 )
-from runtime.core.events import (
+from runtime.core.subtask.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
     MessageArrived,
@@ -46,14 +54,6 @@ from runtime.core.events import (
     SubtaskEvent,
     SubtaskStarted,
 )
-from runtime.core.job.graph import JobGraph, Partitioning
-from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, SubtaskId, Token
-from runtime.core.job.key_groups import key_group_owner
-from runtime.core.job.messages import Records
-from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot, folder_of
-from runtime.core.subtask.credits import Credits, ReceiverWindow
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask

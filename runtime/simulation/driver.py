@@ -10,30 +10,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.effects import (
-    Acknowledge,
+from runtime.core.checkpoint.effects import (
     CompleteOperation,
     CoordinatorEffect,
-    Decline,
     EndJob,
     FailAttempt,
     IssueId,
     LateAnswer,
     NotifyAborted,
     NotifyCompleted,
-    ReportBuildSide,
     ReportCheckpoint,
-    ReportEnded,
-    ReportFinished,
     ResumeJob,
     StoreManifest,
     TriggerSubtask,
     WakeAt,
 )
-from runtime.core.events import (
+from runtime.core.checkpoint.events import (
     Acknowledged,
-    CheckpointAborted,
-    CheckpointCompleted,
     CheckpointDeclined,
     CoordinatorEvent,
     CoordinatorSuspended,
@@ -43,17 +36,17 @@ from runtime.core.events import (
     LogicFinished,
     ManifestFailed,
     ManifestRecorded,
-    ProbeSideOpened,
     SubtaskEnded,
-    SubtaskEvent,
     Ticked,
-    Triggered,
 )
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import FailureReason, Manifest
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.core.subtask.build_sides import BuildSides
+from runtime.core.subtask.effects import Acknowledge, Decline, ReportBuildSide, ReportEnded, ReportFinished
+from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.master import retention

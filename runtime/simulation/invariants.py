@@ -17,7 +17,8 @@ from runtime.core.job.messages import (
     Records,
     Watermark,
 )
-from runtime.core.snapshot.manifest import CommitPermit, FinishedState, Manifest, parse_folder
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.manifest import FinishedState, Manifest, parse_folder
 from runtime.core.subtask.credits import MAX_WINDOW_BYTES
 from runtime.core.subtask.subtask import Subtask
 from runtime.master.retention import files_of

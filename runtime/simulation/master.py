@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from runtime.core.events import (
-    CheckpointRequested,
-)
+from runtime.core.checkpoint.events import CheckpointRequested
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import CheckpointKind

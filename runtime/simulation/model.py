@@ -13,7 +13,7 @@ from zlib import crc32
 
 from runtime.core.job.key_groups import key_group_of
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 
 Row = tuple[str, int]
 Rows = list[Row]

@@ -8,9 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from runtime.core.effects import Acknowledge, Decline, ReportBuildSide, ReportEnded, ReportFinished
-from runtime.core.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent
 from runtime.core.job.ids import SubtaskId
+from runtime.core.subtask.effects import Acknowledge, Decline, ReportBuildSide, ReportEnded, ReportFinished
+from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent
 from runtime.simulation.world import World
 
 T = TypeVar("T")

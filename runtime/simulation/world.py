@@ -13,10 +13,11 @@ from typing import Final
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.manifest import CommitPermit, Manifest, folder_of
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.errors import EnvironmentFailure
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.simulation.faults import Faults
 from runtime.simulation.invariants import Ledger, Violation
 from runtime.simulation.model import Row

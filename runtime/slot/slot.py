@@ -18,13 +18,13 @@ from typing import Any, Final
 
 import structlog
 
-from runtime.core.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import permit_from_master
+from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask

@@ -11,9 +11,9 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from runtime.core.events import SnapshotFailed, SnapshotStored
 from runtime.core.job.ids import SubtaskId
 from runtime.core.snapshot.manifest import folder_of
+from runtime.core.subtask.events import SnapshotFailed, SnapshotStored
 from runtime.errors import WeirError
 from runtime.ports import Clock, OperatorContext, SnapshotStore
 from runtime.task.feedback_log import CapturedSnapshot, FeedbackLog

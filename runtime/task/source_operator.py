@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports import Operator, OperatorContext, SourceReader
 
 

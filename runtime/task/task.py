@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from runtime.core.effects import (
+from runtime.core.job.graph import Partitioning
+from runtime.core.job.ids import ChannelId, SubtaskId
+from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.subtask.credits import ReceiverWindow
+from runtime.core.subtask.effects import (
     Acknowledge,
     AdvanceWatermark,
     Broadcast,
@@ -32,7 +37,7 @@ from runtime.core.effects import (
     ReportFinished,
     SubtaskEffect,
 )
-from runtime.core.events import (
+from runtime.core.subtask.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
     MessageArrived,
@@ -44,11 +49,6 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.job.graph import Partitioning
-from runtime.core.job.ids import ChannelId, SubtaskId
-from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
-from runtime.core.subtask.credits import ReceiverWindow
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure

@@ -20,7 +20,8 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import FailureReason, FinishedState
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import FinishedState
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from tests.acceptance.operator_jobs import FULL, HeldOpen, Service, lookups, rated, rated_answer, told

@@ -16,7 +16,7 @@ from console.operations import lineage_folders
 from console.runs import run_store
 from runtime.connectors.names import encode_name
 from runtime.connectors.sources.epochs import EpochSource
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.console.ui import rows
 from tests.contracts.files import Reading
 from tests.contracts.test_epochs import COLUMNS, ids, write

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.effects import ReportCheckpoint
+from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.io.postgres.store import PostgresRunStore

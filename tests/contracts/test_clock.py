@@ -4,7 +4,8 @@ import pytest
 
 from runtime.errors import CorruptState, ProtocolViolation
 from runtime.io.clock import Deadline, SystemClock
-from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.io.memory.clock import ManualClock
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Clock
 
 

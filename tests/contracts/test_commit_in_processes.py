@@ -23,7 +23,7 @@ import sys, time
 from pathlib import Path
 import msgspec
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.job.ids import CheckpointId, Token
 owed = msgspec.json.decode(Path(sys.argv[2]).read_bytes())
 committer = ParquetSink(sys.argv[1]).committer()

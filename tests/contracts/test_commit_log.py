@@ -13,7 +13,7 @@ from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
 from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from tests.contracts.test_sinks import batch, clean, commit, names, visible, writer
 

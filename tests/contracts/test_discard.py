@@ -14,7 +14,7 @@ from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.launch.local import run_local
 from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState

@@ -13,7 +13,7 @@ from runtime.connectors.epochs import EpochFolder
 from runtime.connectors.sources.epochs import LANE_COUNT, EpochSource, schema_file
 from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import HasStandingStage, ReleasesInput, StageFolders
 from tests.contracts.files import Reading
 

@@ -15,7 +15,8 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import CommitPermit, FailureReason
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.errors import EnvironmentFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore

@@ -15,11 +15,12 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.services import fail_orphaned_checkpoints
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
-from runtime.core.effects import ReportCheckpoint
+from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.manifest import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.queries import load_statements

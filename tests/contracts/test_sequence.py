@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from runtime.connectors.sources.sequence import KEY_MULTIPLIER, SCHEMA, SequenceSource
 from runtime.errors import JobRejected
-from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.io.memory.clock import ManualClock
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading
 
 

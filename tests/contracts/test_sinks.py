@@ -20,7 +20,7 @@ from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.backend import SubtaskState

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.filesystem import FileStore
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import SnapshotStore
 
 

@@ -4,7 +4,8 @@ import msgspec
 
 from runtime.core.job.ids import CheckpointId
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.manifest import FailureReason, Manifest, SubtaskSnapshot, folder_of
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot, folder_of
 from tests.core.builders import DONE, SNAPSHOT, manifest, segment
 
 

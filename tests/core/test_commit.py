@@ -4,8 +4,14 @@ import pytest
 
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.commit import pending_committables, pending_only, permit_for_manifest, permit_from_master
-from runtime.core.snapshot.manifest import CommitPermit, SubtaskSnapshot
+from runtime.core.snapshot.commit import (
+    CommitPermit,
+    pending_committables,
+    pending_only,
+    permit_for_manifest,
+    permit_from_master,
+)
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from tests.core.builders import SNAPSHOT, manifest
 
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from runtime.core.checkpoint.coordinator import MIN_FINAL_RETRY_MS, Coordinator
-from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY
-from runtime.core.checkpoint.trigger_schedule import RESUMED_TRIGGER_MS
-from runtime.core.effects import (
+from runtime.core.checkpoint.effects import (
+    CheckpointStatus,
     CompleteOperation,
     CoordinatorEffect,
     EndJob,
@@ -22,7 +21,7 @@ from runtime.core.effects import (
     TriggerSubtask,
     WakeAt,
 )
-from runtime.core.events import (
+from runtime.core.checkpoint.events import (
     Acknowledged,
     CheckpointDeclined,
     CheckpointRequested,
@@ -37,13 +36,15 @@ from runtime.core.events import (
     Ticked,
     TriggerFailed,
 )
+from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY
+from runtime.core.checkpoint.trigger_schedule import RESUMED_TRIGGER_MS
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import CheckpointStatus, FinishedState, Manifest, SubtaskSnapshot
-from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.snapshot.failure_reason import FailureReason as Why
+from runtime.core.snapshot.manifest import FinishedState, Manifest, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, segment
 
 GRAPH = chain()

@@ -1,9 +1,9 @@
 """What became of the latest checkpoints."""
 
+from runtime.core.checkpoint.effects import CheckpointStatus, LateAnswer
 from runtime.core.checkpoint.recent_checkpoints import MAX_RECENT_CHECKPOINTS, RecentCheckpoints
-from runtime.core.effects import LateAnswer
 from runtime.core.job.ids import CheckpointId
-from runtime.core.snapshot.manifest import CheckpointStatus, FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 from tests.core.builders import subtask
 
 A = subtask("a/0")

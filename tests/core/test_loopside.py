@@ -4,7 +4,25 @@ from typing import Any
 
 import pytest
 
-from runtime.core.effects import (
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId, Token
+from runtime.core.job.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CancelBarrier,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Message,
+    Records,
+    TerminationMarker,
+    Watermark,
+)
+from runtime.core.job.messages import CheckpointKind as Kind
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.failure_reason import FailureReason as Why
+from runtime.core.subtask.effects import (
     AdvanceWatermark,
     Broadcast,
     CaptureState,
@@ -22,7 +40,7 @@ from runtime.core.effects import (
     ReportFinished,
     SubtaskEffect,
 )
-from runtime.core.events import (
+from runtime.core.subtask.events import (
     CheckpointAborted,
     CheckpointCompleted,
     FeedbackReplayed,
@@ -31,24 +49,6 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, CheckpointId, Token
-from runtime.core.job.messages import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    Barrier,
-    CancelBarrier,
-    EndOfData,
-    EndOfPartition,
-    Idle,
-    Message,
-    Records,
-    TerminationMarker,
-    Watermark,
-)
-from runtime.core.job.messages import CheckpointKind as Kind
-from runtime.core.snapshot.manifest import CommitPermit
-from runtime.core.snapshot.manifest import FailureReason as Why
 from runtime.core.subtask.spec import SubtaskSpec
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.termination import LoopPlace

@@ -2,11 +2,11 @@
 
 import weakref
 
-from runtime.core.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskStarted
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.core.subtask.event_log import MAX_LOGGED_EVENTS, EventLog, LoggedRecords, LoggedSnapshot
+from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskStarted
 from tests.core.builders import TIMINGS
 
 LEFT = ChannelId(0, 0, 0)

@@ -5,7 +5,25 @@ from typing import Any
 
 import pytest
 
-from runtime.core.effects import (
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.job.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CancelBarrier,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Message,
+    Records,
+    Watermark,
+)
+from runtime.core.job.messages import CheckpointKind as Kind
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.failure_reason import FailureReason as Why
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.subtask.effects import (
     Acknowledge,
     AdvanceWatermark,
     Broadcast,
@@ -23,7 +41,7 @@ from runtime.core.effects import (
     ReportFinished,
     SubtaskEffect,
 )
-from runtime.core.events import (
+from runtime.core.subtask.events import (
     CheckpointAborted,
     CheckpointCompleted,
     MessageArrived,
@@ -38,23 +56,6 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.job.messages import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    Barrier,
-    CancelBarrier,
-    EndOfData,
-    EndOfPartition,
-    Idle,
-    Message,
-    Records,
-    Watermark,
-)
-from runtime.core.job.messages import CheckpointKind as Kind
-from runtime.core.snapshot.manifest import CommitPermit, SnapshotTimings, SubtaskSnapshot
-from runtime.core.snapshot.manifest import FailureReason as Why
 from runtime.core.subtask.spec import SubtaskSpec
 from runtime.core.subtask.subtask import Subtask
 from tests.core.builders import SNAPSHOT, TIMINGS, subtask

@@ -2,7 +2,7 @@
 
 from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
 from runtime.core.job.ids import CheckpointId
-from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.snapshot.failure_reason import FailureReason as Why
 
 
 def test_any_number_is_borne_when_none_is_set() -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.checkpoint.pending import PendingCheckpoint
-from runtime.core.effects import (
+from runtime.core.checkpoint.effects import (
     CompleteOperation,
     CoordinatorEffect,
     IssueId,
@@ -20,7 +19,7 @@ from runtime.core.effects import (
     TriggerSubtask,
     WakeAt,
 )
-from runtime.core.events import (
+from runtime.core.checkpoint.events import (
     Acknowledged,
     CheckpointDeclined,
     CheckpointRequested,
@@ -34,11 +33,12 @@ from runtime.core.events import (
     SubtaskEnded,
     Ticked,
 )
+from runtime.core.checkpoint.pending import PendingCheckpoint
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.job.settings import CoordinatorSettings, JobSettings
-from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.snapshot.failure_reason import FailureReason as Why
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, edge, sink, source
 from tests.core.test_coordinator import ALL, GRAPH, A, B, C, Job, of
 

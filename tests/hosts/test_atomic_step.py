@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.events import CheckpointAborted, CheckpointCompleted, MessageArrived, SubtaskEvent
 from runtime.core.job.ids import ChannelId, CheckpointId, Token
 from runtime.core.job.messages import (
     MAX_WATERMARK,
@@ -22,12 +21,14 @@ from runtime.core.job.messages import (
     Watermark,
 )
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, MessageArrived, SubtaskEvent
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
 from runtime.io.control.messages import AcknowledgeCheckpoint
-from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.io.memory.clock import ManualClock
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs

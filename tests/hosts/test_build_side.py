@@ -11,7 +11,7 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore

@@ -1,8 +1,8 @@
 """What is recorded of a completed checkpoint for people to see."""
 
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
-from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.io.memory.run_store import MemoryRunStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.master.finalize import finalize_checkpoint
 from tests.core.builders import manifest, segment, subtask
 

@@ -13,8 +13,8 @@ from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.commit import pending_committables
-from runtime.core.snapshot.manifest import CommitPermit, Manifest
+from runtime.core.snapshot.commit import CommitPermit, pending_committables
+from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure

@@ -6,7 +6,7 @@ import pytest
 from runtime.core.job.ids import CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, Records
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture
 from runtime.task import feedback_log
 from runtime.task.feedback_log import CapturedSnapshot, FeedbackLogs, replay_records

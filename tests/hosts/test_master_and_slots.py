@@ -23,7 +23,7 @@ from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock

@@ -16,7 +16,7 @@ from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count

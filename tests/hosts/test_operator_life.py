@@ -10,7 +10,7 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.master.job_master import MasterExitCode

@@ -13,7 +13,7 @@ from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink, Parq
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.master import job_master

@@ -15,7 +15,8 @@ import pytest
 
 import weir
 from runtime.core.job.lifecycle import RunState
-from runtime.core.snapshot.manifest import FailureReason, FinishedState
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import FinishedState
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed

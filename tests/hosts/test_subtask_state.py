@@ -11,7 +11,8 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
-from runtime.core.snapshot.manifest import FailureReason, FinishedState, Manifest
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import FinishedState, Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.functions.function import RowCollector

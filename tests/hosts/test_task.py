@@ -6,16 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.events import CheckpointAborted, Triggered
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.subtask.barrier_delay import MAX_HOLD_MS
+from runtime.core.subtask.events import CheckpointAborted, Triggered
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, ChannelDrift
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.errors import DataRejected, OperatorFailure
-from runtime.io.memory.exchange import ManualClock
+from runtime.io.memory.clock import ManualClock
 from runtime.ports import OperatorContext, SourceReader
 from runtime.task.source_operator import SourceOperator
 from runtime.task.task import WAITED_COUNTER, Task

@@ -5,11 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.events import MessageArrived
 from runtime.core.job.messages import EndOfData, Message, Records
 from runtime.core.subtask.credits import MAX_WINDOW_BYTES
+from runtime.core.subtask.events import MessageArrived
 from runtime.errors import OperatorFailure
-from runtime.io.memory.exchange import ManualClock
+from runtime.io.memory.clock import ManualClock
 from runtime.ports import Collector, Operator
 from runtime.task.task import Task
 from tests.core.builders import chain, subtask

@@ -6,7 +6,7 @@ import pytest
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records, Watermark
-from runtime.io.memory.exchange import ManualClock
+from runtime.io.memory.clock import ManualClock
 from runtime.operators.functions.batch import MapBatches
 from runtime.task.task import Task
 from tests.core.builders import edge, operator, sink, source, subtask

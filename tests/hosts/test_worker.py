@@ -14,7 +14,7 @@ from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.control.endpoints import ControlClient, ControlServer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Count
 from runtime.operators.functions.micro_batches import BY_SIZE_COUNTER, BY_TIME_COUNTER, Batches, BatchLimits
 from runtime.operators.partition import partition_by_key_group

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.job.messages import MAX_WATERMARK
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
 from runtime.operators.functions.batch import FlatMapRows, MapBatches
 from runtime.operators.functions.function import RowCollector

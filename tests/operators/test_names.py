@@ -7,7 +7,7 @@ import pytest
 
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Sum
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.running_aggregate import RunningAggregate

@@ -9,7 +9,8 @@ import pytest
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.io.memory.clock import ManualClock
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.functions import process as plain_process
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import (

@@ -10,7 +10,8 @@ import pytest
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.io.memory.clock import ManualClock
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction, ProcessContext

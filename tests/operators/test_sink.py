@@ -9,7 +9,7 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure
 from runtime.operators.sink import SinkOperator
 from tests.operators.harness import Harness

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows import pane_totals

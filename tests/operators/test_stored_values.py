@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.io.memory.clock import ManualClock
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.operators.harness import Harness
 from tests.operators.test_process import Kept, batch, operator, texts
 

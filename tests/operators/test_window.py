@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import DataRejected, JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import partition_by_key_group

@@ -25,10 +25,11 @@ from hypothesis.stateful import (
 
 from console.accounts.models import User
 from console.jobs.models import Job, JobVersion, Run
-from runtime.core.effects import ReportCheckpoint
+from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.manifest import FailureReason, Manifest, folder_of
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.run_store import CompletedCheckpoint, RunStore

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.core.checkpoint import coordinator
-from runtime.core.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
-from runtime.core.events import ManifestRecorded
+from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
 from runtime.core.job.messages import Records
@@ -18,6 +17,7 @@ from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask import alignment
 from runtime.core.subtask.alignment import Alignment, AlignmentOutcome
+from runtime.core.subtask.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
 from runtime.core.subtask.feedback_alignment import FeedbackAlignment
 from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec, spec_of

@@ -4,10 +4,10 @@ from collections import defaultdict
 
 import pytest
 
-from runtime.core.events import CheckpointCompleted
 from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId
 from runtime.core.job.messages import Barrier, EndOfPartition, Message
 from runtime.core.snapshot.manifest import FinishedState
+from runtime.core.subtask.events import CheckpointCompleted
 from runtime.simulation.invariants import ChannelChecker, Violation
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import BatchingOperator, Rows

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import JobRejected
 from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
 from spark_jobs.sinks.parquet_table import ParquetTable

@@ -15,7 +15,7 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from spark_jobs.sources.splits import InputFolder, split_name

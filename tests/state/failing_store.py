@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from runtime.errors import EnvironmentFailure
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 
 
 class FailingStore(MemorySnapshotStore):

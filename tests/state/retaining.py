@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 
 KEPT = 3
 

@@ -12,7 +12,7 @@ from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import SubtaskState
 from runtime.state.broadcast import BroadcastMap
 

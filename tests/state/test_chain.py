@@ -14,7 +14,7 @@ from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files import compaction, segment_log
 from runtime.state.files.compaction import SMALLEST_CLASS_UNIT_BYTES, compaction_start

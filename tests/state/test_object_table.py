@@ -14,7 +14,7 @@ from runtime.core.job.key_groups import key_group_owner, key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files import segment_log
 from runtime.state.object_table import Entry, ObjectTable, Place

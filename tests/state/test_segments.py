@@ -13,7 +13,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Segment
 from runtime.errors import CorruptState
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import SubtaskState
 from runtime.state.files import segments
 from runtime.state.files.segments import MAX_BLOCKS, MIN_BLOCK_BYTES, read_segment, write_segment

@@ -17,7 +17,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
-from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files import segment_log
 from runtime.state.files.segment_log import MAX_DELTAS

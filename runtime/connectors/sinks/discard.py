@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
 STATE_NAME: Final = "discarded"

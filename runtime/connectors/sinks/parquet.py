@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import copy_file, make_folder, name_write_errors, rename_without_replacing, sync_folder
 from runtime.errors import EnvironmentFailure, JobRejected

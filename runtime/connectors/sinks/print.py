@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
 

@@ -10,14 +10,8 @@ from typing import Final
 
 import msgspec
 
-from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
-from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
-from runtime.core.checkpoint.plan import plan_checkpoint
-from runtime.core.checkpoint.recent_checkpoints import RecentCheckpoints
-from runtime.core.checkpoint.request_queue import CheckpointRequest, RequestQueue
-from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
-from runtime.core.checkpoint.union_lists import partly_finished_union
-from runtime.core.effects import (
+from runtime.core.checkpoint.effects import (
+    CheckpointStatus,
     CompleteOperation,
     CoordinatorEffect,
     EndJob,
@@ -31,7 +25,7 @@ from runtime.core.effects import (
     TriggerSubtask,
     WakeAt,
 )
-from runtime.core.events import (
+from runtime.core.checkpoint.events import (
     Acknowledged,
     CheckpointDeclined,
     CheckpointRequested,
@@ -47,12 +41,20 @@ from runtime.core.events import (
     Ticked,
     TriggerFailed,
 )
+from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
+from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
+from runtime.core.checkpoint.plan import plan_checkpoint
+from runtime.core.checkpoint.recent_checkpoints import RecentCheckpoints
+from runtime.core.checkpoint.request_queue import CheckpointRequest, RequestQueue
+from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
+from runtime.core.checkpoint.union_lists import partly_finished_union
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import permit_for_manifest
-from runtime.core.snapshot.manifest import CheckpointStatus, FailureReason, Manifest, SubtaskSnapshot
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 
 MAX_NAMED_SUBTASKS: Final = 5  #: subtasks that a reason names
 MIN_FINAL_RETRY_MS: Final = 500  #: minimum delay after a failure before the last checkpoint is tried again

@@ -5,7 +5,7 @@ restart would not help against the other reasons. A checkpoint older than the ne
 """
 
 from runtime.core.job.ids import CheckpointId
-from runtime.core.snapshot.manifest import FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 
 
 class CheckpointFailureManager:

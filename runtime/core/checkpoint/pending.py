@@ -7,19 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runtime.core.checkpoint.plan import finished_state
-from runtime.core.effects import ReportCheckpoint
+from runtime.core.checkpoint.effects import ReportCheckpoint
+from runtime.core.checkpoint.plan import CheckpointPlan, finished_state
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import Barrier
-from runtime.core.snapshot.manifest import (
-    CheckpointPlan,
-    FailureReason,
-    Manifest,
-    OperatorSnapshot,
-    SnapshotTimings,
-    SubtaskSnapshot,
-)
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, SnapshotTimings, SubtaskSnapshot
 
 
 class AckResult(StrEnum):

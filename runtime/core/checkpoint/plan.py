@@ -5,10 +5,20 @@ not always the sources. A feedback edge does not make its source a predecessor.
 """
 
 from collections.abc import Set
+from dataclasses import dataclass
 
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId
-from runtime.core.snapshot.manifest import CheckpointPlan, FinishedState
+from runtime.core.snapshot.manifest import FinishedState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlan:
+    """The subtasks that take part in a checkpoint."""
+
+    trigger: frozenset[SubtaskId]  #: running, and no predecessor is running
+    wait_for: frozenset[SubtaskId]  #: every running subtask must acknowledge
+    notify: frozenset[SubtaskId]  #: receive the notification of completion
 
 
 def plan_checkpoint(graph: JobGraph, ended: Set[SubtaskId]) -> CheckpointPlan:

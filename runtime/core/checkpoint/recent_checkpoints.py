@@ -8,9 +8,9 @@ no manifest names. (Flink keeps expired ids only.)
 from collections import OrderedDict
 from typing import Final
 
-from runtime.core.effects import LateAnswer
+from runtime.core.checkpoint.effects import CheckpointStatus, LateAnswer
 from runtime.core.job.ids import CheckpointId, SubtaskId
-from runtime.core.snapshot.manifest import CheckpointStatus, FailureReason
+from runtime.core.snapshot.failure_reason import FailureReason
 
 MAX_RECENT_CHECKPOINTS: Final = 64
 

@@ -6,12 +6,22 @@ committables: it aborts all that are missing in the restored checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
-from runtime.core.snapshot.manifest import CommitPermit, Manifest, SubtaskSnapshot
+from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """The right to make output visible. Constructed by `snapshot.commit` alone, from a recorded checkpoint."""
+
+    job: str
+    token: Token
+    checkpoint: CheckpointId
 
 
 def permit_for_manifest(manifest: Manifest, token: Token) -> CommitPermit:

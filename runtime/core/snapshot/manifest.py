@@ -5,73 +5,14 @@ since the split into tasks may differ in the next run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
 import msgspec
 
-from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import CheckpointKind
 
 FORMAT_VERSION: Final = 1
-
-
-class FailureReason(StrEnum):
-    """The reason of a failed checkpoint. Names follow Flink's `CheckpointFailureReason`."""
-
-    NOT_ALL_REQUIRED_TASKS_RUNNING = "not_all_required_tasks_running"
-    TOO_MANY_REQUESTS = "too_many_requests"
-    ID_UNAVAILABLE = "id_unavailable"
-    TRIGGER_FAILED = "trigger_failed"
-    DECLINED_TASK_NOT_READY = "declined_task_not_ready"
-    DECLINED_SUBSUMED = "declined_subsumed"
-    DECLINED_CANCEL_BARRIER = "declined_cancel_barrier"
-    ASYNC_FAILED = "async_failed"
-    EXPIRED = "expired"
-    SUBSUMED = "subsumed"
-    FINALIZE_FAILED = "finalize_failed"
-    TASK_FINISHED_WHILE_TRIGGERED = "task_finished_while_triggered"
-    UNION_STATE_PARTLY_FINISHED = "union_state_partly_finished"
-    SUSPENDED = "suspended"  #: the coordinator stopped: restart, cancel, or the end of the job
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether the failure counts towards `tolerable_failed_checkpoints`."""
-        return self in _COUNTED_REASONS
-
-    @property
-    def may_persist(self) -> bool:
-        """Whether the cause may persist, so that an immediate retry may fail again."""
-        return self not in _TRANSIENT_REASONS
-
-
-_COUNTED_REASONS = frozenset(
-    {
-        FailureReason.ID_UNAVAILABLE,
-        FailureReason.TRIGGER_FAILED,
-        FailureReason.ASYNC_FAILED,
-        FailureReason.EXPIRED,
-        FailureReason.FINALIZE_FAILED,
-    }
-)
-_TRANSIENT_REASONS = frozenset(
-    {
-        FailureReason.TASK_FINISHED_WHILE_TRIGGERED,
-        FailureReason.UNION_STATE_PARTLY_FINISHED,  #: cannot recur at the last checkpoint: all subtasks have finished
-        FailureReason.SUBSUMED,
-        FailureReason.SUSPENDED,
-    }
-)
-
-
-class CheckpointStatus(StrEnum):
-    """The status of a checkpoint when a late acknowledgement or decline arrives."""
-
-    STORING = "storing"  #: every subtask has acknowledged; the manifest is being stored
-    COMPLETED = "completed"
-    FAILED = "failed"
-    UNKNOWN = "unknown"  #: never pending in this attempt, or evicted from the recent checkpoints
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
@@ -235,21 +176,3 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def finished_operators(self) -> tuple[str, ...]:
         return tuple(uid for uid, o in self.operators.items() if o.finished is FinishedState.FINISHED)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitPermit:
-    """The right to make output visible. Constructed by `snapshot.commit` alone, from a recorded checkpoint."""
-
-    job: str
-    token: Token
-    checkpoint: CheckpointId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPlan:
-    """The subtasks that take part in a checkpoint."""
-
-    trigger: frozenset[SubtaskId]  #: running, and no predecessor is running
-    wait_for: frozenset[SubtaskId]  #: every running subtask must acknowledge
-    notify: frozenset[SubtaskId]  #: receive the notification of completion

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.core.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskEvent
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
 from runtime.core.snapshot.manifest import SnapshotTimings
+from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskEvent
 
 MAX_LOGGED_EVENTS: Final = 40
 

@@ -5,7 +5,10 @@ its own end. A subtask outside loops, or finished before the restore, has no bac
 markers.
 """
 
-from runtime.core.effects import (
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, Records, TerminationMarker
+from runtime.core.subtask.effects import (
     Broadcast,
     CaptureState,
     CloseLog,
@@ -15,9 +18,6 @@ from runtime.core.effects import (
     ProcessRecords,
     SubtaskEffect,
 )
-from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, CheckpointId
-from runtime.core.job.messages import Barrier, Records, TerminationMarker
 from runtime.core.subtask.feedback_alignment import FeedbackAlignment
 from runtime.core.subtask.spec import SubtaskSpec
 from runtime.core.subtask.termination import TerminationDetector

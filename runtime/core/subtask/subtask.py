@@ -10,7 +10,26 @@ It decides which channels are read, which messages are sent and when the operato
 At the head of a loop these rules concern the regular inputs; `Iteration` handles feedback channels.
 """
 
-from runtime.core.effects import (
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CancelBarrier,
+    CheckpointKind,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Records,
+    TerminationMarker,
+    Watermark,
+)
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.subtask import alignment as align
+from runtime.core.subtask import barrier_handler
+from runtime.core.subtask.effects import (
     Acknowledge,
     AdvanceWatermark,
     Broadcast,
@@ -27,7 +46,8 @@ from runtime.core.effects import (
     ReportFinished,
     SubtaskEffect,
 )
-from runtime.core.events import (
+from runtime.core.subtask.event_log import EventLog
+from runtime.core.subtask.events import (
     CheckpointAborted,
     CheckpointCompleted,
     FeedbackReplayed,
@@ -44,24 +64,6 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.job.ids import ChannelId, CheckpointId
-from runtime.core.job.messages import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    Barrier,
-    CancelBarrier,
-    CheckpointKind,
-    EndOfData,
-    EndOfPartition,
-    Idle,
-    Records,
-    TerminationMarker,
-    Watermark,
-)
-from runtime.core.snapshot.manifest import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
-from runtime.core.subtask import alignment as align
-from runtime.core.subtask import barrier_handler
-from runtime.core.subtask.event_log import EventLog
 from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec
 from runtime.core.subtask.watermark_valve import WatermarkValve

@@ -11,7 +11,8 @@ from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.messages import Barrier
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 
 
 class Marker(msgspec.Struct, frozen=True):

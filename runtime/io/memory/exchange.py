@@ -6,74 +6,20 @@ real implementations. Nothing is serialized but control messages.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message
-from runtime.errors import CorruptState, ProtocolViolation
+from runtime.errors import ProtocolViolation
 from runtime.io.wire import LossReporter, MessageNumbers, NumberCheck, refusal_reason
 from runtime.ports import ExchangeListener
 
 # ---------------------------------------------------------------- time
 
 
-class ManualClock:
-    """Clock that stands still until it is advanced; counterpart of `SystemClock`."""
-
-    def __init__(self, now_ms: int = 0) -> None:
-        self._now_ms = now_ms
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic_ms(self) -> float:
-        return float(self._now_ms)
-
-    def advance(self, by_ms: int) -> None:
-        if by_ms < 0:
-            raise ProtocolViolation(f"the clock cannot go back by {-by_ms} ms")
-        self._now_ms += by_ms
-
-
 # ---------------------------------------------------------------- storage
-
-
-class MemorySnapshotStore:
-    """Counterpart of `FileStore`: the storage root of a job in a dictionary."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[str, bytes] = {}
-
-    def put(self, path: str, data: Iterable[bytes]) -> None:
-        content = b"".join(data)  # first: a producer that fails leaves no file
-        with self._lock:
-            self._files[path] = content
-
-    def get(self, path: str) -> bytes:
-        with self._lock:
-            content = self._files.get(path)
-        if content is None:
-            raise CorruptState(path, "there is no such file")
-        return content
-
-    def get_range(self, path: str, offset: int, nbytes: int) -> bytes:
-        return self.get(path)[offset : offset + nbytes]
-
-    def delete(self, paths: Iterable[str]) -> None:
-        with self._lock:
-            for path in paths:
-                self._files.pop(path, None)
-
-    def list(self, prefix: str) -> list[str]:
-        with self._lock:
-            return sorted(path for path in self._files if path.startswith(prefix))
-
-    def leftover_files(self) -> Sequence[str]:
-        return []
 
 
 # ---------------------------------------------------------------- channels

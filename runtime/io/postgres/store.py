@@ -18,7 +18,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from runtime.core.effects import ReportCheckpoint
+from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -26,7 +26,6 @@ from runtime.io.postgres.queries import statement
 from runtime.run_store import CompletedCheckpoint, OperationRequest
 
 T = TypeVar("T")
-POLL_INTERVAL_S: Final = 1.0
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
 _TIMEOUTS: Final = {
     "connect_timeout": 3,
@@ -37,7 +36,6 @@ _TIMEOUTS: Final = {
 }
 #: As in Django. Without it psycopg returns text of an SQL_ASCII database as bytes.
 _ENCODING: Final = "utf8"
-OPERATIONS_CHANNEL: Final = "weir_operation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,35 +276,6 @@ class PostgresRunStore:
         if connection is not None:
             with suppress(psycopg.Error):
                 connection.close()
-
-
-class OperationsListener:
-    """Calls `poke` when the run has a new operation: at once by LISTEN, and each second as a fallback."""
-
-    def __init__(self, url: str, run: int, poke: Callable[[], None]) -> None:
-        self._url, self._run, self._poke = url, run, poke
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="operations", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-
-    def _listen(self) -> None:
-        while not self._closing.is_set():
-            try:
-                with connect(self._url) as connection:
-                    connection.execute(f"LISTEN {OPERATIONS_CHANNEL}")
-                    self._poll_notifications(connection)
-            except (EnvironmentFailure, psycopg.Error):
-                self._closing.wait(POLL_INTERVAL_S)
-
-    def _poll_notifications(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
-        while not self._closing.is_set():
-            runs = [note.payload for note in connection.notifies(timeout=POLL_INTERVAL_S, stop_after=1)]
-            if not runs or runs[0] == str(self._run):
-                self._poke()
 
 
 def _to_datetime(ms: int) -> datetime:

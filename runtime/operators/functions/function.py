@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import JobRejected, WeirError
 from runtime.operators.arguments import check_hooks
 from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH

@@ -1,0 +1,135 @@
+"""Events of the coordinator, in the past tense: time, ids and acknowledgements. `at` is in milliseconds."""
+
+from dataclasses import dataclass
+
+from runtime.core.job.ids import CheckpointId, SubtaskId
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """Every subtask runs. `resumed`: the attempt started from a checkpoint."""
+
+    at: int
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """The wake-up of a `WakeAt`, at its time or later."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """A savepoint, stop, drain or checkpoint is requested. `operation` identifies the request."""
+
+    at: int
+    kind: CheckpointKind
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdIssued:
+    """The requested id, greater than all earlier ids."""
+
+    at: int
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class IdUnavailable:
+    """The request for an id failed."""
+
+    at: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerFailed:
+    """The host raised an error while it triggered a checkpoint."""
+
+    at: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A subtask's snapshot is durable."""
+
+    at: int
+    subtask: SubtaskId
+    checkpoint: CheckpointId
+    snapshot: SubtaskSnapshot
+    timings: SnapshotTimings
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDeclined:
+    """A subtask cannot take part."""
+
+    at: int
+    subtask: SubtaskId
+    checkpoint: CheckpointId
+    reason: FailureReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogicFinished:
+    """A subtask has sent EndOfData and waits for its last checkpoint."""
+
+    at: int
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskEnded:
+    """A subtask has sent EndOfPartition and closed."""
+
+    at: int
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRecorded:
+    """The manifest is durable and recorded: the checkpoint exists."""
+
+    at: int
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFailed:
+    """The manifest could not be stored or recorded, and is known not to be recorded."""
+
+    at: int
+    checkpoint: CheckpointId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSuspended:
+    """The attempt ends (failure, cancel, release): every pending checkpoint and queued request is aborted."""
+
+    at: int
+
+
+CoordinatorEvent = (
+    JobStarted
+    | Ticked
+    | CheckpointRequested
+    | IdIssued
+    | IdUnavailable
+    | TriggerFailed
+    | Acknowledged
+    | CheckpointDeclined
+    | LogicFinished
+    | SubtaskEnded
+    | ManifestRecorded
+    | ManifestFailed
+    | CoordinatorSuspended
+)

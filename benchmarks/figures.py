@@ -19,12 +19,12 @@ import msgspec
 
 #: Name -> module. A new measurement needs a line here only.
 MEASUREMENT_MODULES: Final = {
-    "W8": "benchmarks.intervals",
-    "W9": "benchmarks.state_size",
+    "W8": "benchmarks.intervals.measure",
+    "W9": "benchmarks.state.size",
     "W11": "benchmarks.recovery.measure",
     "W14": "benchmarks.scaling",
     "W15": "benchmarks.modes.measure",
-    "W16": "benchmarks.state_reading",
+    "W16": "benchmarks.state.reading",
 }
 
 

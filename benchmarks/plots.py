@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.child import ROOT
-from benchmarks.interval_report import MODES, STOP_THE_WORLD
+from benchmarks.intervals.report import MODES, STOP_THE_WORLD
 from benchmarks.results import OWN
 from benchmarks.systems import SYSTEMS
 

@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from benchmarks import disk, intervals
 from benchmarks.figures import MEASUREMENT_MODULES, MeasurementPlan, measurement
-from benchmarks.interval_report import ALIGNED, STOP_THE_WORLD, Sample, pair_runs, report
+from benchmarks.intervals import disk
+from benchmarks.intervals import measure as intervals
+from benchmarks.intervals.report import ALIGNED, STOP_THE_WORLD, Sample, pair_runs, report
+from benchmarks.intervals.stop_the_world import StopTheWorld
 from benchmarks.slots import JobRun
 from benchmarks.slots import run as run_job
-from benchmarks.stop_the_world import StopTheWorld
 from benchmarks.systems.weir import TOTALS
 from benchmarks.workloads.windows import totals
 from runtime.connectors.sinks.discard import DiscardSink

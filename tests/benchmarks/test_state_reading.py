@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.figures import MeasurementPlan
-from benchmarks.state_reading import Read, report, run
+from benchmarks.state.reading import Read, report, run
 
 
 def test_figures_are_medians_of_the_rounds() -> None:

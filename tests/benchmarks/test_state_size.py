@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.state_size import CASES, VALUE_BYTES, Case, measure_case
+from benchmarks.state.size import CASES, VALUE_BYTES, Case, measure_case
 
 
 @pytest.mark.parametrize("form", sorted({case.form for case in CASES}))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from benchmarks import disk
 from benchmarks.figures import Figure, Report
+from benchmarks.intervals import disk
 from benchmarks.ratios import Ratio, ratio
 from benchmarks.slots import JobRun
 from benchmarks.workloads.windows import totals

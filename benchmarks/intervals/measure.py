@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks import disk, slots
+from benchmarks import slots
 from benchmarks.figures import MeasurementPlan, Report
-from benchmarks.interval_report import ALIGNED, MODES, STOP_THE_WORLD, Sample, Setting, report
+from benchmarks.intervals import disk
+from benchmarks.intervals.report import ALIGNED, MODES, STOP_THE_WORLD, Sample, Setting, report
+from benchmarks.intervals.stop_the_world import StopTheWorld
 from benchmarks.slots import JobRun
-from benchmarks.stop_the_world import StopTheWorld
 from benchmarks.systems.weir import window
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource

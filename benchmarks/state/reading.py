@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.figures import Figure, MeasurementPlan, Report
-from benchmarks.state_size import COLUMNS, MB, STATEFUL, VALUE_BYTES, Case, job
+from benchmarks.state.size import COLUMNS, MB, STATEFUL, VALUE_BYTES, Case, job
 from spark_jobs.savepoints.writer import SavepointWriter
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.state_rows import IDENTITY_COLUMNS

@@ -1,0 +1,1 @@
+"""The cost of checkpoints by their interval, aligned and stop-the-world."""

@@ -1,0 +1,1 @@
+"""State of a gigabyte: its checkpoints, and reading it in Spark."""

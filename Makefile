@@ -47,12 +47,13 @@ test-slow: JOBS = 2
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
 	@exec $(TESTS) -m slow $(PYTEST)
 
-check: setup ## style, types, direction of imports, missing migrations
+check: setup ## style, types, direction of imports, missing migrations, prose
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(CHECK_ENV) $(BIN)/mypy
 	$(BIN)/lint-imports
 	$(CHECK_ENV) $(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+	$(BIN)/python -m tests.language
 
 fmt: setup ## format the code
 	$(BIN)/ruff check --fix --quiet || true

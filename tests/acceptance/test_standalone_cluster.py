@@ -85,11 +85,11 @@ from runtime.launch.spark import SparkLauncher
 
 name, address, slots = *sys.argv[1:3], int(sys.argv[3])
 launcher = SparkLauncher(name, address)
-context = launcher._open(slots)
+context = launcher._open_context(slots)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
 while not ended.wait(0.2):
-    print(launcher._slots_of(context), launcher._standalone.shortage(context), flush=True)
+    print(launcher._slot_count(context), launcher._standalone.shortage(context), flush=True)
 launcher.close()
 """
 

@@ -11,18 +11,18 @@ SAYS_ALL = """
 import time
 from benchmarks import protocol
 print("a line of its log")
-protocol.checked(rows=5, format="csv", columns={}, pattern="*")
-protocol.started()
+protocol.send_checked(rows=5, format="csv", columns={}, pattern="*")
+protocol.send_started()
 until = time.process_time() + 0.3
 while time.process_time() < until:
     pass
-protocol.measured(rows=7, seconds=0.5, more=1)
+protocol.send_measured(rows=7, seconds=0.5, more=1)
 """
 WAITS_FOR_NOBODY = """
 import os, signal, time
 from benchmarks import protocol
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-protocol.started()
+protocol.send_started()
 worker = os.fork()
 if worker == 0:
     until = time.process_time() + 1
@@ -31,7 +31,7 @@ if worker == 0:
     os._exit(0)
 while os.path.exists(f"/proc/{worker}"):
     time.sleep(0.01)
-protocol.measured(rows=7, seconds=0.5)
+protocol.send_measured(rows=7, seconds=0.5)
 """
 DIES_AND_LEAVES = """
 import os, signal, subprocess, sys, time
@@ -43,10 +43,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 OTHERS_WRITE_TOO = r"""
 import os, subprocess, sys
 from benchmarks import protocol
-protocol.checked(rows=5, format="csv", columns={}, pattern="*")
+protocol.send_checked(rows=5, format="csv", columns={}, pattern="*")
 subprocess.run([sys.executable, "-c", "import os; os.write(1, b'half a line of a child')"], check=True)
 os.write(1, b"half a line of its own \xff")
-protocol.measured(rows=7, seconds=0.5)
+protocol.send_measured(rows=7, seconds=0.5)
 """
 HANGS = """
 import subprocess, sys, time

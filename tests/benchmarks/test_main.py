@@ -68,7 +68,7 @@ def test_a_measurement_that_ends_early_keeps_what_it_told(tmp_path: Path) -> Non
 from benchmarks import figures, protocol
 for value in (1.0, 2.0):
     report = figures.Report(figures=(figures.Figure(name="gain", value=value),))
-    protocol.told(report.to_json())
+    protocol.send_partial_report(report.to_json())
 raise SystemExit("in its third round")
 """
     outcome = child.run([sys.executable, "-c", program], environment={}, log=tmp_path / "log", time_box_s=60)
@@ -82,8 +82,8 @@ def test_a_measurement_that_is_interrupted_keeps_what_it_told(bench: Path) -> No
     program = """
 import time
 from benchmarks import figures, protocol
-protocol.told(figures.Report(figures=(figures.Figure(name="gain", value=3.0),)).to_json())
-protocol.stepped("round 4")
+protocol.send_partial_report(figures.Report(figures=(figures.Figure(name="gain", value=3.0),)).to_json())
+protocol.send_step("round 4")
 time.sleep(60)
 """
     found: dict[str, FigureResult] = {}

@@ -78,13 +78,13 @@ def function(batch):
         return again, batch
     return batch
 
-collector.settle()
-relief, most, first = collector.Relief(), 0, collector.resident_bytes()
+collector.freeze_heap()
+relief, most, first = collector.GrowthCollector(), 0, collector.resident_bytes()
 for number in range(1_000):
     function(numpy.ones(131_072))
     if number % 100 == 0:
         most = max(most, collector.resident_bytes() - first)
-        relief.look()
+        relief.collect_on_growth()
 print(most // 2**20)
 """
 

@@ -20,13 +20,13 @@ SOURCE = Gated(total=50)
 READS = """
 import json, sys, threading, time
 from runtime.io import pins
-pins.PIN_MS, pins.RENEWED_AFTER_MS = 4_000, 200
+pins.PIN_VALIDITY_MS, pins.RENEWAL_INTERVAL_MS = 4_000, 200
 from spark_jobs.state_rows import find_state, open_checkpoint, rows
 opened = open_checkpoint(sys.argv[1])
 print("open", flush=True)
 def keep():
     while True:
-        opened.keep()
+        opened.renew_pin()
         time.sleep(0.1)
 threading.Thread(target=keep, daemon=True).start()
 sys.stdin.readline()

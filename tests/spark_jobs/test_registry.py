@@ -96,11 +96,11 @@ HANGS = "import threading\nthreading.Event().wait(100)\n"
 LISTING = """
 import json, sys
 from runtime.dataflow import pipelines
-from spark_jobs.stages.compile import describe
-pipelines.IMPORT_LIMIT_S = float(sys.argv[1])
+from spark_jobs.stages.compile import describe_pipelines
+pipelines.IMPORT_TIMEOUT_S = float(sys.argv[1])
 for name in ("components", "flights", "wordcount"):
     pipelines.pipeline(name)  # only the package that hangs is under the limit
-print(json.dumps({one["name"]: one["error"] for one in describe()}))
+print(json.dumps({one["name"]: one["error"] for one in describe_pipelines()}))
 """
 
 

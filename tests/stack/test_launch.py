@@ -109,7 +109,10 @@ def test_the_launcher_can_be_imported_by_other_pythons(name: str) -> None:
     running = [path for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0]
     if not running:
         pytest.skip(f"no {name} on this machine")
-    code = "import stack.launch.__main__; from stack.launch.machine import look; print(len(look({}).interpreters) > 0)"
+    code = (
+        "import stack.launch.__main__; from stack.launch import machine; "
+        "print(len(machine.inspect_machine({}).interpreters) > 0)"
+    )
 
     done = subprocess.run([running[0], "-c", code], cwd=venv_root(), capture_output=True, text=True, check=False)
 

@@ -171,11 +171,12 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from stack.supervisor import Spec, Supervisor\n"
+        "from stack.supervisor import ProcessSpec, Supervisor\n"
         "folder = Path(sys.argv[1])\n"
         "supervisor = Supervisor(folder, folder, 1.0, print)\n"
         "for name in 'ab':\n"
-        "    supervisor.start(Spec(name=name, argv=['sleep', '600'], environment=dict(os.environ), folder=folder))\n"
+        "    spec = ProcessSpec(name=name, argv=['sleep', '600'], environment=dict(os.environ), folder=folder)\n"
+        "    supervisor.start(spec)\n"
         "print('up', flush=True)\n"
         "time.sleep(600)\n"
     )

@@ -53,7 +53,7 @@ def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
     argv = [
         sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
         "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
-        "--http", "console.slow_clients:PunctualProtocol", "--limit-concurrency", "1000",
+        "--http", "console.slow_clients:DeadlineProtocol", "--limit-concurrency", "1000",
     ]  # fmt: skip
     return ProcessSpec(
         name="web", argv=argv, environment=environment, folder=ROOT, pass_fds=(listener,),

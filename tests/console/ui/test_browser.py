@@ -241,7 +241,7 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
     query = StateQuery.objects.get(state="running")
     with signed_in() as page:
         page.goto(f"/state-queries/{query.pk}/")
-        expect(page.locator("#live-query")).to_contain_text("3 of 8 tasks")
+        expect(page.locator("#live-query")).to_contain_text("3 of 8 Spark tasks")
         StateQuery.objects.filter(pk=query.pk).update(state="succeeded", result=rows.TABLE, ended_at=query.created_at)
         expect(page.get_by_role("heading", name="40 rows")).to_be_visible(timeout=POLL_MS)
         page.get_by_role("button", name="Next page").click()
@@ -360,7 +360,7 @@ def test_a_person_takes_a_savepoint_and_drains(signed_in: Open, running: Run) ->
         page.get_by_role("button", name="Take savepoint").click()
         expect(page.locator("#live-notices")).to_contain_text("Savepoint queued")
         page.get_by_role("link", name="Drain and finish…").click()
-        expect(page.get_by_text("closed early")).to_be_visible()
+        expect(page.get_by_text("fires early")).to_be_visible()
         page.get_by_label("Reason").fill("The year is over.")
         page.get_by_role("button", name="Drain and finish").click()
         expect(page.locator("#live-notices")).to_contain_text("Drain queued")

@@ -26,13 +26,13 @@ def codes_in(*folders: str) -> tuple[set[str], set[str]]:
                 refusals |= _text(node.args[0]) if name == "JobRejected" and node.args else set()
                 others |= _text(node.args[0]) if name in ("StageError", "StageFailure") and node.args else set()
                 named = {text for word in node.keywords if word.arg == "code" for text in _text(word.value)}
-                (refusals if name == "Problem" else others).update(named)
+                (refusals if name == "RestoreProblem" else others).update(named)
             elif isinstance(node, ast.Dict):
                 pairs = zip(node.keys, node.values, strict=True)
                 others |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(getattr(target, "id", "") in ("CHANGED", "FAILED", "PROCESSING_TIME") for target in targets):
+                if any(getattr(target, "id", "") in ("INPUT_CHANGED", "INPUT_FAILED", "NEWER_FORMAT", "PROCESSING_TIME") for target in targets):
                     refusals |= _text(node.value)
     return refusals, others
 

@@ -32,7 +32,10 @@ def codes_in(*folders: str) -> tuple[set[str], set[str]]:
                 others |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(getattr(target, "id", "") in ("INPUT_CHANGED", "INPUT_FAILED", "NEWER_FORMAT", "PROCESSING_TIME") for target in targets):
+                if any(
+                    getattr(target, "id", "") in ("INPUT_CHANGED", "INPUT_FAILED", "NEWER_FORMAT", "PROCESSING_TIME")
+                    for target in targets
+                ):
                     refusals |= _text(node.value)
     return refusals, others
 

@@ -20,9 +20,9 @@ SEND = """
 import sys
 import django
 django.setup()
-from console.jobs import wake
+from console import wakeups
 for line in sys.stdin:
-    wake.send(wake.COMPILE, int(line))
+    wakeups.send(wakeups.COMPILE_TASK, int(line))
     print("sent or given up", flush=True)
 """
 #: The socket's timeout is 5 s; with another attempt it would be twice that.

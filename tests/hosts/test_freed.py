@@ -9,7 +9,7 @@ from runtime.slot import malloc
 
 PAGES = """
 import resource, numpy as np
-from runtime.slot import malloc as freed
+from runtime.slot import malloc
 {first}
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -30,4 +30,4 @@ def faults(first: str) -> int:
 
 @pytest.mark.skipif(not malloc.keep_freed_memory(), reason="another C library")
 def test_batches_use_the_pages_of_those_before_them() -> None:
-    assert faults("freed.keep()") * 10 < faults("")
+    assert faults("malloc.keep_freed_memory()") * 10 < faults("")

@@ -16,7 +16,7 @@ MAX_WAIT_S: Final = 5.0
 
 
 class ConcurrencyLimit:
-    """Admit `WEIR_WEB_CONNECTIONS` requests; the rest wait up to `WAIT_S` seconds and then get 503."""
+    """Admit `WEIR_WEB_CONNECTIONS` requests; the rest wait up to `MAX_WAIT_S` seconds and then get 503."""
 
     sync_capable = True
     async_capable = False

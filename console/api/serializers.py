@@ -1,4 +1,4 @@
-"""Rows as JSON: snake_case, UTC, durations in `_rounded_ms`, sizes in `_bytes`. Requests with unknown members are
+"""Rows as JSON: snake_case, UTC, durations in `_ms`, sizes in `_bytes`. Requests with unknown members are
 refused.
 """
 

@@ -2,7 +2,7 @@
 
 It implements the decisions that `core.restore` and `core.job` leave to a host: it reads the manifest, commits
 pending committables of a restored checkpoint, removes orphaned output, starts attempts, and stops when superseded. A
-`Launcher` starts slots and `RunStore` hold the facts: Spark and Postgres do not appear here.
+`Launcher` starts slots and `RunStore` holds the facts: Spark and Postgres do not appear here.
 """
 
 import random

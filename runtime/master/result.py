@@ -25,7 +25,7 @@ class AttemptResultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """Result of an attempt. `final`: a retry cannot help."""
+    """Result of an attempt. `is_final`: a retry cannot help."""
 
     kind: AttemptResultKind
     detail: str = ""

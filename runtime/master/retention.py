@@ -117,7 +117,7 @@ def _is_possibly_needed(path: str, unreadable: Collection[str]) -> bool:
     """Whether a checkpoint with an unreadable manifest may name `path`.
 
     A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer checkpoint
-    (see `Chain`).
+    (see `SegmentLog`).
     """
     folder = _folder(path)
     if folder in unreadable:

@@ -1,8 +1,8 @@
 """Aggregates per key: counts, sums, extremes, means. As in SQL, nulls are ignored, and only nulls give null.
 
-An aggregate keeps its state in columns, with a position per key. `fold` adds rows; `merge` adds state that other rows
-were aggregated to, so that merging the states of two parts gives the state of the whole. Integer sums are exact: an
-overflow is refused before any state has changed. A mean is kept as sum and count.
+An aggregate keeps its state in columns, with a position per key. `accumulate` adds rows; `merge` adds state that other
+rows were aggregated to, so that merging the states of two parts gives the state of the whole. Integer sums are exact:
+an overflow is refused before any state has changed. A mean is kept as sum and count.
 """
 
 from abc import ABC, abstractmethod
@@ -58,10 +58,10 @@ class Aggregate(ABC):
 
     @abstractmethod
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        """Check `parts` (rows of state columns) and return the change that adds them; `at` as in `fold`.
+        """Check `parts` (rows of state columns) and return the change that adds them; `at` as in `accumulate`.
 
         Raises:
-            DataRejected: as `fold`.
+            DataRejected: as `accumulate`.
         """
 
     @abstractmethod
@@ -245,7 +245,7 @@ class AggregateSet:
             change()
 
     def merge(self, state: StateColumns, parts: pa.RecordBatch, at: Positions) -> None:
-        """Add state to all aggregates, or to none. Raises as `fold`."""
+        """Add state to all aggregates, or to none. Raises as `accumulate`."""
         for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
             change()
 

@@ -37,7 +37,7 @@ class SlotLost:
 Report = Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded | ReportStarted | ReportFailed
 SlotMessage = tuple[SubtaskId, Report] | SlotLost
 
-#: Messages that a sender without an answer repeats; `ReportStarted` and `Broken` are sent once.
+#: Messages that a sender without an answer repeats; `ReportStarted` and `ReportFailed` are sent once.
 _REPEATABLE_MESSAGES: Final = (
     Acknowledge,
     Decline,

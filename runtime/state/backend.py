@@ -1,7 +1,7 @@
 """The state of an operator subtask: declared states, their restore, and their captures.
 
 A capture is taken in one step at the barrier and shares no mutable object with the live state. Its `write` and then its
-`tidy` run later, on another thread. The first snapshot after a restore is complete, so a checkpoint never depends on
+`compact` run later, on another thread. The first snapshot after a restore is complete, so a checkpoint never depends on
 files of another lineage or on a savepoint, which its owner may delete.
 """
 
@@ -64,7 +64,7 @@ class StateCapture:
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
-        """Compact the states with many segments; see `Chain`."""
+        """Compact the states with many segments; see `SegmentLog`."""
         for chain in self.segment_logs:
             chain.compact(store, prefix)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 VERB: Final = TABLES_VERB
 COMPLETE: Final = "complete"
 POLL_S: Final = 0.2
-MAX_PUBLISH_POLLS: Final = 150  #: polls of `LOOK_S`: 30 s for a shared file system to show all files
+MAX_PUBLISH_POLLS: Final = 150  #: polls every `POLL_S`: 30 s for a shared file system to show all files
 _SPARK_GONE_PATTERN: Final = re.compile(
     "ExecutorLostFailure|SparkContext was shut down|SparkContext has been shut down"
 )

@@ -57,7 +57,7 @@ def database_unreachable(request: HttpRequest) -> HttpResponse:
 
 
 def user_of(request: HttpRequest) -> User:
-    """The signed-in user of a view behind `signed_in`."""
+    """The signed-in user of a view behind `require_login`."""
     return cast(User, request.user)
 
 

@@ -1,6 +1,6 @@
 """Epochs of a standing PySpark stage as an unbounded, replayable source: the rows of `spark.readStream`.
 
-The rows of an epoch are divided into `LANES` contiguous shares. Each lane reads its share of every epoch, so its
+The rows of an epoch are divided into `LANE_COUNT` contiguous shares. Each lane reads its share of every epoch, so its
 position is (epoch, row). The lanes of a subtask are adjacent. They are entries of list state, which a rescale
 redistributes in contiguous chunks. List state lies in the manifest, so the job master knows which epochs the retained
 checkpoints need.

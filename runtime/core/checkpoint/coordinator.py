@@ -351,7 +351,7 @@ class Coordinator:
         return effects
 
     def _fail_suspended_checkpoint(self, at: int, checkpoint: CheckpointId, detail: str) -> Effects:
-        running, self._running = self._running, False  # `_give_up` must not start another checkpoint
+        running, self._running = self._running, False  # so that no other checkpoint starts
         effects = self._fail_checkpoint(at, checkpoint, FailureReason.SUSPENDED, detail)
         self._running = running
         return effects

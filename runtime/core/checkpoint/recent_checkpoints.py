@@ -16,7 +16,7 @@ MAX_RECENT_CHECKPOINTS: Final = 64
 
 
 class RecentCheckpoints:
-    """Mutable, owned by the coordinator. Holds the outcome of the latest `REMEMBERED` checkpoints."""
+    """Mutable, owned by the coordinator. Holds the outcome of the latest `MAX_RECENT_CHECKPOINTS` checkpoints."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[CheckpointId, FailureReason | None] = OrderedDict()

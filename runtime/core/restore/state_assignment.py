@@ -6,7 +6,7 @@
 - Lists stay with their subtask at equal parallelism. A rescale redistributes them in contiguous chunks, and so does a
   restore after some subtasks had finished.
 - Every subtask receives all entries of a union list, and broadcast state from any subtask that has it.
-- A finished operator is skipped, but its pending committables are not (`owed`).
+- A finished operator is skipped, but its pending committables are not (`pending_committables`).
 - A restored watermark is at most that of every old subtask whose splits or rows the new subtask may hold; otherwise
   these rows would be late. The bound also applies to every subtask downstream that is not behind a shuffle by key.
 """

@@ -1,4 +1,6 @@
-"""Dispatch to the barrier handler of the checkpoint mode: `Alignment` (exactly once) or `Counting` (at least once)."""
+"""Dispatch to the barrier handler of the checkpoint mode: `Alignment` (exactly once) or `BarrierTracker` (at least
+once).
+"""
 
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId

@@ -32,8 +32,8 @@ class AwaitedCheckpoint:
 class BarrierTracker:
     """The tracked barriers of a subtask, as an immutable value.
 
-    Checkpoints up to `over` are taken or given up; `awaited` are later checkpoints, oldest first. `aborted` holds the
-    newest `MAX_ABORTED_IDS` later checkpoints that the coordinator aborted.
+    Checkpoints up to `closed_up_to` are taken or given up; `awaited` are later checkpoints, oldest first. `aborted`
+    holds the newest `MAX_ABORTED_IDS` later checkpoints that the coordinator aborted.
     """
 
     live: frozenset[ChannelId]

@@ -2,7 +2,7 @@
 
 A window fires at the watermark of its slowest channel. Until then, rows of faster sources stay in window state, and
 every checkpoint writes them. Alignment concerns sources all of whose rows wait for windows. Such a source is paused
-while its watermark of `BATCHES` batches ago is ahead of the slowest sibling by more than a pane.
+while its watermark of `MIN_DRIFT_BATCHES` batches ago is ahead of the slowest sibling by more than a pane.
 
 Drift is computed from the per-channel watermarks that window subtasks in the same slot already hold, so alignment needs
 no extra messages. Sources never pause each other: the slowest is always read. Idle and ended channels pause no source.
@@ -72,7 +72,7 @@ class ChannelDrift:
 
 
 class WatermarkAlignment:
-    """Mutable, owned by a source subtask. Check `too_far` before each poll; call `polled` after each batch."""
+    """Mutable, owned by a source subtask. Check `exceeds_drift` before each poll; call `on_batch` after each batch."""
 
     def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
         self._drifts = drifts

@@ -67,7 +67,7 @@ class FramedConnection:
         self.abort()
 
     def receive(self, limit_bytes: int) -> bytes:
-        """The next frame, without its length. Raises LinkEnded."""
+        """The next frame, without its length. Raises ConnectionEnded."""
         (length,) = _LENGTH_FORMAT.unpack(self._read(_LENGTH_FORMAT.size))
         if length > limit_bytes:
             raise ConnectionEnded(f"a frame of {length} bytes exceeds the limit of {limit_bytes}")

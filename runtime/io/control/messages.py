@@ -155,11 +155,11 @@ class Heartbeat(_Message, frozen=True):
 
 
 class SlotFailed(_Message, frozen=True):
-    """The slot cannot continue. `final`: a retry cannot help. `story`: the last events of the subtask.
+    """The slot cannot continue. `is_final`: a retry cannot help. `events`: the last events of the subtask.
 
-    `error`: equal for two failures of the same code at the same record; empty unless it is a programming error.
-    `damaged`: the state file that could not be restored, if any. `outage`: storage or a service that a source, a sink
-    or the restore needs is unavailable. `code`: stable code of the cause; may be empty.
+    `fingerprint`: equal for two failures of the same code at the same record; empty unless it is a programming error.
+    `damaged_file`: the state file that could not be restored, if any. `is_outage`: storage or a service that a source,
+    a sink or the restore needs is unavailable. `code`: stable code of the cause; may be empty.
     """
 
     detail: str

@@ -6,7 +6,7 @@
   checkpoint is still wanted, its write copies the file, because a manifest never names a file in the folder of a newer
   checkpoint (`master.retention` relies on this).
 - A small state gets a new base at a barrier, by a copy. The files of a larger state are compacted in the background
-  (`tidy`), so that a barrier costs as much as the changes, independent of the size of the state. Later captures name
+  (`compact`), so that a barrier costs as much as the changes, independent of the size of the state. Later captures name
   the compacted file.
 - A file may be deleted only if no retained manifest and no pending checkpoint names it. A segment that has left the log
   never returns to it.
@@ -104,7 +104,8 @@ class _CompactionStopped(EnvironmentFailure):
 
 
 class SegmentLog:
-    """The segments of a single state of a subtask. Captures call it on the slot's loop, `tidy` runs on a writer thread.
+    """The segments of a single state of a subtask. Captures call it on the slot's loop, `compact` runs on a writer
+    thread.
 
     Args:
         name: of the state; files are named after it.

@@ -29,12 +29,12 @@ def make_folder(folder: Path) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise JobRejected("bad-path", "path", f"{folder} is not a folder: {error.filename} is a file") from error
     for made in missing:
-        sync_folder(made.parent)
+        sync_path(made.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes creations, renames and removals in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Makes the contents of a file durable, or the creations, renames and removals in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -96,4 +96,4 @@ def copy_file(source: Path, target: Path) -> None:
             written.flush()
             os.fsync(written.fileno())
         partial.rename(target)
-    sync_folder(target.parent)
+    sync_path(target.parent)

@@ -20,7 +20,7 @@ class WeirError(Exception):
 
 
 class ProtocolViolation(WeirError):
-    """A machine received an event that its protocol forbids. `story` holds the last events before it."""
+    """A machine received an event that its protocol forbids. `events` holds the last events before it."""
 
     def __init__(self, message: str, story: Sequence[object] = ()) -> None:
         super().__init__(message)

@@ -88,9 +88,7 @@ class Prose:
 
 
 def is_participle(name: str) -> bool:
-    """Whether a function is called by a participle alone: `stored`, `min_pause_until`; `is_stored`, `stored_rows` are
-    not.
-    """
+    """Whether the name ends with a participle: `stored` and `held_back` do, `is_stored` and `stored_rows` do not."""
     if QUERY_PREFIX.match(name):
         return False
     last = PARTICLES.sub("", name).rpartition("_")[2]

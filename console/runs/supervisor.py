@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from console.runs.db_retry import retry_until_reachable
 from console.runs.heartbeat_file import HeartbeatFile
 from console.runs.lease import new_lease_owner, renew_lease
 from console.runs.scratch import scratch_folder
+from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import AttemptFailure
 from runtime.redaction import redact
 
@@ -39,15 +39,6 @@ PROGRESS_AFTER_S = 600.0
 #: How long a worker that shuts down tries to release its run; afterwards the reconciler does it.
 RELEASE_TIMEOUT_S = 3.0
 CANNOT_START_CODE = 126  #: as in a shell
-
-
-class MasterExitCode(IntEnum):
-    """Exit codes of a job master. Any other code means that it died."""
-
-    RECORDED = 0  #: it recorded the end of the run itself
-    SUPERSEDED = 4  #: another attempt has taken over
-    RELEASED = 5  #: it suspended on request
-    BROKEN = 6  #: its Spark context is unusable: a new master must continue
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +111,7 @@ class _Supervision:
             log.info("job master started", pid=child.pid, token=token)
             why = self._watch(child, pulse)
             code = child.end()
-        if isinstance(why, WatchEnded) and code != MasterExitCode.RECORDED:
+        if isinstance(why, WatchEnded) and code != MasterExitCode.DONE:
             return why
         return MasterExit(code, _describe_end(code, why), time.monotonic() - began, child.log_tail())
 
@@ -179,7 +170,7 @@ class _Supervision:
             self._release(WatchEnded("The job master suspended."))
             return None
         if (
-            ended.code == MasterExitCode.RECORDED
+            ended.code == MasterExitCode.DONE
             and retry_until_reachable(partial(run_store.has_ended, self._run_id), is_shutting_down) is not False
         ):
             return None

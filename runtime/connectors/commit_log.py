@@ -25,7 +25,7 @@ from uuid import uuid4
 import msgspec
 
 from runtime.data_roots import CheckedFolder, DataRoots
-from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_folder
+from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import CorruptState, JobRejected
 
 LOG_FOLDER: Final = ".commit-log"
@@ -275,5 +275,5 @@ class CommitLog:
             except FileExistsError:
                 temporary.unlink()
                 return False
-            sync_folder(self.folder)
+            sync_path(self.folder)
         return True

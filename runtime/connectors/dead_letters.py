@@ -15,7 +15,7 @@ import msgspec
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import encode_name
 from runtime.data_roots import CheckedFolder
-from runtime.durable import make_folder, name_write_errors, sync_folder
+from runtime.durable import make_folder, name_write_errors, sync_path
 from runtime.ports import OperatorContext
 
 
@@ -59,7 +59,7 @@ class DeadLetters:
             self._folder.check()
             make_folder(self._path.parent)
             self._file = os.fdopen(self._folder.open_to_write(self._path.name, os.O_APPEND), "ab")
-            sync_folder(self._path.parent)
+            sync_path(self._path.parent)
         return self._file
 
 

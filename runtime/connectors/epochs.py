@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_folder
+from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
 
 CONTENTS_FILE: Final = "_weir.json"  #: hidden from readers of Parquet folders
 _NUMBER_DIGITS: Final = 12
@@ -99,7 +99,7 @@ class EpochFolder:
         with name_write_errors(aside):
             _seal(aside)
         rename_without_replacing(aside, self.epochs / _folder_name(number))
-        sync_folder(self.epochs)
+        sync_path(self.epochs)
 
     def prepare(self) -> None:
         """Creates the folder and removes unfinished epochs of killed processes. Only the current writer may call it."""
@@ -155,7 +155,7 @@ class EpochFolder:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(target)
-            sync_folder(self.path)
+            sync_path(self.path)
 
     def _numbers(self) -> list[int]:
         try:
@@ -175,21 +175,13 @@ def _seal(folder: Path) -> None:
         if file.name.endswith(".crc"):  # Hadoop's checksums; Parquet pages have their own
             file.unlink()
         else:
-            _sync(file)
-    sync_folder(folder)
+            sync_path(file)
+    sync_path(folder)
 
 
 def _row_count(file: Path) -> int:
     metadata: Any = pq.read_metadata(file)
     return int(metadata.num_rows)
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _folder_name(number: int) -> str:

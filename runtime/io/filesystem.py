@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from runtime.durable import sync_path
 from runtime.errors import CorruptState, EnvironmentFailure
 
 _TEMPORARY = ".tmp-"
@@ -93,7 +94,7 @@ class FileStore:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
+        sync_path(target.parent)
 
     def _write(self, temporary: Path, data: Iterable[bytes]) -> None:
         made = self._make_folder(temporary.parent)
@@ -108,7 +109,7 @@ class FileStore:
             file.flush()
             os.fsync(file.fileno())
         for folder in made:
-            _sync_folder(folder.parent)
+            sync_path(folder.parent)
 
     def _make_folder(self, folder: Path) -> Sequence[Path]:
         """Creates `folder`. Returns the folders that were missing, whose parents must be made durable."""
@@ -128,11 +129,3 @@ class FileStore:
 
 def _is_temporary(path: str) -> bool:
     return path.rpartition("/")[2].startswith(_TEMPORARY)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

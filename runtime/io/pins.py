@@ -18,9 +18,8 @@ from runtime.ports import SnapshotStore
 
 PIN_VALIDITY_MS: Final = 600_000  #: validity of a pin; the clock of a reader's host may be a little off
 RENEWAL_INTERVAL_MS: Final = 60_000
-EXPIRED_PIN_RETENTION_MS: Final = (
-    3_600_000  #: age at which an expired pin is deleted: its reader may be about to renew it
-)
+#: age at which an expired pin is deleted: its reader may be about to renew it
+EXPIRED_PIN_RETENTION_MS: Final = 3_600_000
 
 log = structlog.get_logger()
 

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import parse_folder
@@ -26,7 +27,7 @@ from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
 from runtime.launch.slot_pool import SlotPool, SlotPoolLauncher, StartSlot, serve_slots
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.operators.arguments import check_folder
 from runtime.ports import Exchange, ExchangeListener
 from runtime.slot.slot import SlotConfig, run_slot
@@ -37,7 +38,7 @@ log = structlog.get_logger()
 
 
 class LocalLauncher(SlotPoolLauncher):
-    """Implements `terms.Launcher` with threads."""
+    """Implements `launcher.Launcher` with threads."""
 
     def __init__(self) -> None:
         super().__init__()

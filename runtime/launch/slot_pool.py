@@ -203,7 +203,7 @@ class SlotPool:
 
 
 class SlotPoolLauncher(ABC):
-    """Base class that implements `terms.Launcher` with a pool. Subclasses start and end its members."""
+    """Base class that implements `launcher.Launcher` with a pool. Subclasses start and end its members."""
 
     def __init__(self) -> None:
         self._pool: SlotPool | None = None

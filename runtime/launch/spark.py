@@ -22,6 +22,7 @@ import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import MasterExitCode
 from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -33,7 +34,7 @@ from runtime.io.postgres.store import PostgresRunStore, RunRow
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.master.master_process import compile_job, records_of, run_master, settings_of, stream_root, touch_heartbeat
 from runtime.master.undelivered import reject_undelivered_epochs
 from runtime.slot.slot import SlotConfig, run_slot
@@ -55,7 +56,7 @@ log = structlog.get_logger()
 
 
 class SparkLauncher(SlotPoolLauncher):
-    """Implements `terms.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
+    """Implements `launcher.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
 
     def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
         """`name` is the Spark application's name; `settings` are the version's, checked by `spark_settings`."""
@@ -277,9 +278,8 @@ def _addresses(host: str) -> dict[str, str]:
 
 
 _EXECUTOR_LOST_MARK: Final = "ExecutorLostFailure"
-_TOO_FEW_SLOTS_CODE: Final = (
-    "SPARK-24819"  #: Spark's error code for a barrier stage that needs more slots than there are
-)
+#: Spark's error code for a barrier stage that needs more slots than there are
+_TOO_FEW_SLOTS_CODE: Final = "SPARK-24819"
 #: On a cluster, unless the administrator has set them. Spark counts the slots of a silent host until its executors have
 #: missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
 _CLUSTER_SETTINGS: Final = {

@@ -10,14 +10,13 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Literal
 
 import structlog
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
-from runtime.core.job.lifecycle import RunEvent
+from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import (
     MIN_RUN_WITHIN_MEMORY_MS,
@@ -56,15 +55,6 @@ from runtime.ports import Clock, ReleasesInput, SnapshotStore
 from runtime.run_store import RunStore
 
 log = structlog.get_logger()
-
-
-class MasterExitCode(IntEnum):
-    """Exit codes of a job master, read by its supervisor."""
-
-    DONE = 0  #: a terminal state is recorded
-    SUPERSEDED = 4  #: a newer attempt exists: this process exits
-    RELEASED = 5  #: the run may be claimed again
-    BROKEN = 6  #: this process can start no more slots: a fresh process must take over
 
 
 @dataclass(frozen=True, kw_only=True)

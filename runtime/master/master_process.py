@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunEvent
+from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import columns_folder, streams_folder
 from runtime.core.snapshot.manifest_codec import parse_keys
@@ -25,7 +25,6 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.manifests import set_signing_keys
 from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
-from runtime.master.job_master import MasterExitCode
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.redaction import redact_json
 

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunEvent
+from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import RunRow
 from runtime.launch.spark import LOOPBACK, UI_SETTINGS
-from runtime.master.job_master import MasterExitCode
 from runtime.master.master_process import compile_job, records_of, run_master, settings_of, touch_heartbeat
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.ports import SnapshotStore

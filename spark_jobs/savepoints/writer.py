@@ -40,6 +40,7 @@ from runtime.core.snapshot.manifest_codec import (
     parse_keys,
 )
 from runtime.dataflow.builder import Dataflow
+from runtime.durable import sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
@@ -435,10 +436,6 @@ def _rename_durably(staging: Path, target: Path) -> None:
     """Rename atomically and durably, so that a partial savepoint is never visible."""
     try:
         staging.rename(target)
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(target.parent)
     except OSError as error:
         raise EnvironmentFailure(f"{target} cannot be written: {error}") from error

@@ -11,7 +11,6 @@ A repeated epoch is already committed, or is ready and its renames are completed
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
 from runtime.data_roots import CheckedFolder
-from runtime.durable import make_folder, name_write_errors, sync_folder
+from runtime.durable import make_folder, name_write_errors, sync_path
 from runtime.errors import JobRejected
 from spark_jobs.sinks.targets import DeliveredEpoch
 
@@ -99,17 +98,17 @@ class ParquetTable:
             for number, path in enumerate(written):
                 path.rename(aside / _file_name(self._log_entry(epoch), number))
             for place in aside.iterdir():
-                _sync(place)
-            sync_folder(aside)
+                sync_path(place)
+            sync_path(aside)
             aside.rename(ready)
-            sync_folder(ready.parent)
+            sync_path(ready.parent)
 
     def _publish(self, ready: Path, folder: Path, log: CommitLog, entry: CommittedEpoch) -> None:
         """Give the files their visible names, then append the log entry. Idempotent."""
         with name_write_errors(folder):
             for path in sorted(ready.iterdir()):
                 path.replace(folder / path.name)
-            sync_folder(folder)
+            sync_path(folder)
         shown = sorted(folder.glob(f"part-{entry.job}-0-{entry.sink}-*-{entry.checkpoint}-{entry.number}.parquet"))
         files = tuple(LoggedFile(path.name, path.stat().st_size, pq.read_metadata(path).num_rows) for path in shown)
         log.append_epoch(msgspec.structs.replace(entry, files=files))
@@ -148,11 +147,3 @@ def _check_columns(log: CommitLog, written: Path) -> None:
         changed = sorted({str(field) for field in [*before, *now]} - {str(f) for f in before if f in now})
         detail = f"the table {log.output} has other columns than the DataFrame: {'; '.join(changed)}"
         raise JobRejected("schema-differs", "path", detail)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from runtime.connectors.sources.epochs import EpochSource, schema_file
-from runtime.durable import make_folder, sync_folder
+from runtime.durable import make_folder, sync_path
 from runtime.errors import JobRejected
 from runtime.ports import Source
 from spark_jobs.session import SparkSettings, spark_session
@@ -130,4 +130,4 @@ def _store_schema(target: Path, columns: pa.Schema) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(target)
-    sync_folder(target.parent)
+    sync_path(target.parent)

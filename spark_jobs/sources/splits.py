@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.durable import make_folder, rename_without_replacing, sync_folder
+from runtime.durable import make_folder, rename_without_replacing, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from spark_jobs.sources.digest import digest_of
 
@@ -126,10 +126,10 @@ class InputFolder:
             JobRejected: the existing split has other rows (`input-changed`).
         """
         target = self.path / split_name(number)
-        _sync(file)
+        sync_path(file)
         try:
             rename_without_replacing(file, target)
-            sync_folder(self.path)
+            sync_path(self.path)
         except FileExistsError:
             if digest_of(file) != digest_of(target):
                 detail = f"split {number} has other rows when it is computed again, and a job may have read the first"
@@ -160,11 +160,11 @@ class InputFolder:
         """Write a note atomically and durably. An existing file stays."""
         file = self.staging_path()
         file.write_bytes(msgspec.json.encode(note))
-        _sync(file)
+        sync_path(file)
         with contextlib.suppress(FileExistsError):
             rename_without_replacing(file, self.path / name)
         file.unlink(missing_ok=True)
-        sync_folder(self.path)
+        sync_path(self.path)
 
 
 def split_name(number: int) -> str:
@@ -179,11 +179,6 @@ def _read_note(file: Path, kind: type[Note]) -> Note | None:
         return None
     except (msgspec.DecodeError, OSError) as error:
         raise EnvironmentFailure(f"{file}: {error}") from error
-
-
-def _sync(file: Path) -> None:
-    with file.open("rb+") as written:
-        os.fsync(written.fileno())
 
 
 def _format_columns(columns: pa.Schema) -> str:

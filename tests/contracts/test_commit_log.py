@@ -20,7 +20,7 @@ from tests.contracts.test_sinks import batch, clean, commit, names, visible, wri
 #: Where a process dies: what it calls, and at which call. The first entry begins the log.
 CUTS: dict[str, tuple[Any, str, int]] = {
     "commit": (ParquetCommitter, "commit", 1),
-    "mark": (parquet, "sync_folder", 1),
+    "mark": (parquet, "sync_path", 1),
     "rename": (parquet, "rename_without_replacing", 1),
     "entry": (commit_log, "rename_without_replacing", 2),
 }

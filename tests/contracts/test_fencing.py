@@ -13,7 +13,7 @@ from console.jobs.models import Run
 from console.operations.models import Operation
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.job.lifecycle import RunEvent
+from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.failure_reason import FailureReason
@@ -22,7 +22,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from tests.contracts.test_records import completed, make_run, report, url
 from tests.contracts.test_sinks import batch, clean, names, visible, writer
 from tests.hosts.jobs import Numbers, committed, counts

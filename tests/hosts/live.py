@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
@@ -20,7 +21,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.running_aggregate import RunningAggregate

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.dataflow.builder import Dataflow
-from runtime.master.job_master import MasterExitCode
 from runtime.ports import Collector, Operator, OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import pending_committables
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.master.job_master import MasterExitCode
 from runtime.run_store import OperationRequest
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import NoRestart
 from runtime.core.job.settings import CoordinatorSettings
@@ -20,7 +20,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
 from runtime.master.retention import files_of
 from runtime.run_store import OperationRequest

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import OperatorId, Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import FixedDelay, NoRestart
 from runtime.core.job.settings import CoordinatorSettings
@@ -27,7 +27,7 @@ from runtime.io.manifests import write_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher, local_master, run_local
 from runtime.master import job_master
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.master.metadata_thread import MetadataThread
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts

@@ -18,7 +18,7 @@ from structlog.testing import LogCapture
 
 from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
@@ -48,7 +48,7 @@ from runtime.io.control.messages import (
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.master.launcher import SlotPhase, SlotStatus
 from runtime.ports import OperatorContext, SourceReader
 from runtime.run_store import OperationRequest

@@ -12,7 +12,7 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
@@ -21,7 +21,6 @@ from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
 from runtime.io.manifests import set_signing_keys
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.master.job_master import MasterExitCode
 from runtime.operators.aggregates import Count, Sum
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated

@@ -11,14 +11,13 @@ from runtime.connectors.formats.lines import LineFormat
 from runtime.connectors.sinks.parquet import ParquetSink, ParquetWriter
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master import shared_folders
-from runtime.master.job_master import MasterExitCode
 from runtime.master.shared_folders import find_unshared_folder, folders_of, remove_markers, write_markers
 from runtime.ports import Exchange, ExchangeListener
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark import SparkConf
 
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.settings import JobSettings, SlotTimeouts
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
@@ -17,7 +17,6 @@ from runtime.launch.slot_pool import SlotPool
 from runtime.launch.spark import cores_for
 from runtime.launch.standalone_cluster import Holder, describe_cluster
 from runtime.master import slot_wait
-from runtime.master.job_master import MasterExitCode
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import running
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay, NoRestart
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.plan import CompiledJob
@@ -21,7 +21,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch import local, slot_pool
 from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import SlotPool, StartSlot, serve_slots
-from runtime.master.job_master import JobMaster, MasterConfig, MasterExitCode
+from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.ports import Exchange, ExchangeListener
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts

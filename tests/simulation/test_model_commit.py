@@ -36,7 +36,7 @@ from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.backend import SubtaskState
 
 JOB, SUBTASKS = "7", 2
-CUTS = {"mark": "sync_folder", "rename": "rename_without_replacing"}
+CUTS = {"mark": "sync_path", "rename": "rename_without_replacing"}
 subtasks = st.integers(0, SUBTASKS - 1)
 chances = st.integers(0, 100)
 

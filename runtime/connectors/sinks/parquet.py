@@ -39,7 +39,7 @@ from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
-from runtime.durable import copy_file, make_folder, name_write_errors, rename_without_replacing, sync_folder
+from runtime.durable import copy_file, make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
@@ -119,7 +119,7 @@ class ParquetWriter(SinkWriter):
             self._file.close()
         pending = self._path.with_suffix(".pending")
         self._path.rename(pending)
-        sync_folder(self._folder)
+        sync_path(self._folder)
         committable = {
             "pending": pending.name,
             "final": f"part-{self._owner}-{checkpoint}-{self._number}.parquet",
@@ -184,7 +184,7 @@ class ParquetCommitter(SinkCommitter):
             self._write_marks(due)
         shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
         if files and self._folder.is_dir():  # also if a commit before was interrupted before it was durable
-            sync_folder(self._folder)
+            sync_path(self._folder)
         return shown
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
@@ -307,7 +307,7 @@ class ParquetCommitter(SinkCommitter):
         for path in made.values():
             with name_write_errors(path):
                 os.close(self._checked.open_to_write(path.name, 0))
-        sync_folder(self._folder)
+        sync_path(self._folder)
         for owner, path in made.items():
             if owner in self._marks and self._marks[owner] != path:
                 self._marks[owner].unlink(missing_ok=True)

@@ -1,15 +1,14 @@
 """Prints rows on standard output as JSON lines, for debugging. A restart may print rows again."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
 
-from runtime.core.snapshot.commit import CommitPermit
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+from runtime.connectors.sinks.discard import NoCommitter
+from runtime.ports import OperatorContext, SinkWriter
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,3 @@ class PrintWriter(SinkWriter):
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         sys.stdout.flush()
         return ()
-
-
-class NoCommitter(SinkCommitter):
-    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        return 0

@@ -76,9 +76,8 @@ class Coordinator:
         self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
         self._recent = RecentCheckpoints()
         self._manifests: dict[CheckpointId, Manifest] = {}
-        self._last_snapshots: dict[
-            SubtaskId, SubtaskSnapshot
-        ] = {}  #: of finished subtasks; later manifests repeat them
+        #: of finished subtasks; later manifests repeat them
+        self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}
         self._newest = CheckpointId(0)  #: the newest completed checkpoint
         self._trigger_schedule = TriggerSchedule(settings.interval_ms, settings.min_pause_ms)
         self._failure_manager = CheckpointFailureManager(settings.tolerable_failures)

@@ -19,9 +19,8 @@ class CheckpointRequest:
     at: int
     kind: CheckpointKind
     operation: str | None = None
-    is_replanned: bool = (
-        False  #: a replanned stop or drain, for which some subtasks may have finished their logic already
-    )
+    #: a replanned stop or drain, for which some subtasks may have finished their logic already
+    is_replanned: bool = False
 
     @property
     def is_periodic(self) -> bool:

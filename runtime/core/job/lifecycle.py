@@ -4,7 +4,7 @@ A state is an observation. A request of a person is an operation, and the owner 
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
 
@@ -118,3 +118,12 @@ def refusal(state: RunState, act: RunAct, *, batch: bool = False) -> str | None:
 def may_start(state: RunState | None) -> bool:
     """Whether a job whose latest run is in `state` (None: it never ran) may be started or restored."""
     return state is None or state.is_terminal
+
+
+class MasterExitCode(IntEnum):
+    """Exit codes of a job master, read by its supervisor. With any other code the master has died."""
+
+    DONE = 0  #: a terminal state is recorded
+    SUPERSEDED = 4  #: a newer attempt exists: this process exits
+    RELEASED = 5  #: the run may be claimed again
+    BROKEN = 6  #: this process can start no more slots: a fresh process must take over

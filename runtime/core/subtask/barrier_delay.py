@@ -18,9 +18,8 @@ from runtime.core.subtask.watermark_alignment import ChannelDrift
 
 MAX_PANE_WALL_MS: Final = 150.0  #: longest wall time of the previous pane for which the next pane end counts as near
 MAX_HOLD_MS: Final = 200.0  #: longest wall time for which a barrier is held
-MAX_BATCH_REDUCTION: Final = (
-    16  #: a batch that is shortened to end with a pane keeps at least 1 / MAX_BATCH_REDUCTION of the normal size
-)
+#: a batch that is shortened to end with a pane keeps at least 1 / MAX_BATCH_REDUCTION of the normal size
+MAX_BATCH_REDUCTION: Final = 16
 
 
 class BarrierDelay:

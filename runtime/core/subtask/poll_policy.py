@@ -7,9 +7,8 @@ from runtime.core.subtask.barrier_delay import BarrierDelay
 from runtime.core.subtask.batch_size import BatchSize
 from runtime.core.subtask.watermark_alignment import ChannelDrift, WatermarkAlignment
 
-MAX_STALLED_SIBLING_MS: Final = (
-    1_000  #: after this time without progress of its watermark, a sibling counts as out of input
-)
+#: after this time without progress of its watermark, a sibling counts as out of input
+MAX_STALLED_SIBLING_MS: Final = 1_000
 
 
 class PollPolicy:

@@ -19,9 +19,8 @@ from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.core.subtask.watermark_valve import WatermarkValve
 
-MIN_DRIFT_BATCHES: Final = (
-    4  #: always permitted lead of a source; with a smaller lead, sources would pause after each batch
-)
+#: always permitted lead of a source; with a smaller lead, sources would pause after each batch
+MIN_DRIFT_BATCHES: Final = 4
 
 
 class WindowSubtask(Protocol):

@@ -20,9 +20,8 @@ class WatermarkValve:
         self._watermarks = dict.fromkeys(channels, MIN_WATERMARK)
         self._idle: set[ChannelId] = set()
         self._ended: set[ChannelId] = set()
-        self._max_watermark = (
-            MIN_WATERMARK  #: largest watermark of any channel, without the maximum watermark at its end
-        )
+        #: largest watermark of any channel, without the maximum watermark at its end
+        self._max_watermark = MIN_WATERMARK
         self.current = MIN_WATERMARK if restored is None else restored
 
     def advance(self, channel: ChannelId, time: int) -> int | None:

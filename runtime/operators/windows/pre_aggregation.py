@@ -40,9 +40,8 @@ _ROW_COUNT_COLUMN: Final = ":count"
 _MAX_TABLE_ENTRIES: Final = 1 << 19  #: entries of the table at which everything is forwarded
 _MAX_BATCH_ROWS: Final = 65_536
 _MIN_REDUCTION_RATIO: Final = 1.5  #: minimum rows per forwarded entry
-_MIN_TABLE_ROWS_PER_KEY: Final = (
-    4  #: minimum rows per key of a batch: a table look-up costs as much here as in the window
-)
+#: minimum rows per key of a batch: a table look-up costs as much here as in the window
+_MIN_TABLE_ROWS_PER_KEY: Final = 4
 _MIN_SAMPLE_ROWS: Final = 1 << 10  #: a smaller batch is no basis for a decision
 _MIN_SAMPLE_ENTRIES: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated
 _BYPASS_ROWS: Final = 1 << 22  #: rows to bypass before the next attempt

@@ -15,11 +15,10 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.master.job_master import MasterExitCode
 from runtime.operators.aggregates import Count
 from runtime.run_store import OperationRequest
 from spark_jobs.batch.master import BatchMaster

@@ -19,7 +19,6 @@ STOPPED_RATIO_INTERVAL_MS: Final = 100
 MIN_STOPPED_RATIO: Final = 1.1  #: minimum run time of stop-the-world relative to aligned
 
 Setting = tuple[int | None, str]  #: (interval in ms; None: no periodic checkpoints, mode)
-NO_CHECKPOINTS: Final[Setting] = (None, ALIGNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

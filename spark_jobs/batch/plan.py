@@ -283,8 +283,3 @@ class _Planner:
 def _main_edge(graph: JobGraph, uid: OperatorId) -> tuple[EdgeSpec, int]:
     """The edge of input 0, and its number. All other inputs are broadcast."""
     return next((edge, number) for number, edge in enumerate(graph.edges) if edge.target == uid and edge.input == 0)
-
-
-def build_sources(graph: JobGraph, uid: OperatorId) -> Mapping[int, OperatorId]:
-    """By input number, the operators whose rows are broadcast to every subtask of `uid`."""
-    return {edge.input: edge.source for edge in graph.edges if edge.target == uid and edge.input != 0}

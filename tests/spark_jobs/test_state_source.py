@@ -226,7 +226,7 @@ def test_errors_name_the_option(spark: SparkSession, savepoint: Path) -> None:
         on_spark(spark, savepoint, operator="seen", state="lst")
     with pytest.raises(Exception, match="the rows of a state need both"):
         on_spark(spark, savepoint, operator="seen")
-    with pytest.raises(Exception, match="partitions: between 1 and"):
+    with pytest.raises(Exception, match="partitions: must be between 1 and"):
         on_spark(spark, savepoint, operator="seen", state="last", partitions="many").collect()
 
 

@@ -16,7 +16,7 @@ from console.ui.formats import Quantity
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
-from console.ui.live import NO_METRICS, Live, OperatorLive, StageLive
+from console.ui.live import Live, OperatorLive, StageLive
 from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
@@ -146,10 +146,6 @@ def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job 
 
 def _ends(edges: Sequence[Mapping[str, Any]]) -> list[Edge]:
     return [(edge["source"], edge["target"]) for edge in edges]
-
-
-def draw_without_metrics(graph: Mapping[str, Any], now: datetime) -> GraphPicture:
-    return draw(graph, NO_METRICS, now)
 
 
 def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:

@@ -204,7 +204,7 @@ def test_a_lost_checkpoint_of_sparks_is_refused_instead_of_losing_rows(spark: Sp
     second.join()
     assert isinstance(second.error, JobRejected)
     assert second.error.code == "epochs-out-of-step"
-    assert "continues with batch 0, and the next epoch is number 2" in second.error.detail
+    assert "continues with batch 0, and the next epoch is 2" in second.error.detail
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 """The package in which Spark finds the data source `weir-state`: each package `pyspark_*` has a `DefaultSource`."""
 
-from spark_jobs.state_source import StateSource
+from spark_jobs.state.source import StateSource
 
 DefaultSource = StateSource

@@ -4,7 +4,7 @@ console has `state | stand` as well.
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
 (`{"error": {"code", "field", "detail"}}`), 1 failed (the same form, and a traceback on stderr). `state` writes a
 progress line each second before its answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
-stdin. It writes its reports, one per line, before its answer (`spark_jobs.standing`).
+stdin. It writes its reports, one per line, before its answer (`spark_jobs.stages.standing`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import deliver, epochs, tables
-from spark_jobs.standing import StageContext, StageFailure, read_params, stop_on_sigterm
+from spark_jobs.stages.standing import StageContext, StageFailure, read_params, stop_on_sigterm
 
 FAILED_EXIT_CODE: Final = 1
 REFUSED_EXIT_CODE: Final = 3
@@ -131,9 +131,9 @@ def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _state(arguments: argparse.Namespace) -> dict[str, Any]:
-    from spark_jobs.stages import state  # imports PySpark: slow, and not needed by the other commands
+    from spark_jobs.state.stage import answer_query  # imports PySpark: slow, and not needed by the other commands
 
-    return state.answer_query(arguments.checkpoint, _params(), arguments.answers)
+    return answer_query(arguments.checkpoint, _params(), arguments.answers)
 
 
 def _stand(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from benchmarks.figures import Figure, MeasurementPlan, Report
 from benchmarks.state.size import COLUMNS, MB, STATEFUL, VALUE_BYTES, Case, job
 from spark_jobs.savepoints.writer import SavepointWriter
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state_rows import IDENTITY_COLUMNS
+from spark_jobs.state.rows import IDENTITY_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -150,7 +150,7 @@ class StateQuery(models.Model):
     """A query on the state of a checkpoint: a page of the rows of a state, or SQL saved with the pipeline.
 
     A task of the queue `stages` claims it, runs a PySpark stage, and renews `beat_at` each second. `request` is the
-    input of the stage and `result` its table, both in the format of `spark_jobs.state_query`.
+    input of the stage and `result` its table, both in the format of `spark_jobs.state.query`.
     """
 
     id = models.BigAutoField(primary_key=True)

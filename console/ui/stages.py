@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class FigureLive(msgspec.Struct, frozen=True):
-    """A number or a text; None: unknown so far. `kind`: the format, as in `spark_jobs.standing`."""
+    """A number or a text; None: unknown so far. `kind`: the format, as in `spark_jobs.stages.standing`."""
 
     label: str
     value: float | str | None = None

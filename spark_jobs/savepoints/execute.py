@@ -34,7 +34,7 @@ from spark_jobs.savepoints.tasks import (
     store_parts,
     units_of,
 )
-from spark_jobs.state_rows import OpenedCheckpoint
+from spark_jobs.state.rows import OpenedCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

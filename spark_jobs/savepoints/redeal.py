@@ -39,7 +39,7 @@ from spark_jobs.savepoints.tables import (
     value_types,
     write_table,
 )
-from spark_jobs.state_rows import OpenedCheckpoint, StateFiles, find_state, holds_objects, read_objects, read_table
+from spark_jobs.state.rows import OpenedCheckpoint, StateFiles, find_state, holds_objects, read_objects, read_table
 
 ROWS_PER_PART: Final = 65_536
 FIRED_STATE: Final = "fired"  #: the state of `operators.windows.fired`

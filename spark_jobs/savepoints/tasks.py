@@ -25,7 +25,7 @@ from runtime.state.index.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
 from spark_jobs.savepoints.redeal import Assembly, Part, PartKind, Redistribution
-from spark_jobs.state_rows import OpenedCheckpoint
+from spark_jobs.state.rows import OpenedCheckpoint
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Batches], Batches]

@@ -51,7 +51,7 @@ from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.execute import BootstrapRows, Execution, rows_for_operator, rows_for_table
 from spark_jobs.savepoints.redeal import Redistribution, Rekey, check_rekey
 from spark_jobs.savepoints.table_rows import TableRows
-from spark_jobs.state_rows import OpenedCheckpoint, open_checkpoint
+from spark_jobs.state.rows import OpenedCheckpoint, open_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

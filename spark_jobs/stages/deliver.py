@@ -9,7 +9,7 @@ from runtime.connectors.sinks.epoch_stage import STAGE_VERB, EpochStage
 from runtime.errors import JobRejected
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
-from spark_jobs.standing import Figure, StageContext, StageFailure, lock_stage
+from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from runtime.connectors.sources.epochs import STAGE_VERB, EpochSource, read_colu
 from runtime.errors import JobRejected
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sources.columns import INPUT_FAILED, checked_columns, make_frame
-from spark_jobs.standing import Figure, StageContext, StageFailure, lock_stage
+from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ from spark_jobs.sources.columns import INPUT_FAILED, error_summary
 from spark_jobs.sources.frames import open_frame
 from spark_jobs.sources.splits import InputFolder
 from spark_jobs.sources.table import TABLES_VERB, SparkTable
-from spark_jobs.standing import Figure, StageContext, StageFailure
+from spark_jobs.stages.standing import Figure, StageContext, StageFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

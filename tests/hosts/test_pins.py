@@ -21,7 +21,7 @@ READS = """
 import json, sys, threading, time
 from runtime.io import pins
 pins.PIN_VALIDITY_MS, pins.RENEWAL_INTERVAL_MS = 4_000, 200
-from spark_jobs.state_rows import find_state, open_checkpoint, rows
+from spark_jobs.state.rows import find_state, open_checkpoint, rows
 opened = open_checkpoint(sys.argv[1])
 print("open", flush=True)
 def keep():

@@ -31,7 +31,7 @@ from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.tasks import _group_by_place, units_of
-from spark_jobs.state_rows import OpenedCheckpoint, contents, find_state, rows
+from spark_jobs.state.rows import OpenedCheckpoint, contents, find_state, rows
 from tests.hosts.jobs import Numbers, committed
 from tests.spark_jobs.visits import Seen, flow, visits
 from weir import SavepointWriter

@@ -27,7 +27,7 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import ProcessContext
 from spark_jobs.savepoints import writer as writer_module
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state_rows import find_state, open_checkpoint, rows
+from spark_jobs.state.rows import find_state, open_checkpoint, rows
 from tests.hosts.live import running
 from tests.spark import ROOT
 from tests.spark_jobs.visits import VISITS, Remember, flow, outputs, put, visits

@@ -24,7 +24,7 @@ from spark_jobs.pipelines import spark_words
 from spark_jobs.sources import columns
 from spark_jobs.sources.stream import from_spark_stream
 from spark_jobs.stages import epochs
-from spark_jobs.standing import StageContext, StageFailure
+from spark_jobs.stages.standing import StageContext, StageFailure
 from tests.contracts.files import Reading
 from tests.waiting import until
 

@@ -15,11 +15,11 @@ import pytest
 from runtime.core.snapshot.contents import StateKind, stored_states
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.errors import JobRejected
-from spark_jobs import state_query
 from spark_jobs.pipelines.flights import PIPELINE
 from spark_jobs.savepoints.declared import declared_state
-from spark_jobs.state_query import Cursor, PageOfRows, ResultTable, SavedQuery, parse_request, result_table
-from spark_jobs.state_rows import find_state, open_checkpoint
+from spark_jobs.state import query
+from spark_jobs.state.query import Cursor, PageOfRows, ResultTable, SavedQuery, parse_request, result_table
+from spark_jobs.state.rows import find_state, open_checkpoint
 from tests.spark_jobs.stored_savepoint import Stored, store_savepoint
 
 if TYPE_CHECKING:
@@ -128,14 +128,14 @@ def test_pages_give_every_row_once_with_typed_columns(spark: SparkSession, savep
     found, cursor, pages = [], Cursor(), 0
     while True:
         table = page(lambda: spark, savepoint, cursor=cursor)
-        assert len(table.rows) <= state_query.PAGE_ROWS
+        assert len(table.rows) <= query.PAGE_ROWS
         found += table.rows
         pages += 1
         if table.cursor is None:
             break
         assert table.is_cut
         cursor = table.cursor
-    assert pages == COUNT // state_query.PAGE_ROWS
+    assert pages == COUNT // query.PAGE_ROWS
     names = ["key_group", *WINDOWS.schema.names]
     assert [column.name for column in table.columns] == names
     assert [column.type for column in table.columns] == ["int", "string", "int", "bigint", "bigint", "double"]
@@ -179,7 +179,7 @@ def test_a_page_of_one_key_reads_its_key_group(
     state = find_state(opened, operator, name)
     options = {"operator": operator, "state": name, "partitions": "8"}
     frame = spark.read.format("weir-state").options(**options).load(str(savepoint))
-    condition = state_query._condition(frame, state, stored, state_query._typed_key(state, stored, key))
+    condition = query._condition(frame, state, stored, query._typed_key(state, stored, key))
     assert condition is not None
     assert frame.where(condition).rdd.getNumPartitions() == 1
     assert frame.where(condition).count() == 1
@@ -197,10 +197,10 @@ def test_saved_sql_reads_the_views_of_states(spark: SparkSession, savepoint: Pat
     assert sum(row[2] for row in table.rows) == COUNT * (COUNT - 1)
     assert not table.is_cut
     many = sql(lambda: spark, savepoint, "SELECT a.number FROM daily_windows a CROSS JOIN by_day_notes b")
-    assert (len(many.rows), many.is_cut) == (state_query.MAX_QUERY_ROWS, True)
+    assert (len(many.rows), many.is_cut) == (query.MAX_QUERY_ROWS, True)
     notes = sql(lambda: spark, savepoint, "SELECT note, named_struct('at', at) FROM by_day_notes ORDER BY at")
     assert notes.has_cut_cells
-    assert notes.rows[0][0] == "a" * state_query.MAX_CELL_LENGTH + "…"
+    assert notes.rows[0][0] == "a" * query.MAX_CELL_LENGTH + "…"
     assert json.loads(notes.rows[1][1])["at"].startswith("2013-01-02T00:00:00")
     empty = sql(lambda: spark, savepoint, "SELECT * FROM nothing_rows")
     columns = [("operator", "string"), ("state", "string"), ("key_group", "int"), ("at", "timestamp")]

@@ -16,7 +16,7 @@ from runtime.operators.aggregates import Count, Sum
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state_rows import contents, find_state, open_checkpoint, rows
+from spark_jobs.state.rows import contents, find_state, open_checkpoint, rows
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import SCHEMA, expected_counts
 from tests.hosts.live import running

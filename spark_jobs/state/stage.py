@@ -12,13 +12,13 @@ import msgspec
 
 from spark_jobs.batch.progress import task_counts
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state_query import parse_request, result_table
-from spark_jobs.state_source import StateSource
+from spark_jobs.state.query import parse_request, result_table
+from spark_jobs.state.source import StateSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.state_rows import OpenedCheckpoint
+    from spark_jobs.state.rows import OpenedCheckpoint
 
 PROGRESS_S: Final = 1.0
 _JOB_GROUP: Final = "weir-state"
@@ -71,7 +71,7 @@ def answer_query(checkpoint: str, params: Mapping[str, Any], answers: TextIO) ->
     """The table for the request `params`, from the checkpoint in a folder.
 
     Raises:
-        JobRejected: see `state_query.result_table`.
+        JobRejected: see `query.result_table`.
         SparkUnavailable: Spark does not start.
     """
     asked = parse_request(params)

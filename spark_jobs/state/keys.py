@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
-from spark_jobs.state_rows import (
+from spark_jobs.state.rows import (
     OBJECT_SCHEMA,
     OpenedCheckpoint,
     StateFiles,

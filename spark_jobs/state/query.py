@@ -20,7 +20,7 @@ from runtime.core.snapshot.contents import CONTENTS_VIEW, StoredState, stored_st
 from runtime.errors import CorruptState, JobRejected
 from spark_jobs.batch.wire import quote_name
 from spark_jobs.column_types import to_spark_types
-from spark_jobs.state_rows import (
+from spark_jobs.state.rows import (
     IDENTITY_COLUMNS,
     OBJECT_KEY_COUNT,
     OBJECT_SCHEMA,

@@ -18,7 +18,7 @@ from runtime.operators.running_aggregate import is_different
 from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import Entry
-from spark_jobs.state_rows import (
+from spark_jobs.state.rows import (
     IDENTITY_COLUMNS,
     OBJECT_KEY_COUNT,
     OBJECT_SCHEMA,

@@ -39,9 +39,9 @@ from pyspark.sql.types import StructType
 from runtime.core.job.key_groups import key_group_range
 from runtime.errors import JobRejected
 from spark_jobs.column_types import spark_schema, to_spark_types
-from spark_jobs.state_changes import StateChanges, find_changes
-from spark_jobs.state_keys import groups_with_keys
-from spark_jobs.state_rows import CONTENTS_SCHEMA, OpenedCheckpoint, StateRows, contents, find_state, open_checkpoint
+from spark_jobs.state.changes import StateChanges, find_changes
+from spark_jobs.state.keys import groups_with_keys
+from spark_jobs.state.rows import CONTENTS_SCHEMA, OpenedCheckpoint, StateRows, contents, find_state, open_checkpoint
 
 PARTITION_BYTES: Final = 64 << 20  #: compressed bytes of state files per task, which holds their rows in memory
 

@@ -18,9 +18,9 @@ from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.tables import write_table
-from spark_jobs.state_keys import MAX_KEY_COMBINATIONS
-from spark_jobs.state_rows import OpenedCheckpoint, StateRows, arrow_type, find_state, open_checkpoint
-from spark_jobs.state_source import PARTITION_BYTES, GroupPartition, StateReader, StateSource
+from spark_jobs.state.keys import MAX_KEY_COMBINATIONS
+from spark_jobs.state.rows import OpenedCheckpoint, StateRows, arrow_type, find_state, open_checkpoint
+from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource
 from tests.spark_jobs.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
 
 COUNT = 400
@@ -173,7 +173,7 @@ def test_a_state_is_cut_by_its_size(savepoint: Path, monkeypatch: pytest.MonkeyP
     source = StateSource({"path": str(savepoint), "operator": "counts", "state": "totals"})
     assert PARTITION_BYTES == 64 * 1024 * 1024
     assert len(source.reader(source.schema()).partitions()) == 1
-    monkeypatch.setattr("spark_jobs.state_source.PARTITION_BYTES", 8 * 1024)
+    monkeypatch.setattr("spark_jobs.state.source.PARTITION_BYTES", 8 * 1024)
     nbytes = sum(path.stat().st_size for path in savepoint.glob("counts-*/*"))
     parts = source.reader(source.schema()).partitions()
     assert 1 < len(parts) == -(-nbytes // (8 * 1024))

@@ -1,4 +1,4 @@
-"""The only module of the runtime that reads the time. `ManualClock` in `io.memory.exchange` is its counterpart."""
+"""The only module of the runtime that reads the time."""
 
 import time
 

@@ -29,7 +29,7 @@ from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.errors import ProtocolViolation
 from runtime.io.clock import Deadline
-from runtime.io.sockets import shut_down_connections, socket_address
+from runtime.io.sockets import SocketAddress, shut_down_connections, socket_address
 from runtime.io.wire import ChannelOpening, LossReporter, MessageNumbers, NumberCheck, decode, encode, refusal_reason
 from runtime.ports import ExchangeListener
 
@@ -53,7 +53,6 @@ class FlightExchange:
     def __init__(
         self, slot: int, token: Token, secret: str, listener: ExchangeListener, host: str = "127.0.0.1"
     ) -> None:
-        self.duplicates = 0  #: duplicate messages, which were dropped
         self._slot = slot
         self._token = token
         self._secret = secret
@@ -79,7 +78,7 @@ class FlightExchange:
         if sender is not None:
             sender.send(message)
 
-    def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None:
+    def grant(self, channel: ChannelId, nbytes: int) -> None:
         self._receiver(channel).grant(nbytes)
 
     def close(self) -> None:
@@ -94,17 +93,14 @@ class FlightExchange:
         _flush(senders)
         for sender in senders:
             sender.cancel()
-        self._stop_server(deadline)
-        for sender in senders:
-            sender.join(deadline)
-
-    def _stop_server(self, deadline: Deadline) -> None:
         stopping = threading.Thread(target=self._server.shutdown, name=f"slot-{self._slot}-shutdown", daemon=True)
         stopping.start()
         port = self._server.port
-        while stopping.is_alive() and not deadline.has_passed:
-            shut_down_connections(lambda own, peer: own[1] == port)
-            stopping.join(_SEVER_INTERVAL_S)
+        waiting = [stopping, *(sender.thread for sender in senders)]
+        while (waiting := [thread for thread in waiting if thread.is_alive()]) and not deadline.has_passed:
+            hanging = {sender.target for sender in senders if sender.is_connecting}
+            shut_down_connections(lambda own, peer: own[1] == port or peer in hanging)  # noqa: B023  (called at once)
+            waiting[0].join(_SEVER_INTERVAL_S)
 
     def _open(self, channel: ChannelId, target_slot: int) -> "_Sender | None":
         address = self._peers.get(target_slot)
@@ -158,7 +154,6 @@ class FlightExchange:
             if arrival is NumberCheck.GAP:
                 return receiver.numbering.describe_gap(number)
             if arrival is NumberCheck.REPEAT:
-                self.duplicates += 1
                 continue
             self._listener.on_message(receiver.channel, message)
             if isinstance(message, EndOfPartition):
@@ -201,7 +196,9 @@ class _Receiver:
         try:
             for chunk in reader:
                 metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
-                yield decode(metadata, None if chunk.data is None else _align(chunk.data))
+                yield decode(
+                    metadata, None if chunk.data is None else chunk.data.copy_to(pa.default_cpu_memory_manager())
+                )
         except (*_STREAM_ERRORS, ValueError) as error:
             self.break_reason = f"broken before EndOfPartition: {error}"
 
@@ -248,8 +245,8 @@ class _Sender:
         self._end_written = False
         self._schema: pa.Schema | None = None
         self._reader: Any = None
-        self._thread = threading.Thread(target=self._run, name=f"send-{self._channel}", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=f"send-{self._channel}", daemon=True)
+        self.thread.start()
 
     def send(self, message: Message) -> None:
         if self.ended:
@@ -258,8 +255,13 @@ class _Sender:
         if not self._is_over:
             self._queue.put(message)
 
-    def wait(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+    @property
+    def target(self) -> SocketAddress:
+        return socket_address(self._address)
+
+    @property
+    def is_connecting(self) -> bool:
+        return self.thread.is_alive() and self._reader is None
 
     def cancel(self) -> None:
         """Cuts the stream. Safe at any moment, from any thread."""
@@ -267,14 +269,6 @@ class _Sender:
         self._queue.put(None)
         if self._reader is not None:
             self._reader.cancel()
-
-    def join(self, deadline: Deadline) -> None:
-        """Waits for the threads after `cancel`. A connection attempt that hangs is cut off too."""
-        target = socket_address(self._address)
-        while self._thread.is_alive() and not deadline.has_passed:
-            if self._reader is None:
-                shut_down_connections(lambda own, peer: peer == target)
-            self._thread.join(_SEVER_INTERVAL_S)
 
     def _run(self) -> None:
         try:
@@ -350,12 +344,8 @@ class _Sender:
         return "" if self._end_written else "the receiver closed the channel before EndOfPartition"
 
 
-def _align(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.copy_to(pa.default_cpu_memory_manager())
-
-
 def _flush(senders: tuple[_Sender, ...]) -> None:
     deadline = Deadline(FLUSH_TIMEOUT_S)
     for sender in senders:
         if sender.ended:
-            sender.wait(deadline.remaining_s)
+            sender.thread.join(deadline.remaining_s)

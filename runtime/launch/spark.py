@@ -68,7 +68,6 @@ class SparkLauncher(SlotPoolLauncher):
         self._group = ""
         self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
         self._dismissed = threading.Event()
-        self._submitted = False
 
     @property
     def spans_hosts(self) -> bool:
@@ -127,7 +126,7 @@ class SparkLauncher(SlotPoolLauncher):
 
     def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self._group = f"{self._name}-{stage.address.token}"
-        self._dismissed, self._submitted = threading.Event(), False
+        self._dismissed = threading.Event()
         arguments = (stage, job, self._group, self._dismissed)
         self._thread = threading.Thread(target=self._run_pool, args=arguments, name="stage", daemon=True)
         self._thread.start()
@@ -168,7 +167,6 @@ class SparkLauncher(SlotPoolLauncher):
         leaving: threading.Event,
     ) -> bool:
         """Blocks as long as the pool exists. False: slots were lost between their count and the start of the stage."""
-        self._submitted = True
         over = threading.Event()
         threading.Thread(target=self._watch_start, args=(context, stage, slots, over), daemon=True).start()
         try:

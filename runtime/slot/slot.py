@@ -372,7 +372,7 @@ class Slot:
         if channel.source == self._config.index:
             self._repay(channel, nbytes)
         else:
-            self._exchange.grant(channel, channel.source, nbytes)
+            self._exchange.grant(channel, nbytes)
 
     def _repay(self, channel: ChannelId, nbytes: int) -> None:
         self._tasks[self._config.job.graph.source(channel)].outputs.credits.repay(channel, nbytes)

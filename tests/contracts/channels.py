@@ -60,16 +60,10 @@ class Recorder:
         return next(reason for lost, reason in self.losses if lost == channel)
 
 
-class CountingExchange(Exchange, Protocol):
-    duplicates: int
-
-
 class Network(Protocol):
     """One kind of exchange: makes them, and speaks its wire format for those who break the rules."""
 
-    def exchange(
-        self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET
-    ) -> CountingExchange: ...
+    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange: ...
     def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
         """Open `channel` rightly, then send messages under these numbers, as far as the receiver lets them in."""
 
@@ -81,7 +75,7 @@ class MemoryNetwork:
         self._hub = MemoryHub()
         self._made: list[MemoryExchange] = []
 
-    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> CountingExchange:
+    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange:
         made = MemoryExchange(self._hub, slot, token, listener, secret)
         self._made.append(made)
         return made
@@ -105,7 +99,7 @@ class FlightNetwork:
         self._made: list[Exchange] = []
         self._streams: list[tuple[Any, Any, Any]] = []
 
-    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> CountingExchange:
+    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange:
         from runtime.io.flight import FlightExchange
 
         made = FlightExchange(slot, token, secret, listener)

@@ -10,10 +10,10 @@ from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore, _redistribute_lists
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import OperatorContext, Source
 from runtime.state.backend import SubtaskState
+from tests.manual_clock import ManualClock
 
 GROUPS = 128
 INTERVAL_MS = 200

@@ -4,9 +4,9 @@ import pytest
 
 from runtime.errors import CorruptState, ProtocolViolation
 from runtime.io.clock import Deadline, SystemClock
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Clock
+from tests.manual_clock import ManualClock
 
 
 def test_a_file_whose_producer_fails_does_not_exist() -> None:

@@ -1,4 +1,4 @@
-"""The control connection, over the in-memory twin and TCP: hello and refusal, order, losses."""
+"""The control connection, over TCP: hello and refusal, order, losses."""
 
 import os
 import threading
@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from runtime.errors import EnvironmentFailure
-from runtime.io.control.endpoints import Hello
+from runtime.io.control.endpoints import ControlClient, Hello
 from tests.contracts.wiring import (
     PATIENCE_S,
     SECRET,
     TOKEN,
     Blob,
-    Client,
-    MemoryWiring,
     Note,
     Order,
     ToSlot,
@@ -23,9 +21,9 @@ from tests.contracts.wiring import (
 )
 
 
-@pytest.fixture(params=[MemoryWiring, Wiring], ids=["memory", "tcp"])
-def wiring(request: pytest.FixtureRequest) -> Iterator[Wiring]:
-    made: Wiring = request.param()
+@pytest.fixture
+def wiring() -> Iterator[Wiring]:
+    made = Wiring()
     yield made
     made.close()
 
@@ -134,14 +132,14 @@ def test_nobody_connects_to_a_closed_master(wiring: Wiring) -> None:
 
 def test_a_callback_may_close_its_own_connection(wiring: Wiring) -> None:
     closed = threading.Event()
-    client: list[Client] = []
+    client: list[ControlClient] = []
 
     def close_on(message: Any) -> None:
         client[0].close()
         closed.set()
 
     hello = Hello(token=TOKEN, secret=SECRET, slot=1, pid=1, host="here", address="none")
-    client.append(wiring.make_client(wiring.where, hello, ToSlot, on_message=close_on, on_lost=lambda reason: None))
+    client.append(ControlClient(wiring.server.address, hello, ToSlot, on_message=close_on, on_lost=lambda reason: None))
     wiring.master.wait("hello")
     wiring.server.send(1, Order(1))
     assert closed.wait(PATIENCE_S)

@@ -16,12 +16,12 @@ import pytest
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import EndOfPartition, Message, Records, Watermark
+from runtime.ports import Exchange
 from tests.contracts.channels import (
     CHANNEL,
     NEIGHBOUR,
     PATIENCE_S,
     SECRET,
-    CountingExchange,
     FlightNetwork,
     Pair,
     Recorder,
@@ -221,7 +221,7 @@ def own_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if not thread.name.startswith("Dummy")}
 
 
-def closes_cleanly(slot: CountingExchange, before: set[str]) -> None:
+def closes_cleanly(slot: Exchange, before: set[str]) -> None:
     started = time.monotonic()
     slot.close()
     assert time.monotonic() - started < SOON_S, "two seconds are promised"
@@ -261,7 +261,7 @@ def test_close_does_not_wait_for_a_peer_that_hangs(flight: FlightNetwork, when: 
             heard.wait_for(ChannelId(0, 1, 0), 1)
         if when == "while it receives":
             slot.send(CHANNEL, 1, Watermark(1))
-            slot.grant(ChannelId(0, 1, 0), 1, 1)
+            slot.grant(ChannelId(0, 1, 0), 1)
         process.send_signal(signal.SIGSTOP)
         for _ in range(50):  # more than any window of gRPC
             slot.send(CHANNEL, 1, numbers(0, 100_000))

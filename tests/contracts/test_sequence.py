@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from runtime.connectors.sources.sequence import KEY_MULTIPLIER, SCHEMA, SequenceSource
 from runtime.errors import JobRejected
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading
+from tests.manual_clock import ManualClock
 
 
 def everything(source: SequenceSource, max_rows: int = 65_536, **reading: Any) -> pa.Table:

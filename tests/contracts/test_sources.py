@@ -22,12 +22,12 @@ from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySou
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Source
 from spark_jobs.sources.splits import InputFolder
 from spark_jobs.sources.table import from_spark
 from tests.contracts.files import INTERVAL_MS, Reading, drop
+from tests.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])
 CSV = CsvFormat(SCHEMA)

@@ -1,14 +1,13 @@
-"""What the control tests share: messages, an ear that remembers, and a master with its slots, over TCP or in memory."""
+"""What the control tests share: messages, an ear that remembers, and a master with its slots."""
 
 import os
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from runtime.core.job.ids import Token
 from runtime.io.control.endpoints import ControlClient, ControlServer, Hello
-from runtime.io.memory.control import MemoryControlClient, MemoryControlServer
 
 TOKEN = Token(7)
 SECRET = "between slots"
@@ -55,27 +54,14 @@ class Ear:
         return self.of(kind, slot)
 
 
-class Server(Protocol):
-    def send(self, slot: int, message: Any) -> None: ...
-    def close(self) -> None: ...
-
-
-class Client(Protocol):
-    def send(self, message: Any) -> None: ...
-    def close(self) -> None: ...
-
-
 class Wiring:
     """One master and its slots, over TCP."""
-
-    make_server: Any = ControlServer
-    make_client: Any = ControlClient
 
     def __init__(self) -> None:
         self.master = Ear()
         self.slots = Ear()
-        self.made: list[Server | Client] = []
-        self.server = self.make_server(
+        self.made: list[ControlServer | ControlClient] = []
+        self.server = ControlServer(
             TOKEN,
             SECRET,
             ToMaster,
@@ -84,13 +70,9 @@ class Wiring:
             on_lost=lambda slot, reason: self.master.hear("lost", slot, reason),
         )
 
-    @property
-    def where(self) -> Any:
-        return self.server.address
-
-    def client(self, slot: int = 1, token: int = TOKEN, secret: str = SECRET) -> Client:
-        made: Client = self.make_client(
-            self.where,
+    def client(self, slot: int = 1, token: int = TOKEN, secret: str = SECRET) -> ControlClient:
+        made = ControlClient(
+            self.server.address,
             Hello(token=token, secret=secret, slot=slot, pid=os.getpid(), host="here", address=f"grpc://here:{slot}"),
             ToSlot,
             on_message=lambda message: self.slots.hear("message", slot, message),
@@ -103,12 +85,3 @@ class Wiring:
         for client in self.made:
             client.close()
         self.server.close()
-
-
-class MemoryWiring(Wiring):
-    make_server = MemoryControlServer
-    make_client = MemoryControlClient
-
-    @property
-    def where(self) -> Any:
-        return self.server

@@ -7,12 +7,12 @@ from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Message
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
 from runtime.task.task import Task
+from tests.manual_clock import ManualClock
 
 
 def opened(

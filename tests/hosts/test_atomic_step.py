@@ -27,13 +27,13 @@ from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
 from runtime.io.control.messages import AcknowledgeCheckpoint
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
 from runtime.task.task import Task
 from tests.core.builders import chain, subtask
+from tests.manual_clock import ManualClock
 
 GRAPH, ME = chain(parallelism=2), subtask("b/0")
 (FROM, OTHER) = GRAPH.inputs[ME]

@@ -5,10 +5,10 @@ import pyarrow as pa
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
 from runtime.core.subtask.credits import INITIAL_WINDOW_BYTES, MIN_WINDOW_BYTES
-from runtime.io.memory.clock import ManualClock
 from runtime.ports import Collector, Operator
 from tests.core.builders import chain, subtask
 from tests.hosts.tasks import opened
+from tests.manual_clock import ManualClock
 
 GRAPH, READER = chain(), subtask("b/0")
 (CHANNEL,) = GRAPH.inputs[READER]

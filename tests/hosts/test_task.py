@@ -15,13 +15,13 @@ from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, ChannelDrift
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.errors import DataRejected, OperatorFailure
-from runtime.io.memory.clock import ManualClock
 from runtime.ports import OperatorContext, SourceReader
 from runtime.task.source_operator import SourceOperator
 from runtime.task.task import WAITED_COUNTER, Task
 from tests.core.builders import chain, subtask
 from tests.core.hearing import WindowStub
 from tests.hosts.tasks import opened
+from tests.manual_clock import ManualClock
 
 GRAPH, SOURCE = chain(), subtask("a/0")
 BATCH = pa.record_batch({"value": [1, 2]})

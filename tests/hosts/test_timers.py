@@ -9,11 +9,11 @@ from runtime.core.job.messages import EndOfData, Message, Records
 from runtime.core.subtask.credits import MAX_WINDOW_BYTES
 from runtime.core.subtask.events import MessageArrived
 from runtime.errors import OperatorFailure
-from runtime.io.memory.clock import ManualClock
 from runtime.ports import Collector, Operator
 from runtime.task.task import Task
 from tests.core.builders import chain, subtask
 from tests.hosts.tasks import opened
+from tests.manual_clock import ManualClock
 
 GRAPH, ME = chain(), subtask("b/0")
 RUNG = pa.record_batch({"rung": [1]})

@@ -6,11 +6,11 @@ import pytest
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records, Watermark
-from runtime.io.memory.clock import ManualClock
 from runtime.operators.functions.batch import MapBatches
 from runtime.task.task import Task
 from tests.core.builders import edge, operator, sink, source, subtask
 from tests.hosts.tasks import opened
+from tests.manual_clock import ManualClock
 
 GRAPH = JobGraph(
     (source("a", 2), operator("b", 2), sink("c", 2)),

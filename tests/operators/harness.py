@@ -9,10 +9,10 @@ from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
 from runtime.state.backend import SubtaskState
+from tests.manual_clock import ManualClock
 
 UID = "op"
 

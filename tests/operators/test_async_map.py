@@ -12,10 +12,10 @@ import pytest
 
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.functions import async_map
 from runtime.operators.functions.async_map import AsyncMap, RequestLimits
+from tests.manual_clock import ManualClock
 from tests.operators.harness import Harness
 from tests.waiting import until
 

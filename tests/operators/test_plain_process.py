@@ -9,7 +9,6 @@ import pytest
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.functions import process as plain_process
 from runtime.operators.functions.function import RowCollector
@@ -21,6 +20,7 @@ from runtime.operators.functions.keyed_process import (
 )
 from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction, SubtaskContext
 from runtime.operators.partition import partition_by_key_group
+from tests.manual_clock import ManualClock
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("v", pa.int64()), ("text", pa.string())])

@@ -10,12 +10,12 @@ import pytest
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from runtime.operators.partition import partition_by_key_group
+from tests.manual_clock import ManualClock
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("text", pa.string())])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory.clock import ManualClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from tests.manual_clock import ManualClock
 from tests.operators.harness import Harness
 from tests.operators.test_process import Kept, batch, operator, texts
 

@@ -15,11 +15,11 @@ from pyspark import cloudpickle
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.io.memory.clock import ManualClock
 from spark_jobs.sources.digest import digest_of
 from spark_jobs.sources.splits import InputFolder, split_name
 from spark_jobs.sources.table import SparkTable, from_spark
 from tests.contracts.files import Reading
+from tests.manual_clock import ManualClock
 
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
 

@@ -1,8 +1,7 @@
-"""In-memory counterparts of the ports, for tests, the simulator and slots that share a process.
+"""Channels between slots that share a process, with the order, fencing and losses of `FlightExchange`.
 
-They keep the guarantees of the real implementations: order, fencing, losses, durability of whole files. There are no
-threads: `send` delivers on the caller's thread before it returns. A listener must therefore only take note, as with the
-real implementations. Nothing is serialized but control messages.
+There are no threads: `send` delivers on the caller's thread before it returns. A listener must therefore only take
+note. Nothing is serialized.
 """
 
 import threading
@@ -15,15 +14,6 @@ from runtime.core.job.messages import EndOfPartition, Message
 from runtime.errors import ProtocolViolation
 from runtime.io.wire import LossReporter, MessageNumbers, NumberCheck, refusal_reason
 from runtime.ports import ExchangeListener
-
-# ---------------------------------------------------------------- time
-
-
-# ---------------------------------------------------------------- storage
-
-
-# ---------------------------------------------------------------- channels
-
 
 RECEIVER_GONE: Final = "the receiver is gone"
 
@@ -51,7 +41,6 @@ class MemoryExchange:
     """Channels of a slot; counterpart of `FlightExchange`."""
 
     def __init__(self, hub: MemoryHub, slot: int, token: Token, listener: ExchangeListener, secret: str = "") -> None:
-        self.duplicates = 0  #: duplicate messages, which were dropped
         self._hub = hub
         self._slot = slot
         self._token = token
@@ -87,7 +76,7 @@ class MemoryExchange:
         if reason:
             self._lose(channel, reason)
 
-    def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None:
+    def grant(self, channel: ChannelId, nbytes: int) -> None:
         with self._lock:
             receiving = self._receiving.setdefault(channel, _Receiving())
             if receiving.sender is None and not receiving.over:
@@ -136,14 +125,12 @@ class MemoryExchange:
             return RECEIVER_GONE
         receiving = self._receiving[channel]
         arrival = receiving.numbering.check(number)
-        if arrival is NumberCheck.REPEAT:
-            self.duplicates += 1
-        elif arrival is NumberCheck.GAP:
+        if arrival is NumberCheck.GAP:
             receiving.over = True
             reason = receiving.numbering.describe_gap(number)
             self._losses.report(channel, reason)
             return reason
-        elif not receiving.over:
+        if arrival is not NumberCheck.REPEAT and not receiving.over:
             receiving.over = isinstance(message, EndOfPartition)
             self._listener.on_message(channel, message)
         return ""

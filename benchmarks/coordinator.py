@@ -21,11 +21,12 @@ from tqdm import tqdm
 
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.checkpoint.effects import StoreManifest
-from runtime.core.checkpoint.events import Acknowledged, CheckpointRequested, IdIssued, JobStarted, ManifestRecorded
+from runtime.core.checkpoint.events import CheckpointRequested, IdIssued, JobStarted, ManifestRecorded, SubtaskReported
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.control import Acknowledgement
 from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 
 RESULT: Final = Path("var/bench/coordinator.json")
@@ -91,9 +92,9 @@ class DrivenCoordinator:
         self.coordinator.handle(CheckpointRequested(at, CheckpointKind.CHECKPOINT, f"operation-{self.checkpoint}"))
         self.coordinator.handle(IdIssued(at, CheckpointId(self.checkpoint)))
 
-    def answers(self) -> list[Acknowledged]:
+    def answers(self) -> list[SubtaskReported]:
         number, at, timings = CheckpointId(self.checkpoint), 1_000 * self.checkpoint, SnapshotTimings()
-        return [Acknowledged(at, s, number, snapshot_of(number, s), timings) for s in self.order]
+        return [SubtaskReported(at, s, Acknowledgement(number, snapshot_of(number, s), timings)) for s in self.order]
 
     def record(self) -> None:
         self.coordinator.handle(ManifestRecorded(1_000 * self.checkpoint + 1, CheckpointId(self.checkpoint)))

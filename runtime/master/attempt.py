@@ -14,65 +14,18 @@ from typing import Any, Final, cast
 
 import structlog
 
+from runtime.core.checkpoint import effects, events
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.checkpoint.effects import (
-    CompleteOperation,
-    CoordinatorEffect,
-    EndJob,
-    FailAttempt,
-    IssueId,
-    LateAnswer,
-    NotifyAborted,
-    NotifyCompleted,
-    ReportCheckpoint,
-    ResumeJob,
-    StoreManifest,
-    TriggerSubtask,
-    WakeAt,
-)
-from runtime.core.checkpoint.events import (
-    Acknowledged,
-    CheckpointDeclined,
-    CheckpointRequested,
-    CoordinatorEvent,
-    CoordinatorSuspended,
-    IdIssued,
-    IdUnavailable,
-    JobStarted,
-    LogicFinished,
-    ManifestFailed,
-    ManifestRecorded,
-    SubtaskEnded,
-    Ticked,
-    TriggerFailed,
-)
 from runtime.core.job.ids import CheckpointId, OperatorId
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.control import BuildSideRead, CheckpointAborted, ProbeSideOpened, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.build_sides import BuildSides
 from runtime.errors import EnvironmentFailure, JobRejected, WeirError
+from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
-from runtime.io.control.messages import (
-    AbortCheckpoint,
-    AcknowledgeCheckpoint,
-    BuildSideRead,
-    ConfirmCheckpoint,
-    DeclineCheckpoint,
-    Deploy,
-    Heartbeat,
-    OpenProbeSide,
-    PauseSources,
-    Shutdown,
-    SlotDeployed,
-    SlotFailed,
-    StartSubtasks,
-    SubtaskClosed,
-    SubtaskFinished,
-    ToMaster,
-    TriggerCheckpoint,
-)
 from runtime.io.logs import traceback_text
 from runtime.master.epoch_backlog import DeliveryBacklog
 from runtime.master.epoch_commit import EpochCommits
@@ -162,7 +115,7 @@ class Attempt:
         control = ControlServer(
             self.config.token,
             secret,
-            ToMaster,
+            messages.ToMaster,
             on_hello=lambda slot, hello: self._post(partial(self._on_hello, slot, hello)),
             on_message=lambda slot, message: self._post(partial(self._on_message, slot, message)),
             on_lost=lambda slot, reason: self._post(partial(self._on_lost, slot, reason)),
@@ -210,19 +163,19 @@ class Attempt:
     def _on_tick(self, at: int) -> None:
         """Handles a tick. An error at a trigger fails that checkpoint only, and the trigger timer goes on."""
         try:
-            self._handle(Ticked(at))
+            self._handle(events.Ticked(at))
         except Exception as error:
             log.error("a checkpoint could not be triggered", traceback=traceback_text(error))
             self._live_reports.not_triggered += 1
             self._wake_at.append(at + LIVE_INTERVAL_MS)
-            self._handle(TriggerFailed(at, f"{type(error).__name__}: {error}"))
+            self._handle(events.TriggerFailed(at, f"{type(error).__name__}: {error}"))
 
     def _shut_down(self, control: ControlServer) -> AttemptResult:
         """Suspends the coordinator, shuts the slots down and waits for pending metadata writes."""
         outcome = self._result or AttemptResult(AttemptResultKind.FAILED, "the master failed")
-        self._handle(CoordinatorSuspended(self._now()))
+        self._handle(events.CoordinatorSuspended(self._now()))
         for slot in range(self._graph.parallelism):
-            control.send(slot, Shutdown())
+            control.send(slot, messages.Shutdown())
         control.close()
         self.launcher.rest() if outcome.is_intact else self.launcher.stop()
         self._live_reports.write_last(self.clock.monotonic_ms(), outcome)
@@ -258,7 +211,7 @@ class Attempt:
             log.info("every slot is there", token=config.token)
             for each in self._addresses:
                 restored = [r for subtask, r in config.restored.items() if subtask.index == each]
-                deploy = Deploy(
+                deploy = messages.Deploy(
                     config.job_id,
                     config.storage,
                     self._addresses,
@@ -270,30 +223,25 @@ class Attempt:
                 )
                 self._control.send(each, deploy)
 
-    def _on_message(self, slot: int, message: ToMaster) -> None:
+    def _on_message(self, slot: int, message: messages.ToMaster) -> None:
         now, at = self.clock.monotonic_ms(), self._now()
-        self._monitor.on_message(slot, now, message if isinstance(message, Heartbeat) else None)
+        self._monitor.on_message(slot, now, message if isinstance(message, messages.Heartbeat) else None)
         match message:
-            case SlotDeployed():
+            case messages.SlotDeployed():
                 self._on_slot_deployed(slot, at)
-            case AcknowledgeCheckpoint(subtask, checkpoint, snapshot, timings):
-                self._handle(Acknowledged(at, subtask, CheckpointId(checkpoint), snapshot, timings))
-            case DeclineCheckpoint(subtask, checkpoint, reason, detail):
-                self._handle(CheckpointDeclined(at, subtask, CheckpointId(checkpoint), reason, detail))
-            case BuildSideRead(subtask):
-                self._open_probe_side(self._build_sides.complete(subtask))
-            case SubtaskFinished(subtask):
-                self._handle(LogicFinished(at, subtask))
-            case SubtaskClosed(subtask):
-                self._handle(SubtaskEnded(at, subtask))
-            case SlotFailed():
+            case messages.Report(subtask, report):
+                if isinstance(report, BuildSideRead):
+                    self._open_probe_side(self._build_sides.complete(subtask))
+                else:
+                    self._handle(events.SubtaskReported(at, subtask, report))
+            case messages.SlotFailed():
                 log.error("slot failed", slot=slot, detail=message.detail, traceback=message.traceback)
                 self._end(result_of_failure(message))
 
     def _open_probe_side(self, join: OperatorId | None) -> None:
         if join is not None:
             for slot in self._deployed_slots:
-                self._control.send(slot, OpenProbeSide(join))
+                self._control.send(slot, ProbeSideOpened(join))
 
     def _on_slot_deployed(self, slot: int, at: int) -> None:
         self._deployed_slots.add(slot)
@@ -304,8 +252,10 @@ class Attempt:
         log.info("every slot is deployed", token=self.config.token)
         self._metadata_thread.submit(self._remove_markers, once=True)
         for each in self._deployed_slots:
-            self._control.send(each, StartSubtasks())
-        self._handle(JobStarted(at, resumed=any(restored.snapshots for restored in self.config.restored.values())))
+            self._control.send(each, messages.StartSubtasks())
+        self._handle(
+            events.JobStarted(at, resumed=any(restored.snapshots for restored in self.config.restored.values()))
+        )
         self._change_state(RunEvent.DEPLOYED)
         self._take_operations()
 
@@ -331,43 +281,43 @@ class Attempt:
             self._are_sources_paused = held
             log.info("sources paused: too many epochs await delivery" if held else "sources resumed")
             for slot in self._deployed_slots:
-                self._control.send(slot, PauseSources(held))
+                self._control.send(slot, messages.PauseSources(held))
 
     # ------------------------------------------------------------ the coordinator
 
-    def _handle(self, event: CoordinatorEvent) -> None:
+    def _handle(self, event: events.CoordinatorEvent) -> None:
         for effect in self._coordinator.handle(event):
             self._apply(effect)
 
-    def _apply(self, effect: CoordinatorEffect) -> None:
+    def _apply(self, effect: effects.CoordinatorEffect) -> None:
         match effect:
-            case IssueId():
+            case effects.IssueId():
                 self._metadata_thread.submit(self._issue_checkpoint_id, self._on_checkpoint_id, once=True)
-            case WakeAt(at):
+            case effects.WakeAt(at):
                 self._wake_at.append(at)
-            case TriggerSubtask(subtask, barrier):
-                self._control.send(subtask.index, TriggerCheckpoint(subtask, barrier))
-            case StoreManifest(manifest, timings):
+            case TriggerSubtask():
+                self._control.send(effect.subtask.index, effect)
+            case effects.StoreManifest(manifest, timings):
                 self._metadata_thread.submit(
                     partial(self._finalize, manifest, timings), partial(self._on_finalized, manifest)
                 )
-            case NotifyCompleted(permit, subtasks):
+            case effects.NotifyCompleted(permit, subtasks):
                 for slot in {subtask.index for subtask in subtasks}:
-                    self._control.send(slot, ConfirmCheckpoint(permit.checkpoint))
-            case NotifyAborted(checkpoint, subtasks):
+                    self._control.send(slot, messages.ConfirmCheckpoint(permit.checkpoint))
+            case effects.NotifyAborted(checkpoint, subtasks):
                 for slot in {subtask.index for subtask in subtasks}:
-                    self._control.send(slot, AbortCheckpoint(checkpoint))
-            case ReportCheckpoint():
+                    self._control.send(slot, CheckpointAborted(checkpoint))
+            case effects.ReportCheckpoint():
                 self._metadata_thread.submit(partial(self.records.report_checkpoint, effect))
-            case CompleteOperation(operation, checkpoint, reason, detail):
+            case effects.CompleteOperation(operation, checkpoint, reason, detail):
                 self._complete_operation(operation, checkpoint, str(reason or ""), detail)
-            case LateAnswer():
+            case effects.LateAnswer():
                 log.info("late answer to a checkpoint ignored", subtask=str(effect.subtask), answer=repr(effect))
-            case ResumeJob():
+            case effects.ResumeJob():
                 self._change_state(RunEvent.SHUTDOWN_ABANDONED)
-            case FailAttempt(detail):
+            case effects.FailAttempt(detail):
                 self._end(AttemptResult(AttemptResultKind.FAILED, detail, is_intact=True))
-            case EndJob():
+            case effects.EndJob():
                 self._end(AttemptResult(AttemptResultKind.ENDED))
 
     def _issue_checkpoint_id(self) -> int | None:
@@ -386,9 +336,9 @@ class Attempt:
             self._post(self._on_superseded)
         elif isinstance(answer, EnvironmentFailure):
             self._live_reports.not_triggered += 1
-            self._post(partial(self._handle, IdUnavailable(at, str(answer))))
+            self._post(partial(self._handle, events.IdUnavailable(at, str(answer))))
         else:
-            self._post(partial(self._handle, IdIssued(at, CheckpointId(answer))))
+            self._post(partial(self._handle, events.IdIssued(at, CheckpointId(answer))))
 
     def _finalize(self, manifest: Manifest, timings: Timings) -> bool | str:
         """Runs on the metadata thread."""
@@ -419,7 +369,7 @@ class Attempt:
     def _on_finalized(self, manifest: Manifest, recorded: bool | str) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
         if isinstance(recorded, str):
-            self._post(partial(self._handle, ManifestFailed(self._now(), checkpoint, recorded)))
+            self._post(partial(self._handle, events.ManifestFailed(self._now(), checkpoint, recorded)))
         elif recorded:
             self._prepared_output.on_recorded(manifest)
             if manifest.kind is not CheckpointKind.SAVEPOINT:  # a plain savepoint commits no output
@@ -431,7 +381,7 @@ class Attempt:
 
     def _on_recorded(self, checkpoint: CheckpointId) -> None:
         self._has_completed_checkpoint = True
-        self._handle(ManifestRecorded(self._now(), checkpoint))
+        self._handle(events.ManifestRecorded(self._now(), checkpoint))
 
     # ------------------------------------------------------------ operations
 
@@ -464,7 +414,7 @@ class Attempt:
         if event is not None:
             self._ending_operations.add(request.id)
             self._change_state(event)
-        self._handle(CheckpointRequested(self._now(), CheckpointKind(request.kind), request.id))
+        self._handle(events.CheckpointRequested(self._now(), CheckpointKind(request.kind), request.id))
 
     def _complete_operation(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
         if checkpoint is not None and operation in self._ending_operations:

@@ -17,43 +17,11 @@ from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_owner
 from runtime.core.job.messages import Records
 from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.control import Acknowledgement, ControlMessage, Decline
+from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.subtask import effects, events
 from runtime.core.subtask.credits import Credits, ReceiverWindow
-from runtime.core.subtask.effects import (
-    Acknowledge,
-    AdvanceWatermark,
-    Broadcast,
-    CaptureState,
-    Close,
-    CloseLog,
-    CommitOutput,
-    Decline,
-    DropLog,
-    EndInput,
-    Finish,
-    FlushLoop,
-    ForgetCheckpoint,
-    LogFeedback,
-    PreparePreBarrier,
-    ProcessRecords,
-    ReportBuildSide,
-    ReportEnded,
-    ReportFinished,
-    SubtaskEffect,
-)
-from runtime.core.subtask.events import (
-    FeedbackReplayed,
-    FeedbackReplayEnded,
-    MessageArrived,
-    SnapshotFailed,
-    SnapshotStored,
-    SourceAdvanced,
-    SourceExhausted,
-    SourceIdle,
-    SourceResumed,
-    SubtaskEvent,
-    SubtaskStarted,
-)
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
@@ -174,7 +142,7 @@ class SubtaskHost:
             return False
         if not self.started:
             self.started = True
-            self.handle(SubtaskStarted())
+            self.handle(events.SubtaskStarted())
             self.report(ReportStarted())
             return True
         if not self.credits.runnable:
@@ -192,12 +160,12 @@ class SubtaskHost:
                 self._fail(trouble)
                 return True
             if records is None:
-                self.handle(FeedbackReplayEnded())
+                self.handle(events.FeedbackReplayEnded())
                 return True
             self.log = rows_of(records.payload)
         count = self.world.rng.randint(1, len(self.log))
         rows, self.log = self.log[:count], self.log[count:]
-        self.handle(FeedbackReplayed(Records(rows, count, ROW_BYTES * count)))
+        self.handle(events.FeedbackReplayed(Records(rows, count, ROW_BYTES * count)))
         return True
 
     def _read_message(self) -> bool:
@@ -208,7 +176,7 @@ class SubtaskHost:
             return False
         channel, queue = self.world.rng.choice(readable)
         message = queue.pop()
-        self.handle(MessageArrived(channel, message))
+        self.handle(events.MessageArrived(channel, message))
         if isinstance(message, Records) and not self.attempt.graph.is_feedback(channel):
             for granted, nbytes in self.receiver_window.on_consumed(channel, message.nbytes, self.world.now):
                 self._repay(granted, nbytes)
@@ -235,26 +203,26 @@ class SubtaskHost:
             self.poll_policy.on_batch(len(rows), 0, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
             if self.machine.is_idle:
-                self.handle(SourceResumed())
+                self.handle(events.SourceResumed())
             self._begin_step()
             self._emit(rows)
             watermark = source.watermark()
             if watermark is not None:
-                self.handle(SourceAdvanced(watermark))
+                self.handle(events.SourceAdvanced(watermark))
         elif source.is_exhausted:
-            self.handle(SourceExhausted())
+            self.handle(events.SourceExhausted())
         elif source.is_idle(self.world.now) and not self.machine.is_idle:
-            self.handle(SourceIdle())
+            self.handle(events.SourceIdle())
         else:
             return False
         return True
 
-    def handle(self, event: SubtaskEvent) -> None:
+    def handle(self, event: events.SubtaskEvent) -> None:
         self.world.note(f"{self.attempt.token}:{self.subtask}", event)
         self._begin_step()
-        effects = self.machine.handle(event)
+        performed = self.machine.handle(event)
         try:
-            for effect in effects:
+            for effect in performed:
                 self._perform(effect)
         except EnvironmentFailure as trouble:
             self._fail(trouble)
@@ -270,45 +238,45 @@ class SubtaskHost:
 
     # ------------------------------------------------------------ effects
 
-    def _perform(self, effect: SubtaskEffect) -> None:
+    def _perform(self, effect: effects.SubtaskEffect) -> None:
         operator = self.operator
         match effect:
-            case ProcessRecords(channel, records):
+            case effects.ProcessRecords(channel, records):
                 self._emit(operator.process(self.attempt.graph.input_of(channel), records.payload))
-            case AdvanceWatermark(time):
+            case effects.AdvanceWatermark(time):
                 self._emit(operator.advance(time))
-            case Broadcast(message):
+            case effects.Broadcast(message):
                 for channel in self.outputs:
                     self.attempt.channels[channel].push(message)
-            case PreparePreBarrier(checkpoint):
+            case effects.PreparePreBarrier(checkpoint):
                 self._emit(operator.prepare(checkpoint))
-            case CaptureState():
+            case effects.CaptureState():
                 self._capture(effect)
-            case LogFeedback() | CloseLog() | DropLog() | FlushLoop():
+            case effects.LogFeedback() | effects.CloseLog() | effects.DropLog() | effects.FlushLoop():
                 self._perform_in_loop(effect)
-            case EndInput(number):
+            case effects.EndInput(number):
                 self._emit(operator.end_input(number))
-            case Finish():
+            case effects.Finish():
                 self._emit(operator.finish())
-            case CommitOutput(permit):
+            case effects.CommitOutput(permit):
                 operator.commit(permit)
-            case Close():
+            case effects.Close():
                 operator.close()
-            case ForgetCheckpoint():
+            case effects.ForgetCheckpoint():
                 pass
-            case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
+            case ControlMessage():
                 self.report(effect)
 
-    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | FlushLoop) -> None:
+    def _perform_in_loop(self, effect: effects.LoopEffect) -> None:
         match effect:
-            case LogFeedback(checkpoints, records):
+            case effects.LogFeedback(checkpoints, records):
                 batch = batch_of(records.payload)
                 self.logs.add(checkpoints, Records(batch, records.rows, records.nbytes))
-            case CloseLog(checkpoint):
+            case effects.CloseLog(checkpoint):
                 self._store_later(*self.logs.complete(checkpoint))
-            case DropLog(checkpoint):
+            case effects.DropLog(checkpoint):
                 self.logs.drop(checkpoint)
-            case FlushLoop():
+            case effects.FlushLoop():
                 self._emit(self.operator.settle())
 
     def report(self, what: Report) -> None:
@@ -348,7 +316,7 @@ class SubtaskHost:
 
     # ------------------------------------------------------------ snapshots
 
-    def _capture(self, effect: CaptureState) -> None:
+    def _capture(self, effect: effects.CaptureState) -> None:
         capture = self.snapshots.capture(self.operator.image(), full=effect.barrier.kind.is_savepoint)
         committables = self.operator.committables()
         rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
@@ -368,13 +336,13 @@ class SubtaskHost:
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
         folder = folder_of(barrier.kind, barrier.checkpoint, self.attempt.token)
-        event: SubtaskEvent
+        event: Acknowledgement | Decline
         try:
             prefix = f"{folder}/{self.subtask.operator}-{self.subtask.index}"
             stored, _ = copied.capture.write(self.world.storage, prefix)
             feedback = log.write(self.world.storage, f"{prefix}.loop", MAX_PARALLELISM)
         except EnvironmentFailure as failure:
-            event = SnapshotFailed(barrier.checkpoint, str(failure))
+            event = Decline(barrier.checkpoint, FailureReason.ASYNC_FAILED, str(failure))
         else:
             named = msgspec.structs.replace(
                 copied.rest,
@@ -384,10 +352,10 @@ class SubtaskHost:
                 unions=stored.unions,
                 feedback=feedback,
             )
-            event = SnapshotStored(barrier.checkpoint, named, SnapshotTimings())
+            event = Acknowledgement(barrier.checkpoint, named, SnapshotTimings())
         if not lost:
             self.handle(event)
-        if isinstance(event, SnapshotStored) and not barrier.kind.is_savepoint:
+        if isinstance(event, Acknowledgement) and not barrier.kind.is_savepoint:
             self.pending_compactions.append(partial(copied.capture.compact, self.world.storage, prefix))
             self._compact()
 

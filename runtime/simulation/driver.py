@@ -9,44 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.core.checkpoint import effects, events
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.checkpoint.effects import (
-    CompleteOperation,
-    CoordinatorEffect,
-    EndJob,
-    FailAttempt,
-    IssueId,
-    LateAnswer,
-    NotifyAborted,
-    NotifyCompleted,
-    ReportCheckpoint,
-    ResumeJob,
-    StoreManifest,
-    TriggerSubtask,
-    WakeAt,
-)
-from runtime.core.checkpoint.events import (
-    Acknowledged,
-    CheckpointDeclined,
-    CoordinatorEvent,
-    CoordinatorSuspended,
-    IdIssued,
-    IdUnavailable,
-    JobStarted,
-    LogicFinished,
-    ManifestFailed,
-    ManifestRecorded,
-    SubtaskEnded,
-    Ticked,
-)
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
 from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.control import BuildSideRead, CheckpointAborted, ProbeSideOpened, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.core.subtask.build_sides import BuildSides
-from runtime.core.subtask.effects import Acknowledge, Decline, ReportBuildSide, ReportEnded, ReportFinished
-from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
+from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.master import retention
@@ -106,7 +78,7 @@ class Driver:
         """The next due time of the coordinator, in world time; None if there is none."""
         return min(self.wakes) - self.skew_ms if self.wakes else None
 
-    def feed(self, event: CoordinatorEvent) -> None:
+    def feed(self, event: events.CoordinatorEvent) -> None:
         self.world.note(f"{self.attempt.token}:coordinator", event)
         for effect in self.coordinator.handle(event):
             self._perform(effect)
@@ -117,7 +89,7 @@ class Driver:
 
     def suspend(self) -> None:
         self.suspended = True
-        self.feed(CoordinatorSuspended(self.now))
+        self.feed(events.CoordinatorSuspended(self.now))
 
     def tick(self) -> None:
         """Checks heartbeats, then wakes the coordinator once for all due timers."""
@@ -126,7 +98,7 @@ class Driver:
         due = [at for at in self.wakes if at <= self.now]
         if due and not self.suspended and not self.ended:
             self.wakes = [at for at in self.wakes if at > self.now]
-            self.feed(Ticked(self.now))
+            self.feed(events.Ticked(self.now))
 
     def _check_heartbeats(self) -> None:
         """Checks heartbeat timeouts as `master.attempt` does, once all messages are read.
@@ -146,7 +118,6 @@ class Driver:
     # ------------------------------------------------------------ messages of slots
 
     def receive(self, said: SlotMessage) -> None:
-        now = self.now
         if isinstance(said, SlotLost):
             self.fail("a slot was lost")
             return
@@ -155,21 +126,15 @@ class Driver:
                 self._on_subtask_started(subtask)
             case subtask, ReportFailed(detail):
                 self.fail(f"{subtask}: {detail}")
-            case subtask, Acknowledge(checkpoint, snapshot, timings):
-                self.feed(Acknowledged(now, subtask, checkpoint, snapshot, timings))
-            case subtask, Decline(checkpoint, reason, detail):
-                self.feed(CheckpointDeclined(now, subtask, checkpoint, reason, detail))
-            case subtask, ReportBuildSide():
+            case subtask, BuildSideRead():
                 self._open_probe_side(self.build_sides.complete(subtask))
-            case subtask, ReportFinished():
-                self.feed(LogicFinished(now, subtask))
-            case subtask, ReportEnded():
-                self.feed(SubtaskEnded(now, subtask))
+            case subtask, report:
+                self.feed(events.SubtaskReported(self.now, subtask, report))
 
     def _on_subtask_started(self, subtask: SubtaskId) -> None:
         self.started.add(subtask)
         if len(self.started) == len(self.attempt.graph.subtasks):
-            self.feed(JobStarted(self.now, resumed=self.world.bases[self.attempt.token] is not None))
+            self.feed(events.JobStarted(self.now, resumed=self.world.bases[self.attempt.token] is not None))
 
     def _open_probe_side(self, join: OperatorId | None) -> None:
         if join is not None:
@@ -184,38 +149,38 @@ class Driver:
 
     # ------------------------------------------------------------ effects
 
-    def _perform(self, effect: CoordinatorEffect) -> None:
+    def _perform(self, effect: effects.CoordinatorEffect) -> None:
         match effect:
-            case IssueId():
+            case effects.IssueId():
                 self._queue_write(self._issue, "slow_id")
-            case WakeAt(at):
+            case effects.WakeAt(at):
                 self.wakes.append(at)
             case TriggerSubtask(subtask, barrier):
                 self._send(subtask, Triggered(barrier))
-            case StoreManifest(manifest):
+            case effects.StoreManifest(manifest):
                 self.pending_manifests += 1
                 self._queue_write(lambda: self._store(manifest), "slow_manifest")
-            case NotifyCompleted(permit, subtasks):
+            case effects.NotifyCompleted(permit, subtasks):
                 check_notification_targets(self.attempt.graph, subtasks)
                 for subtask in sorted(subtasks):
                     self._send(subtask, CheckpointCompleted(permit))
-            case NotifyAborted(checkpoint, subtasks):
+            case effects.NotifyAborted(checkpoint, subtasks):
                 check_notification_targets(self.attempt.graph, subtasks)
                 for subtask in sorted(subtasks):
                     self._send(subtask, CheckpointAborted(checkpoint))
-            case ReportCheckpoint():
+            case effects.ReportCheckpoint():
                 self._report(effect)
-            case LateAnswer():
+            case effects.LateAnswer():
                 self.world.note("late", effect)
-            case CompleteOperation(operation):
+            case effects.CompleteOperation(operation):
                 self.world.note("operation", effect)
                 self.world.ledger.on_operation_result(operation)
                 self.open_operations.discard(operation)
-            case FailAttempt(detail):
+            case effects.FailAttempt(detail):
                 self.failure = self.failure or detail
-            case EndJob():
+            case effects.EndJob():
                 self._end_job()
-            case ResumeJob():
+            case effects.ResumeJob():
                 self.stopping = False
 
     def _end_job(self) -> None:
@@ -226,7 +191,7 @@ class Driver:
     def _send(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
         self.attempt.slots[subtask.index].send_event(subtask, event)
 
-    def _report(self, report: ReportCheckpoint) -> None:
+    def _report(self, report: effects.ReportCheckpoint) -> None:
         begun = report.reason is None and report.acknowledged == 0 and report.at == report.triggered_at
         if begun and report.checkpoint not in self.world.ledger.triggered:
             self.world.ledger.on_trigger(report.checkpoint, self.attempt.token, report.kind)
@@ -266,13 +231,13 @@ class Driver:
         if self.process.is_gone:
             return
         if self.world.faults.occurs("id_unavailable"):
-            self.feed(IdUnavailable(self.now, "the database is unavailable"))
+            self.feed(events.IdUnavailable(self.now, "the database is unavailable"))
             return
         checkpoint = self.world.records.next_id(self.attempt.token)
         if checkpoint is None:
             self._on_superseding()
         else:
-            self.feed(IdIssued(self.now, checkpoint))
+            self.feed(events.IdIssued(self.now, checkpoint))
 
     def _store(self, manifest: Manifest) -> Work | None:
         """Writes and records a manifest. An unknown outcome is read back before the coordinator is notified."""
@@ -280,7 +245,7 @@ class Driver:
         try:
             write_manifest(self.world.storage, manifest)
         except EnvironmentFailure as failure:
-            self._report_manifest(ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
+            self._report_manifest(events.ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
             return None
         if faults.occurs("unknown_manifest"):
             if self.world.rng.random() < 0.5:
@@ -299,12 +264,12 @@ class Driver:
             self._queue_write(self._discard, "")
             if checkpoint > self.newest_completed:
                 self.newest_completed, self.consecutive_failures = checkpoint, 0
-            self._report_manifest(ManifestRecorded(self.now, checkpoint))
+            self._report_manifest(events.ManifestRecorded(self.now, checkpoint))
         else:
-            self._report_manifest(ManifestFailed(self.now, checkpoint, "this attempt has been superseded"))
+            self._report_manifest(events.ManifestFailed(self.now, checkpoint, "this attempt has been superseded"))
             self._on_superseding()
 
-    def _report_manifest(self, event: ManifestRecorded | ManifestFailed) -> None:
+    def _report_manifest(self, event: events.ManifestRecorded | events.ManifestFailed) -> None:
         self.pending_manifests -= 1
         if not self.process.is_gone:
             self.feed(event)

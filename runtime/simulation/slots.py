@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from runtime.core.job.ids import SubtaskId
-from runtime.core.subtask.effects import Acknowledge, Decline, ReportBuildSide, ReportEnded, ReportFinished
-from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent
+from runtime.core.snapshot.control import CheckpointAborted, ProbeSideOpened, SubtaskReport
+from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent
 from runtime.simulation.world import World
 
 T = TypeVar("T")
@@ -34,20 +34,11 @@ class SlotLost:
     """The slot's control connection is closed."""
 
 
-Report = Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded | ReportStarted | ReportFailed
+Report = SubtaskReport | ReportStarted | ReportFailed
 SlotMessage = tuple[SubtaskId, Report] | SlotLost
 
 #: Messages that a sender without an answer repeats; `ReportStarted` and `ReportFailed` are sent once.
-_REPEATABLE_MESSAGES: Final = (
-    Acknowledge,
-    Decline,
-    ReportBuildSide,
-    ReportFinished,
-    ReportEnded,
-    CheckpointCompleted,
-    CheckpointAborted,
-    ProbeSideOpened,
-)
+_REPEATABLE_MESSAGES: Final = (SubtaskReport, CheckpointCompleted, CheckpointAborted, ProbeSideOpened)
 
 
 class ControlLink(Generic[T]):

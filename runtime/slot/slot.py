@@ -19,12 +19,19 @@ from typing import Any, Final
 import structlog
 
 from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
+from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import permit_from_master
-from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
+from runtime.core.snapshot.control import (
+    CheckpointAborted,
+    ProbeSideOpened,
+    SubtaskEnded,
+    SubtaskReport,
+    TriggerSubtask,
+)
+from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
@@ -39,23 +46,8 @@ from runtime.errors import (
     SlotOutOfMemory,
 )
 from runtime.io.clock import SystemClock
+from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
-from runtime.io.control.messages import (
-    AbortCheckpoint,
-    ConfirmCheckpoint,
-    Deploy,
-    Heartbeat,
-    OpenProbeSide,
-    PauseSources,
-    Shutdown,
-    SlotDeployed,
-    SlotFailed,
-    StartSubtasks,
-    SubtaskClosed,
-    ToMaster,
-    ToSlot,
-    TriggerCheckpoint,
-)
 from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.master.outages import is_outage
 from runtime.master.shared_folders import find_unshared_folder
@@ -146,7 +138,7 @@ class Slot:
         )
         try:
             self._control = ControlClient(
-                config.master, hello, ToSlot, on_message=self._on_command, on_lost=self._on_master_lost
+                config.master, hello, messages.ToSlot, on_message=self._on_command, on_lost=self._on_master_lost
             )
         except EnvironmentFailure:
             self._exchange.close()
@@ -211,8 +203,8 @@ class Slot:
 
     # ------------------------------------------------------------ commands
 
-    def _on_command(self, message: ToSlot) -> None:
-        if isinstance(message, Shutdown):
+    def _on_command(self, message: messages.ToSlot) -> None:
+        if isinstance(message, messages.Shutdown):
             self._dismissed.set()
         self._mail.put(partial(self._handle_command, message))
 
@@ -223,26 +215,24 @@ class Slot:
     def _end_attempt(self, reason: str) -> None:
         raise _AttemptOver(reason)
 
-    def _handle_command(self, message: ToSlot) -> None:
+    def _handle_command(self, message: messages.ToSlot) -> None:
         match message:
-            case Deploy():
+            case messages.Deploy():
                 self._deploy(message)
-            case StartSubtasks():
+            case messages.StartSubtasks():
                 for task in self._order:
                     task.start()
-            case TriggerCheckpoint(subtask, barrier):
+            case TriggerSubtask(subtask, barrier):
                 self._trigger(subtask, barrier)
-            case ConfirmCheckpoint(checkpoint):
-                permit = permit_from_master(self._job_id, self._config.token, CheckpointId(checkpoint))
+            case messages.ConfirmCheckpoint(checkpoint):
+                permit = permit_from_master(self._job_id, self._config.token, checkpoint)
                 self._notify_tasks(CheckpointCompleted(permit))
-            case AbortCheckpoint(checkpoint):
-                self._notify_tasks(CheckpointAborted(CheckpointId(checkpoint)))
-            case OpenProbeSide(join):
-                self._notify_tasks(ProbeSideOpened(join))
-            case PauseSources(held):
+            case CheckpointAborted() | ProbeSideOpened():
+                self._notify_tasks(message)
+            case messages.PauseSources(held):
                 for task in self._order:
                     task.is_paused = held
-            case Shutdown():
+            case messages.Shutdown():
                 self._shutdown = True
 
     def _trigger(self, subtask: SubtaskId, barrier: Barrier) -> None:
@@ -258,7 +248,7 @@ class Slot:
 
     # ------------------------------------------------------------ deployment
 
-    def _deploy(self, deploy: Deploy) -> None:
+    def _deploy(self, deploy: messages.Deploy) -> None:
         self._job_id = deploy.job
         self._check_folders(deploy)
         self._bound_memory(deploy.memory_bytes)
@@ -272,7 +262,7 @@ class Slot:
                 task.poll_policy = self._poll_policy(task.id)
         for task in self._tasks.values():
             task.open()
-        self._control.send(SlotDeployed())
+        self._control.send(messages.SlotDeployed())
 
     def _bound_memory(self, memory_bytes: int | None) -> None:
         """Sets the bound before state is restored, since restored state may already exceed it."""
@@ -289,7 +279,7 @@ class Slot:
         self._send_failure(bound_exceeded_error(self._config.index, used_bytes, bound_bytes))
         self._mail.put(_stop_after_failure_report)
 
-    def _check_folders(self, deploy: Deploy) -> None:
+    def _check_folders(self, deploy: messages.Deploy) -> None:
         """Compares this host's folders with the master's.
 
         Raises:
@@ -392,14 +382,14 @@ class Slot:
 
     # ------------------------------------------------------------ to the master
 
-    def _report(self, message: ToMaster) -> None:
-        if isinstance(message, SubtaskClosed):  # may be the last message of this slot
+    def _report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
+        if isinstance(report, SubtaskEnded):  # may be the last message of this slot
             self._send_metrics()
-        self._control.send(message)
+        self._control.send(messages.Report(subtask, report))
 
     def _send_metrics(self) -> None:
         metrics = [task.metrics() for task in list(self._tasks.values())]
-        self._control.send(Heartbeat(metrics, resident_bytes(), self._memory_bytes))
+        self._control.send(messages.Heartbeat(metrics, resident_bytes(), self._memory_bytes))
 
     def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
         future = self._snapshot_writer.submit(work)
@@ -430,7 +420,7 @@ class Slot:
         detail = _escape(problem)[:MAX_DETAIL_CHARACTERS]
         self._send_metrics()
         self._control.send(
-            SlotFailed(
+            messages.SlotFailed(
                 detail=detail,
                 operator=operator,
                 traceback=_escape(traced),

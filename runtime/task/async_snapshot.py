@@ -12,8 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from runtime.core.job.ids import SubtaskId
+from runtime.core.snapshot.control import Acknowledgement, Decline
+from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import folder_of
-from runtime.core.subtask.events import SnapshotFailed, SnapshotStored
 from runtime.errors import WeirError
 from runtime.ports import Clock, OperatorContext, SnapshotStore
 from runtime.task.feedback_log import CapturedSnapshot, FeedbackLog
@@ -27,7 +28,7 @@ class AsyncSnapshot:
     clock: Clock
     submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
 
-    def write(self, copied: CapturedSnapshot, log: FeedbackLog) -> SnapshotStored | SnapshotFailed:
+    def write(self, copied: CapturedSnapshot, log: FeedbackLog) -> Acknowledgement | Decline:
         """Stores captured state and feedback log. A failure fails this checkpoint only."""
         started = self.clock.monotonic_ms()
         barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
@@ -36,7 +37,7 @@ class AsyncSnapshot:
             stored, written = copied.capture.write(self.store, folder)
             feedback = log.write(self.store, f"{folder}.loop", self.context.max_parallelism)
         except (WeirError, OSError, pa.ArrowException) as error:
-            return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
+            return Decline(barrier.checkpoint, FailureReason.ASYNC_FAILED, f"{type(error).__name__}: {error}")
         snapshot = msgspec.structs.replace(
             copied.rest,
             keyed=stored.keyed,
@@ -52,4 +53,4 @@ class AsyncSnapshot:
         if not barrier.kind.is_savepoint:
             self.submit_compaction(partial(copied.capture.compact, self.store, folder))
         measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
-        return SnapshotStored(barrier.checkpoint, snapshot, measured)
+        return Acknowledgement(barrier.checkpoint, snapshot, measured)

@@ -13,30 +13,10 @@ from typing import Any, Final
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
+from runtime.core.snapshot.control import ControlMessage, SubtaskReport
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.subtask import effects
 from runtime.core.subtask.credits import ReceiverWindow
-from runtime.core.subtask.effects import (
-    Acknowledge,
-    AdvanceWatermark,
-    Broadcast,
-    CaptureState,
-    Close,
-    CloseLog,
-    CommitOutput,
-    Decline,
-    DropLog,
-    EndInput,
-    Finish,
-    FlushLoop,
-    ForgetCheckpoint,
-    LogFeedback,
-    PreparePreBarrier,
-    ProcessRecords,
-    ReportBuildSide,
-    ReportEnded,
-    ReportFinished,
-    SubtaskEffect,
-)
 from runtime.core.subtask.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
@@ -52,17 +32,7 @@ from runtime.core.subtask.events import (
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
-from runtime.io.control.messages import (
-    WAITS_FOR_BUILD_SIDE,
-    WAITS_FOR_STAGE,
-    AcknowledgeCheckpoint,
-    BuildSideRead,
-    DeclineCheckpoint,
-    SubtaskClosed,
-    SubtaskFinished,
-    SubtaskMetrics,
-    ToMaster,
-)
+from runtime.io.control.messages import WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE, SubtaskMetrics
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
@@ -89,7 +59,7 @@ class Task:
     outputs: Outputs
     clock: Clock
     store: SnapshotStore
-    report: Callable[[Any], None]  #: sends a message to the master
+    report: Callable[[SubtaskId, SubtaskReport], None]  #: sends a report to the master
     return_credit: Callable[[ChannelId, int], None]  #: returns credit to the sender
     background: Background
     submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
@@ -307,50 +277,50 @@ class Task:
         elif self._aligning_since is None:
             self._aligning_since = self.clock.monotonic_ms()
 
-    def _apply(self, effect: SubtaskEffect) -> None:
+    def _apply(self, effect: effects.SubtaskEffect) -> None:
         match effect:
-            case ProcessRecords(channel, records):
+            case effects.ProcessRecords(channel, records):
                 self.records_in += records.rows
                 self._check_keys(channel, records)
                 self._hook("process", self.machine.spec.inputs[channel], records.payload, self._collector)
-            case AdvanceWatermark(time):
+            case effects.AdvanceWatermark(time):
                 self._hook("on_watermark", time, self._collector)
-            case Broadcast(message):
+            case effects.Broadcast(message):
                 self._call("watermark_hold", self._watermark_hold.broadcast, message)
-            case PreparePreBarrier(checkpoint):
+            case effects.PreparePreBarrier(checkpoint):
                 started = self.clock.monotonic_ms()
                 self._hook("prepare_snapshot_pre_barrier", checkpoint, self._collector)
                 self._pre_barrier_ms = self.clock.monotonic_ms() - started
-            case CaptureState():
+            case effects.CaptureState():
                 self._capture(effect)
-            case LogFeedback() | CloseLog() | DropLog() | FlushLoop():
+            case effects.LogFeedback() | effects.CloseLog() | effects.DropLog() | effects.FlushLoop():
                 self._apply_in_iteration(effect)
-            case EndInput(number):
+            case effects.EndInput(number):
                 self._hook("end_input", number, self._collector)
-            case Finish():
+            case effects.Finish():
                 self._hook("finish", self._collector)
                 self._collector.reject_output("after finish")
-            case CommitOutput(permit):
+            case effects.CommitOutput(permit):
                 self._hook("checkpoint_completed", permit)
-            case ForgetCheckpoint(checkpoint):
+            case effects.ForgetCheckpoint(checkpoint):
                 self._hook("checkpoint_aborted", checkpoint)
-            case Close():
+            case effects.Close():
                 self.close()
-            case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
-                self.report(_report_of(self.id, effect))
+            case ControlMessage():
+                self.report(self.id, effect)
 
-    def _apply_in_iteration(self, effect: LogFeedback | CloseLog | DropLog | FlushLoop) -> None:
+    def _apply_in_iteration(self, effect: effects.LoopEffect) -> None:
         match effect:
-            case LogFeedback(checkpoints, records):
+            case effects.LogFeedback(checkpoints, records):
                 self._logs.add(checkpoints, records)
-            case CloseLog(checkpoint):
+            case effects.CloseLog(checkpoint):
                 self._submit_snapshot(*self._logs.complete(checkpoint))
-            case DropLog(checkpoint):
+            case effects.DropLog(checkpoint):
                 self._logs.drop(checkpoint)
-            case FlushLoop():
+            case effects.FlushLoop():
                 self._hook("settle", self._collector)
 
-    def _capture(self, effect: CaptureState) -> None:
+    def _capture(self, effect: effects.CaptureState) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no state"
         barrier, started = effect.barrier, self.clock.monotonic_ms()
         aligned_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
@@ -430,19 +400,3 @@ class Task:
     def _counters(self) -> dict[str, int]:
         waited = {WAITED_COUNTER: int(self._throttled.total_ms)} if self._throttled.total_ms else {}
         return self.context.counters | waited
-
-
-def _report_of(
-    subtask: SubtaskId, effect: Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded
-) -> ToMaster:
-    match effect:
-        case Acknowledge(checkpoint, snapshot, timings):
-            return AcknowledgeCheckpoint(subtask, checkpoint, snapshot, timings)
-        case Decline(checkpoint, reason, detail):
-            return DeclineCheckpoint(subtask, checkpoint, reason, detail)
-        case ReportBuildSide():
-            return BuildSideRead(subtask)
-        case ReportFinished():
-            return SubtaskFinished(subtask)
-        case ReportEnded():  # pragma: no branch  (the type checker proves that nothing is left)
-            return SubtaskClosed(subtask)

@@ -18,21 +18,17 @@ from runtime.core.checkpoint.effects import (
     ReportCheckpoint,
     ResumeJob,
     StoreManifest,
-    TriggerSubtask,
     WakeAt,
 )
 from runtime.core.checkpoint.events import (
-    Acknowledged,
-    CheckpointDeclined,
     CheckpointRequested,
     CoordinatorSuspended,
     IdIssued,
     IdUnavailable,
     JobStarted,
-    LogicFinished,
     ManifestFailed,
     ManifestRecorded,
-    SubtaskEnded,
+    SubtaskReported,
     Ticked,
     TriggerFailed,
 )
@@ -43,6 +39,7 @@ from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.control import Acknowledgement, Decline, LogicFinished, SubtaskEnded, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.snapshot.manifest import FinishedState, Manifest, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, segment
@@ -73,7 +70,9 @@ class Job:
     def ack(self, checkpoint: int, *subtasks: SubtaskId, snapshot: SubtaskSnapshot = SNAPSHOT) -> Effects:
         effects: Effects = []
         for one in subtasks or self.graph.subtasks:
-            effects += self.machine.handle(Acknowledged(self.at, one, CheckpointId(checkpoint), snapshot, TIMINGS))
+            effects += self.machine.handle(
+                SubtaskReported(self.at, one, Acknowledgement(CheckpointId(checkpoint), snapshot, TIMINGS))
+            )
         return effects
 
     def record(self, checkpoint: int) -> Effects:
@@ -86,7 +85,7 @@ class Job:
         return self.record(checkpoint)
 
     def decline(self, checkpoint: int, why: Why = Why.ASYNC_FAILED) -> Effects:
-        return self.machine.handle(CheckpointDeclined(self.at, B, CheckpointId(checkpoint), why, "disk full"))
+        return self.machine.handle(SubtaskReported(self.at, B, Decline(CheckpointId(checkpoint), why, "disk full")))
 
     def tick(self, at: int) -> Effects:
         self.at = at
@@ -94,10 +93,14 @@ class Job:
 
     def finish_logic(self) -> Effects:
         """Of every subtask."""
-        return [e for one in self.graph.subtasks for e in self.machine.handle(LogicFinished(self.at, one))]
+        return [
+            e
+            for one in self.graph.subtasks
+            for e in self.machine.handle(SubtaskReported(self.at, one, LogicFinished()))
+        ]
 
     def end(self, *subtasks: SubtaskId) -> Effects:
-        return [e for one in subtasks for e in self.machine.handle(SubtaskEnded(self.at, one))]
+        return [e for one in subtasks for e in self.machine.handle(SubtaskReported(self.at, one, SubtaskEnded()))]
 
     def suspend(self) -> Effects:
         return self.machine.handle(CoordinatorSuspended(self.at))

@@ -21,13 +21,13 @@ from runtime.core.job.messages import (
 )
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.control import CheckpointAborted, Decline, LogicFinished, SubtaskEnded
 from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.subtask.effects import (
     AdvanceWatermark,
     Broadcast,
     CaptureState,
     CloseLog,
-    Decline,
     DropLog,
     EndInput,
     Finish,
@@ -36,12 +36,9 @@ from runtime.core.subtask.effects import (
     LogFeedback,
     PreparePreBarrier,
     ProcessRecords,
-    ReportEnded,
-    ReportFinished,
     SubtaskEffect,
 )
 from runtime.core.subtask.events import (
-    CheckpointAborted,
     CheckpointCompleted,
     FeedbackReplayed,
     FeedbackReplayEnded,
@@ -247,7 +244,7 @@ def test_a_loop_ends_when_probes_have_shown_that_nothing_is_on_its_way() -> None
     assert hear(machine, ROUND, TerminationMarker(3, 1)) == probed(4, 2)
     assert machine.loop.is_quiescing, "no timer may put anything into the loop now"
     assert hear(machine, ROUND, TerminationMarker(4, 2)) == probed(5, 3)
-    end: Effects = [EndInput(1), Finish(), Broadcast(ENDED), ReportFinished()]
+    end: Effects = [EndInput(1), Finish(), Broadcast(ENDED), LogicFinished()]
     assert hear(machine, ROUND, TerminationMarker(5, 3)) == end
     assert hear(machine, ROUND, ENDED) == []
     assert hear(machine, ROUND, TerminationMarker(6, 9)) == []
@@ -259,7 +256,7 @@ def test_checkpoints_go_on_while_a_loop_comes_to_its_end() -> None:
     assert machine.handle(Triggered(barrier(1))) == taken(1)
     assert hear(machine, ROUND, ROWS)[0] == LogFeedback((FIRST,), ROWS)
     assert hear(machine, ROUND, barrier(1)) == [CloseLog(FIRST)]
-    assert ReportEnded() not in machine.handle(permit(1)), "it began before the end of the logic"
+    assert SubtaskEnded() not in machine.handle(permit(1)), "it began before the end of the logic"
 
 
 def test_a_drain_waits_for_the_end_of_the_loop() -> None:
@@ -267,31 +264,31 @@ def test_a_drain_waits_for_the_end_of_the_loop() -> None:
     machine = head()
     assert hear_both(machine, ENDED, barrier(1, Kind.DRAIN))[-2:] == probed(1, 0)
     effects = prove(machine)
-    hear_first: Effects = [EndInput(1), Finish(), Broadcast(ENDED), ReportFinished()]
+    hear_first: Effects = [EndInput(1), Finish(), Broadcast(ENDED), LogicFinished()]
     savepoint = taken(1, Kind.DRAIN, finished=True)
     savepoint[-1] = CaptureState(barrier(1, Kind.DRAIN), True, MIN_WATERMARK, logs=True)
     assert effects == hear_first + savepoint
     hear(machine, ROUND, ENDED)
     assert hear(machine, ROUND, barrier(1, Kind.DRAIN)) == [CloseLog(FIRST)]
-    assert ReportEnded() in machine.handle(permit(1))
+    assert SubtaskEnded() in machine.handle(permit(1))
 
 
 def test_a_drain_that_is_given_up_meanwhile_is_forgotten() -> None:
     machine = head()
     hear_both(machine, ENDED, barrier(1, Kind.DRAIN))
     machine.handle(CheckpointAborted(FIRST))
-    assert prove(machine) == [EndInput(1), Finish(), Broadcast(ENDED), ReportFinished()]
+    assert prove(machine) == [EndInput(1), Finish(), Broadcast(ENDED), LogicFinished()]
 
 
 def test_a_stop_leaves_what_goes_round_to_the_savepoint() -> None:
     """S4-30: behind its barrier nothing is handled any more."""
     machine = head()
-    assert hear_both(machine, STOPPED) == [Broadcast(STOPPED), ReportFinished()]
+    assert hear_both(machine, STOPPED) == [Broadcast(STOPPED), LogicFinished()]
     assert hear(machine, ROUND, ROWS) == [ProcessRecords(ROUND, ROWS)], "nobody has sent the barrier yet"
     assert hear_both(machine, barrier(1, Kind.STOP)) == taken(1, Kind.STOP)
     assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST,), ROWS)]
     assert hear(machine, ROUND, barrier(1, Kind.STOP)) == [CloseLog(FIRST)]
-    assert ReportEnded() in machine.handle(permit(1))
+    assert SubtaskEnded() in machine.handle(permit(1))
 
 
 def test_a_checkpoint_that_a_stop_overtakes_logs_on_until_its_own_barrier_is_back() -> None:
@@ -329,7 +326,7 @@ def test_a_stop_ends_a_loop_that_goes_round_on_its_own() -> None:
     machine = head()
     hear_both(machine, ENDED)
     stop = hear_both(machine, barrier(1, Kind.STOP))
-    assert stop == [Broadcast(STOPPED), ReportFinished(), *taken(1, Kind.STOP)]
+    assert stop == [Broadcast(STOPPED), LogicFinished(), *taken(1, Kind.STOP)]
     assert hear(machine, ROUND, TerminationMarker(1, 0), ROWS) == [LogFeedback((FIRST,), ROWS)]
 
 
@@ -344,7 +341,7 @@ def test_a_subtask_of_the_body_passes_probes_on_behind_what_it_held_back() -> No
 def test_a_subtask_of_the_body_ends_like_any_other() -> None:
     machine = body()
     hear(machine, COMES, TerminationMarker(1, 0))
-    assert hear(machine, COMES, ENDED) == [EndInput(0), Finish(), Broadcast(ENDED), ReportFinished()]
+    assert hear(machine, COMES, ENDED) == [EndInput(0), Finish(), Broadcast(ENDED), LogicFinished()]
 
 
 def test_records_after_the_end_of_a_loop_name_it_and_say_what_to_do() -> None:
@@ -359,5 +356,5 @@ def test_a_head_that_is_skipped_has_no_loop() -> None:
     """Its loop was at its end when the checkpoint was taken."""
     machine = head(finished_on_restore=True)
     assert not machine.is_readable(ROUND)
-    assert hear_both(machine, ENDED) == [Broadcast(ENDED), ReportFinished()]
+    assert hear_both(machine, ENDED) == [Broadcast(ENDED), LogicFinished()]
     assert Broadcast(barrier(1)) in hear_both(machine, barrier(1))

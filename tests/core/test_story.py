@@ -4,9 +4,10 @@ import weakref
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
+from runtime.core.snapshot.control import Acknowledgement
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.core.subtask.event_log import MAX_LOGGED_EVENTS, EventLog, LoggedRecords, LoggedSnapshot
-from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskStarted
+from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SourceAdvanced, SubtaskStarted
 from tests.core.builders import TIMINGS
 
 LEFT = ChannelId(0, 0, 0)
@@ -32,7 +33,7 @@ def test_the_story_keeps_no_records_and_no_state() -> None:
     story.append(MessageArrived(LEFT, Records(payload, 3, 30)))
     del payload
     assert gone() is None
-    story.append(SnapshotStored(CheckpointId(1), SubtaskSnapshot(lists={"l": ("a value",)}), TIMINGS))
+    story.append(Acknowledgement(CheckpointId(1), SubtaskSnapshot(lists={"l": ("a value",)}), TIMINGS))
     assert list(story) == [
         SubtaskStarted(),
         LoggedRecords(None, 2, 20),

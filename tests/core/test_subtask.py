@@ -21,33 +21,33 @@ from runtime.core.job.messages import (
 )
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.control import (
+    Acknowledgement,
+    BuildSideRead,
+    CheckpointAborted,
+    Decline,
+    LogicFinished,
+    ProbeSideOpened,
+    SubtaskEnded,
+)
 from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask.effects import (
-    Acknowledge,
     AdvanceWatermark,
     Broadcast,
     CaptureState,
     Close,
     CommitOutput,
-    Decline,
     EndInput,
     Finish,
     ForgetCheckpoint,
     PreparePreBarrier,
     ProcessRecords,
-    ReportBuildSide,
-    ReportEnded,
-    ReportFinished,
     SubtaskEffect,
 )
 from runtime.core.subtask.events import (
-    CheckpointAborted,
     CheckpointCompleted,
     MessageArrived,
-    ProbeSideOpened,
-    SnapshotFailed,
-    SnapshotStored,
     SourceAdvanced,
     SourceExhausted,
     SourceIdle,
@@ -62,7 +62,7 @@ from tests.core.builders import SNAPSHOT, TIMINGS, subtask
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
 ROWS = Records("rows", 1, 10)
-DRAINED = [Broadcast(Watermark(MAX_WATERMARK)), Finish(), Broadcast(EndOfData(drain=True)), ReportFinished()]
+DRAINED = [Broadcast(Watermark(MAX_WATERMARK)), Finish(), Broadcast(EndOfData(drain=True)), LogicFinished()]
 Effects = list[SubtaskEffect]
 
 
@@ -264,10 +264,10 @@ def test_the_snapshot_names_the_time_at_the_barrier() -> None:
 
 def test_background_results_are_passed_to_the_coordinator() -> None:
     machine = one_input()
-    stored = SnapshotStored(CheckpointId(1), SNAPSHOT, TIMINGS)
-    assert machine.handle(stored) == [Acknowledge(CheckpointId(1), SNAPSHOT, TIMINGS)]
-    failed = SnapshotFailed(CheckpointId(2), "disk full")
-    assert machine.handle(failed) == [Decline(CheckpointId(2), Why.ASYNC_FAILED, "disk full")]
+    stored = Acknowledgement(CheckpointId(1), SNAPSHOT, TIMINGS)
+    assert machine.handle(stored) == [stored]
+    failed = Decline(CheckpointId(2), Why.ASYNC_FAILED, "disk full")
+    assert machine.handle(failed) == [failed]
 
 
 def test_a_barrier_that_is_overtaken_is_declined_downstream_too() -> None:
@@ -348,7 +348,7 @@ def test_the_operator_is_told_of_the_end_of_each_input_and_finishes_after_all() 
     assert hear(machine, RIGHT, Watermark(MAX_WATERMARK), EndOfData(drain=True)) == [EndInput(1)]
     assert not machine.is_logic_done
     time = [AdvanceWatermark(MAX_WATERMARK), Broadcast(Watermark(MAX_WATERMARK))]
-    end = [EndInput(0), Finish(), Broadcast(EndOfData(drain=True)), ReportFinished()]
+    end = [EndInput(0), Finish(), Broadcast(EndOfData(drain=True)), LogicFinished()]
     assert hear(machine, LEFT, Watermark(MAX_WATERMARK), EndOfData(drain=True)) == time + end
 
 
@@ -362,14 +362,14 @@ def test_an_input_ends_when_all_its_channels_have() -> None:
 def test_at_a_stop_nothing_is_finished() -> None:
     """S0-35, S0-41, S0-71, S0-73, S0-76: the flag is passed on as it came."""
     machine = one_input()
-    assert hear(machine, LEFT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), ReportFinished()]
+    assert hear(machine, LEFT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), LogicFinished()]
 
 
 def test_where_the_flags_differ_no_drain_wins() -> None:
     """S0-77: one input ended by itself, then came a stop."""
     machine = two_inputs()
     assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0)]
-    assert hear(machine, RIGHT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), ReportFinished()]
+    assert hear(machine, RIGHT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), LogicFinished()]
 
 
 def test_no_records_follow_a_true_end_of_data() -> None:
@@ -395,7 +395,7 @@ def test_it_ends_with_the_first_checkpoint_that_began_after_its_end() -> None:
     machine = one_input()
     hear(machine, LEFT, barrier(1), EndOfData(drain=True), barrier(2))
     assert machine.handle(permit(1)) == [CommitOutput(permit(1).permit)]
-    end: Effects = [CommitOutput(permit(2).permit), Close(), Broadcast(EndOfPartition()), ReportEnded()]
+    end: Effects = [CommitOutput(permit(2).permit), Close(), Broadcast(EndOfPartition()), SubtaskEnded()]
     assert machine.handle(permit(2)) == end
     assert machine.ended
     assert not machine.is_readable(LEFT)
@@ -407,7 +407,7 @@ def test_a_later_checkpoint_releases_it_as_well() -> None:
     machine.handle(SourceExhausted())
     machine.handle(Triggered(barrier(1, Kind.SAVEPOINT)))
     machine.handle(Triggered(barrier(2)))
-    assert ReportEnded() in machine.handle(permit(2))
+    assert SubtaskEnded() in machine.handle(permit(2))
 
 
 def test_its_snapshot_says_that_it_has_finished() -> None:
@@ -437,7 +437,7 @@ def test_a_stop_halts_a_source_where_it_stands() -> None:
     machine = started()
     machine.handle(SourceAdvanced(5))
     effects = machine.handle(Triggered(barrier(1, Kind.STOP)))
-    assert effects == [Broadcast(EndOfData(drain=False)), ReportFinished(), *taken(1, Kind.STOP, time=5)]
+    assert effects == [Broadcast(EndOfData(drain=False)), LogicFinished(), *taken(1, Kind.STOP, time=5)]
     assert not machine.may_poll
 
 
@@ -451,8 +451,8 @@ def test_at_a_stop_only_its_savepoint_releases() -> None:
     """S0-83: a checkpoint that was in flight completes, and nobody is released by it."""
     machine = one_input()
     hear(machine, LEFT, EndOfData(drain=True), barrier(1), barrier(2, Kind.STOP))
-    assert ReportEnded() not in machine.handle(permit(1))
-    assert ReportEnded() in machine.handle(permit(2))
+    assert SubtaskEnded() not in machine.handle(permit(1))
+    assert SubtaskEnded() in machine.handle(permit(2))
 
 
 def test_a_source_that_had_ended_by_itself_waits_for_the_stop_like_all_others() -> None:
@@ -467,7 +467,7 @@ def test_a_stop_that_is_planned_anew_is_taken_with_its_new_id() -> None:
     machine.handle(Triggered(barrier(1, Kind.STOP)))
     machine.handle(CheckpointAborted(CheckpointId(1)))
     assert machine.handle(Triggered(barrier(2, Kind.STOP))) == taken(2, Kind.STOP)
-    assert ReportEnded() in machine.handle(permit(2))
+    assert SubtaskEnded() in machine.handle(permit(2))
 
 
 # ---------------------------------------------------------------- build sides
@@ -486,7 +486,7 @@ def test_a_barrier_passes_while_the_build_side_is_read() -> None:
     machine = joining()
     assert hear(machine, RIGHT, ROWS, barrier(1)) == [ProcessRecords(RIGHT, ROWS)]
     assert hear(machine, LEFT, barrier(1)) == taken(1)
-    assert hear(machine, RIGHT, ROWS, WHOLE) == [ProcessRecords(RIGHT, ROWS), EndInput(1), ReportBuildSide()]
+    assert hear(machine, RIGHT, ROWS, WHOLE) == [ProcessRecords(RIGHT, ROWS), EndInput(1), BuildSideRead()]
     assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)]
 
 
@@ -495,7 +495,7 @@ def test_probe_rows_that_come_early_wait_for_the_build_side() -> None:
     machine = joining()
     assert hear(machine, LEFT, ROWS) == []
     assert not machine.is_readable(LEFT)
-    assert hear(machine, RIGHT, WHOLE) == [EndInput(1), ReportBuildSide(), ProcessRecords(LEFT, ROWS)]
+    assert hear(machine, RIGHT, WHOLE) == [EndInput(1), BuildSideRead(), ProcessRecords(LEFT, ROWS)]
     assert machine.is_readable(LEFT)
 
 
@@ -532,7 +532,7 @@ def test_a_drain_is_aligned_behind_the_build_side_and_the_rows_that_waited() -> 
     assert hear(machine, third, ROWS, WHOLE, drain)[:4] == [
         ProcessRecords(third, ROWS),
         EndInput(1),
-        ReportBuildSide(),
+        BuildSideRead(),
         ProcessRecords(LEFT, ROWS),
     ]
     effects = hear(machine, LEFT, WHOLE, drain)
@@ -545,7 +545,7 @@ def test_a_stop_does_not_wait_for_the_build_side() -> None:
     hear(machine, RIGHT, ROWS, EndOfData(drain=False), barrier(1, Kind.STOP))
     effects = hear(machine, LEFT, EndOfData(drain=False), barrier(1, Kind.STOP))
     assert effects[-3:] == taken(1, Kind.STOP)
-    assert ReportBuildSide() not in effects
+    assert BuildSideRead() not in effects
 
 
 def test_what_leads_to_a_probe_side_waits_for_the_build_side() -> None:
@@ -588,7 +588,7 @@ def test_a_deferred_drain_that_is_given_up_leaves_the_source_reading() -> None:
 def test_a_skipped_source_gives_its_successors_time_and_end_at_once() -> None:
     """S0-15, S0-54: and its operator is never called."""
     machine = Subtask(SubtaskSpec(id=subtask("a/0"), finished_on_restore=True))
-    end: Effects = [Broadcast(Watermark(MAX_WATERMARK)), Broadcast(EndOfData(drain=True)), ReportFinished()]
+    end: Effects = [Broadcast(Watermark(MAX_WATERMARK)), Broadcast(EndOfData(drain=True)), LogicFinished()]
     assert machine.handle(SubtaskStarted()) == end
     assert not machine.may_poll
 
@@ -601,12 +601,12 @@ def test_a_skipped_operator_passes_everything_on_and_never_calls_its_code() -> N
     assert effects == [
         Broadcast(Watermark(MAX_WATERMARK)),
         Broadcast(EndOfData(drain=True)),
-        ReportFinished(),
+        LogicFinished(),
         Broadcast(barrier(1)),
-        Acknowledge(CheckpointId(1), snapshot, SnapshotTimings()),
+        Acknowledgement(CheckpointId(1), snapshot, SnapshotTimings()),
     ]
     assert machine.handle(CheckpointAborted(CheckpointId(9))) == []
-    assert machine.handle(permit(1)) == [Broadcast(EndOfPartition()), ReportEnded()]
+    assert machine.handle(permit(1)) == [Broadcast(EndOfPartition()), SubtaskEnded()]
 
 
 # ---------------------------------------------------------------- at least once

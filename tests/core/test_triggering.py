@@ -16,21 +16,17 @@ from runtime.core.checkpoint.effects import (
     NotifyCompleted,
     ReportCheckpoint,
     StoreManifest,
-    TriggerSubtask,
     WakeAt,
 )
 from runtime.core.checkpoint.events import (
-    Acknowledged,
-    CheckpointDeclined,
     CheckpointRequested,
     CoordinatorEvent,
     IdIssued,
     IdUnavailable,
     JobStarted,
-    LogicFinished,
     ManifestFailed,
     ManifestRecorded,
-    SubtaskEnded,
+    SubtaskReported,
     Ticked,
 )
 from runtime.core.checkpoint.pending import PendingCheckpoint
@@ -38,6 +34,7 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.job.settings import CoordinatorSettings, JobSettings
+from runtime.core.snapshot.control import Acknowledgement, Decline, LogicFinished, SubtaskEnded, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason as Why
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, edge, sink, source
 from tests.core.test_coordinator import ALL, GRAPH, A, B, C, Job, of
@@ -81,10 +78,10 @@ def others(at: int, checkpoint: int) -> list[CoordinatorEvent]:
     return [
         CheckpointRequested(at, Kind.SAVEPOINT, "op"),
         IdUnavailable(at, "away"),
-        Acknowledged(at, A, one, SNAPSHOT, TIMINGS),
-        CheckpointDeclined(at, B, one, Why.ASYNC_FAILED, "disk full"),
-        LogicFinished(at, A),
-        SubtaskEnded(at, A),
+        SubtaskReported(at, A, Acknowledgement(one, SNAPSHOT, TIMINGS)),
+        SubtaskReported(at, B, Decline(one, Why.ASYNC_FAILED, "disk full")),
+        SubtaskReported(at, A, LogicFinished()),
+        SubtaskReported(at, A, SubtaskEnded()),
     ]
 
 
@@ -124,9 +121,9 @@ def test_checkpoints_go_on_with_ended_subtasks_in_a_job_that_nobody_has_configur
     machine.handle(Ticked(settings.interval_ms))
     machine.handle(IdIssued(settings.interval_ms, CheckpointId(1)))
     for one in GRAPH.subtasks:
-        machine.handle(Acknowledged(5_100, one, CheckpointId(1), done.get(one, SNAPSHOT), TIMINGS))
+        machine.handle(SubtaskReported(5_100, one, Acknowledgement(CheckpointId(1), done.get(one, SNAPSHOT), TIMINGS)))
     machine.handle(ManifestRecorded(5_200, CheckpointId(1)))
-    machine.handle(SubtaskEnded(5_300, A))
+    machine.handle(SubtaskReported(5_300, A, SubtaskEnded()))
     assert of(IssueId, machine.handle(Ticked(2 * settings.interval_ms)))
     issued = machine.handle(IdIssued(2 * settings.interval_ms, CheckpointId(2)))
     assert [effect.subtask for effect in of(TriggerSubtask, issued)] == [B]
@@ -271,9 +268,9 @@ class Schedule:
                 self.tell(IdUnavailable(self.at, "away"))
             case 5 | 6 | 7 | 8:
                 one = GRAPH.subtasks[which % 3]
-                self.tell(Acknowledged(self.at, one, checkpoint, SNAPSHOT, TIMINGS))
+                self.tell(SubtaskReported(self.at, one, Acknowledgement(checkpoint, SNAPSHOT, TIMINGS)))
             case 9:
-                self.tell(CheckpointDeclined(self.at, B, checkpoint, Why.ASYNC_FAILED, "disk full"))
+                self.tell(SubtaskReported(self.at, B, Decline(checkpoint, Why.ASYNC_FAILED, "disk full")))
             case 10 | 11 if storing:
                 self.tell(ManifestRecorded(self.at, CheckpointId(min(storing))))
             case 12 if storing:

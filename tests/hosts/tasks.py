@@ -44,7 +44,7 @@ def opened(
         outputs=Outputs(graph, subtask, send),
         clock=clock,
         store=store,
-        report=lambda message: None,
+        report=lambda subtask, report: None,
         return_credit=consumed,
         background=lambda work: None,
         submit_compaction=lambda work: None,

@@ -22,11 +22,11 @@ from runtime.core.job.messages import (
 )
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.subtask.events import CheckpointAborted, CheckpointCompleted, MessageArrived, SubtaskEvent
+from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted
+from runtime.core.subtask.events import CheckpointCompleted, MessageArrived, SubtaskEvent
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
-from runtime.io.control.messages import AcknowledgeCheckpoint
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
@@ -132,7 +132,8 @@ class Live:
         self.task = Task(
             machine=Subtask(spec_of(GRAPH, ME, restored.watermark)), operator=self.operator, state=state,
             context=context, outputs=Outputs(GRAPH, ME, self._send), clock=self.clock, store=self.store,
-            report=self.said.append, return_credit=lambda channel, nbytes: None, background=self.works.append,
+            report=lambda _, report: self.said.append(report),
+            return_credit=lambda channel, nbytes: None, background=self.works.append,
             submit_compaction=lambda work: None,
         )  # fmt: skip
         self.task.open()
@@ -152,13 +153,13 @@ class Live:
             while self.task.step():
                 pass
 
-    def store_all(self) -> list[AcknowledgeCheckpoint]:
+    def store_all(self) -> list[Acknowledgement]:
         """Does what was left to the background; the acknowledgements that follow."""
         works = list(self.works)
         self.works.clear()
         for work in works:
             self.task.handle(work())
-        return [word for word in self.said if isinstance(word, AcknowledgeCheckpoint)]
+        return [word for word in self.said if isinstance(word, Acknowledgement)]
 
 
 def records(*numbers: int) -> Records:

@@ -23,28 +23,31 @@ from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.control import (
+    Acknowledgement,
+    CheckpointAborted,
+    Decline,
+    LogicFinished,
+    SubtaskEnded,
+    TriggerSubtask,
+)
 from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.control.messages import (
-    AbortCheckpoint,
-    AcknowledgeCheckpoint,
     ConfirmCheckpoint,
-    DeclineCheckpoint,
     Deploy,
     Heartbeat,
+    Report,
     Shutdown,
     SlotDeployed,
     SlotFailed,
     StartSubtasks,
-    SubtaskClosed,
-    SubtaskFinished,
     SubtaskMetrics,
     ToMaster,
     ToSlot,
-    TriggerCheckpoint,
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
@@ -138,7 +141,10 @@ class Stage:
         for index, slot in enumerate(self.slots):
             for uid in ("numbers", "counts", "out"):
                 one = SubtaskId(OperatorId(uid), index)
-                slot.say(AcknowledgeCheckpoint(one, checkpoint, snapshot(one), SnapshotTimings(written_bytes=5)))
+                acknowledgement = Acknowledgement(
+                    CheckpointId(checkpoint), snapshot(one), SnapshotTimings(written_bytes=5)
+                )
+                slot.say(Report(one, acknowledgement))
 
 
 @contextmanager
@@ -188,20 +194,18 @@ def test_one_slot_that_is_not_deployed_is_enough_to_have_no_checkpoint(tmp_path:
         stage.deploy(0, 1, 2, 4)
         stage.let_pass(4)
         assert not stage.records.reports
-        assert not [message for slot in stage.slots for message in slot.of(TriggerCheckpoint)]
+        assert not [message for slot in stage.slots for message in slot.of(TriggerSubtask)]
         assert next(stage.records._ids) == 1, "no id was taken"
         stage.deploy(3)
-        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
-        assert {message.subtask.operator for slot in stage.slots for message in slot.of(TriggerCheckpoint)} == {
-            "numbers"
-        }
+        until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
+        assert {message.subtask.operator for slot in stage.slots for message in slot.of(TriggerSubtask)} == {"numbers"}
 
 
 def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) -> None:
     """S2-13, S2-27: whoever must acknowledge is not there any more, so there is no checkpoint until all are again."""
     with master(tmp_path, 3, MemoryRunStore(), restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
-        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
+        until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
         first = stage.slots
         first[2].close()
         until(lambda: len(stage.launcher.attempts) == 2, PATIENCE_S)
@@ -211,7 +215,7 @@ def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) ->
         stage.deploy(0, 1)
         stage.let_pass(3)
         assert len(stage.records.reports) == begun
-        assert not [message for slot in stage.slots for message in slot.of(TriggerCheckpoint)]
+        assert not [message for slot in stage.slots for message in slot.of(TriggerSubtask)]
 
 
 def test_a_drain_that_a_lost_slot_cut_off_is_asked_again_by_the_next_attempt(tmp_path: Path) -> None:
@@ -255,7 +259,7 @@ def _drains(slots: list[PlayedSlot]) -> bool:
 
 
 def _triggers(slots: list[PlayedSlot], kind: CheckpointKind) -> bool:
-    return any(message.barrier.kind is kind for slot in slots for message in slot.of(TriggerCheckpoint))
+    return any(message.barrier.kind is kind for slot in slots for message in slot.of(TriggerSubtask))
 
 
 def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_path: Path) -> None:
@@ -312,7 +316,7 @@ def test_heartbeats_are_heard_while_an_id_is_waited_for(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert not records.attempts, "both are alive"
         records.let_go.set()
-        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
+        until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
 
 
 @pytest.mark.parametrize("silent", [0, 1])
@@ -342,7 +346,7 @@ def test_a_master_that_was_itself_stopped_reads_its_mail_before_it_judges_silenc
     clock = Jumping()
     with master(tmp_path, 2, MemoryRunStore(), clock=clock, heartbeat_timeout_ms=10_000) as stage:
         stage.deploy()
-        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
+        until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
         clock.ahead_ms += 25_000
         stage.let_pass(3)
         assert not stage.records.attempts, "no slot was silent: nobody listened"
@@ -386,7 +390,7 @@ def test_an_id_that_cannot_be_had_for_any_reason_costs_that_checkpoint_only(tmp_
 
 def went_on(stage: Stage) -> None:
     """The next trigger comes, in the same attempt, and one that failed is shown."""
-    until(lambda: stage.slots[0].of(TriggerCheckpoint) or stage.exit, PATIENCE_S)
+    until(lambda: stage.slots[0].of(TriggerSubtask) or stage.exit, PATIENCE_S)
     assert not stage.exit
     assert not stage.records.attempts
     until(lambda: stage.records.live.get("counters") == {"checkpoints_not_triggered": 1}, PATIENCE_S)
@@ -399,8 +403,8 @@ def test_the_sizes_of_all_acknowledgements_are_summed_up_for_the_page(tmp_path: 
     """S2-44, S2-47: per operator and as a whole, with the time that it took."""
     with master(tmp_path, 2, MemoryRunStore()) as stage:
         stage.deploy()
-        until(lambda: all(slot.of(TriggerCheckpoint) for slot in stage.slots), PATIENCE_S)
-        number = stage.slots[0].of(TriggerCheckpoint)[0].barrier.checkpoint
+        until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
+        number = stage.slots[0].of(TriggerSubtask)[0].barrier.checkpoint
 
         def snapshot(one: SubtaskId) -> SubtaskSnapshot:
             found: tuple[Segment, ...] = (segment(f"{one}"),) if one.operator != "out" else ()
@@ -424,9 +428,9 @@ BARRIER = Barrier(CheckpointId(7), CheckpointKind.SAVEPOINT, 123)
 METRICS = SubtaskMetrics(ONE, "running", 1, 2, 3, 4.0, 5.0, {"late_records": 6})
 SNAPSHOT = SubtaskSnapshot(finished=True, watermark=-5, keyed={"s": (segment("p"),)}, committables=({"n": 1},))
 TO_SLOT = [
-    (TriggerCheckpoint(ONE, BARRIER), TriggerCheckpoint(OTHER, BARRIER)),
-    (ConfirmCheckpoint(7), ConfirmCheckpoint(8)),
-    (AbortCheckpoint(7), AbortCheckpoint(8)),
+    (TriggerSubtask(ONE, BARRIER), TriggerSubtask(OTHER, BARRIER)),
+    (ConfirmCheckpoint(CheckpointId(7)), ConfirmCheckpoint(CheckpointId(8))),
+    (CheckpointAborted(CheckpointId(7)), CheckpointAborted(CheckpointId(8))),
     (
         Deploy("job", "/s", {0: "x"}, [SubtaskRestore(subtask=ONE)]),
         Deploy("job", "/s", {0: "x"}, [SubtaskRestore(subtask=OTHER)]),
@@ -434,12 +438,15 @@ TO_SLOT = [
 ]
 TO_MASTER = [
     (
-        AcknowledgeCheckpoint(ONE, 7, SNAPSHOT, SnapshotTimings(sync_ms=1.5)),
-        AcknowledgeCheckpoint(ONE, 8, SNAPSHOT, SnapshotTimings(sync_ms=1.5)),
+        Report(ONE, Acknowledgement(CheckpointId(7), SNAPSHOT, SnapshotTimings(sync_ms=1.5))),
+        Report(ONE, Acknowledgement(CheckpointId(8), SNAPSHOT, SnapshotTimings(sync_ms=1.5))),
     ),
-    (DeclineCheckpoint(ONE, 7, Why.EXPIRED, "late"), DeclineCheckpoint(ONE, 8, Why.EXPIRED, "late")),
-    (SubtaskFinished(ONE), SubtaskFinished(OTHER)),
-    (SubtaskClosed(ONE), SubtaskClosed(OTHER)),
+    (
+        Report(ONE, Decline(CheckpointId(7), Why.EXPIRED, "late")),
+        Report(ONE, Decline(CheckpointId(8), Why.EXPIRED, "late")),
+    ),
+    (Report(ONE, LogicFinished()), Report(OTHER, LogicFinished())),
+    (Report(ONE, SubtaskEnded()), Report(OTHER, SubtaskEnded())),
     (Heartbeat([METRICS]), Heartbeat([])),
 ]
 
@@ -509,9 +516,9 @@ def heard(played: Master, kind: type) -> Any:
     raise AssertionError(f"no {kind.__name__}")
 
 
-def trigger(played: Master, uid: str, checkpoint: int) -> TriggerCheckpoint:
+def trigger(played: Master, uid: str, checkpoint: int) -> TriggerSubtask:
     barrier = Barrier(CheckpointId(checkpoint), CheckpointKind.CHECKPOINT, 0)
-    return TriggerCheckpoint(SubtaskId(OperatorId(uid), 0), barrier)
+    return TriggerSubtask(SubtaskId(OperatorId(uid), 0), barrier)
 
 
 def test_heartbeats_go_on_while_a_task_takes_its_snapshot(tmp_path: Path) -> None:
@@ -529,7 +536,7 @@ def test_heartbeats_go_on_while_a_task_takes_its_snapshot(tmp_path: Path) -> Non
             heard(played, Heartbeat)
         assert not source.go_on.is_set()
         source.go_on.set()
-        assert heard(played, AcknowledgeCheckpoint).checkpoint == 1
+        assert heard(played, Report).report.checkpoint == 1
 
 
 def test_what_concerns_a_task_that_is_not_here_is_logged_and_ignored(
@@ -543,9 +550,12 @@ def test_what_concerns_a_task_that_is_not_here_is_logged_and_ignored(
     monkeypatch.setattr(worker, "log", structlog.wrap_logger(None, [logged], wrapper_class=level))
     with slot(source, tmp_path) as played:
         played.send(
-            trigger(played, "unknown", 1), ConfirmCheckpoint(7), AbortCheckpoint(8), trigger(played, "fails", 2)
+            trigger(played, "unknown", 1),
+            ConfirmCheckpoint(CheckpointId(7)),
+            CheckpointAborted(CheckpointId(8)),
+            trigger(played, "fails", 2),
         )
-        acknowledged = heard(played, AcknowledgeCheckpoint)
-    assert (acknowledged.checkpoint, acknowledged.subtask.operator) == (2, "fails")
+        acknowledged = heard(played, Report)
+    assert (acknowledged.report.checkpoint, acknowledged.subtask.operator) == (2, "fails")
     assert [entry["subtask"] for entry in logged.entries if "trigger" in entry["event"]] == ["unknown/0"]
     assert not [entry for entry in logged.entries if entry["log_level"] == "error"]

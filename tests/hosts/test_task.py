@@ -9,8 +9,9 @@ import pytest
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.control import CheckpointAborted
 from runtime.core.subtask.barrier_delay import MAX_HOLD_MS
-from runtime.core.subtask.events import CheckpointAborted, Triggered
+from runtime.core.subtask.events import Triggered
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, ChannelDrift
 from runtime.core.subtask.watermark_valve import WatermarkValve

@@ -15,11 +15,11 @@ from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.control import CheckpointAborted, TriggerSubtask
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.control.endpoints import ControlClient, ControlServer
 from runtime.io.control.messages import (
-    AbortCheckpoint,
     ConfirmCheckpoint,
     Deploy,
     Heartbeat,
@@ -27,7 +27,6 @@ from runtime.io.control.messages import (
     SlotFailed,
     StartSubtasks,
     ToMaster,
-    TriggerCheckpoint,
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
@@ -174,7 +173,12 @@ def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Maste
     master.failure()
     reads = SubtaskId(master.job.graph.operators[0].uid, 0)
     barrier = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
-    master.send(TriggerCheckpoint(reads, barrier), ConfirmCheckpoint(1), AbortCheckpoint(2), Shutdown())
+    master.send(
+        TriggerSubtask(reads, barrier),
+        ConfirmCheckpoint(CheckpointId(1)),
+        CheckpointAborted(CheckpointId(2)),
+        Shutdown(),
+    )
     master.thread.join(PATIENCE_S)
     assert not master.thread.is_alive()
     assert source.asked == []

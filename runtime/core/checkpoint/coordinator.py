@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from runtime.core.checkpoint import events
 from runtime.core.checkpoint.effects import (
     CheckpointStatus,
     CompleteOperation,
@@ -22,24 +23,7 @@ from runtime.core.checkpoint.effects import (
     NotifyCompleted,
     ResumeJob,
     StoreManifest,
-    TriggerSubtask,
     WakeAt,
-)
-from runtime.core.checkpoint.events import (
-    Acknowledged,
-    CheckpointDeclined,
-    CheckpointRequested,
-    CoordinatorEvent,
-    CoordinatorSuspended,
-    IdIssued,
-    IdUnavailable,
-    JobStarted,
-    LogicFinished,
-    ManifestFailed,
-    ManifestRecorded,
-    SubtaskEnded,
-    Ticked,
-    TriggerFailed,
 )
 from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
 from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
@@ -53,6 +37,14 @@ from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import permit_for_manifest
+from runtime.core.snapshot.control import (
+    Acknowledgement,
+    CoordinatorReport,
+    Decline,
+    LogicFinished,
+    SubtaskEnded,
+    TriggerSubtask,
+)
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 
@@ -86,33 +78,29 @@ class Coordinator:
         self._final_not_before = 0
         self.savepoint: Manifest | None = None  #: the savepoint of a completed stop or drain
 
-    def handle(self, event: CoordinatorEvent) -> Effects:
+    def handle(self, event: events.CoordinatorEvent) -> Effects:
         match event:
-            case Acknowledged():
-                return self._on_acknowledged(event)
-            case Ticked(at):
+            case events.SubtaskReported(at, subtask, report):
+                return self._on_report(at, subtask, report)
+            case events.Ticked(at):
                 return self._on_tick(at)
-            case CheckpointDeclined():
-                return self._on_declined(event)
-            case JobStarted(at, resumed):
+            case events.JobStarted(at, resumed):
                 return self._on_started(at, resumed)
-            case CheckpointRequested(at, kind, operation):
+            case events.CheckpointRequested(at, kind, operation):
                 return self._on_requested(CheckpointRequest(at, kind, operation))
-            case IdIssued(at, checkpoint):
+            case events.IdIssued(at, checkpoint):
                 return self._on_id_issued(at, checkpoint)
-            case IdUnavailable(at, detail):
+            case events.IdUnavailable(at, detail):
                 return self._on_id_unavailable(at, detail)
-            case TriggerFailed(_, detail):
+            case events.TriggerFailed(_, detail):
                 return self._fail_attempt(self._failure_manager.on_failed(FailureReason.TRIGGER_FAILED, detail))
-            case LogicFinished(at, subtask):
-                return self._on_logic_finished(at, subtask)
-            case SubtaskEnded(at, subtask):
-                return self._on_subtask_ended(at, subtask)
-            case ManifestRecorded(at, checkpoint):
+            case events.ManifestRecorded(at, checkpoint):
                 return self._on_recorded(at, checkpoint)
-            case ManifestFailed(at, checkpoint, detail):
+            case events.ManifestFailed(at, checkpoint, detail):
                 return self._fail_checkpoint(at, checkpoint, FailureReason.FINALIZE_FAILED, detail)
-            case CoordinatorSuspended(at):  # pragma: no branch  (the type checker proves that the match is exhaustive)
+            case events.CoordinatorSuspended(
+                at
+            ):  # pragma: no branch  (the type checker proves that the match is exhaustive)
                 return self._on_suspended(at)
 
     @property
@@ -232,30 +220,42 @@ class Coordinator:
 
     # ------------------------------------------------------------ collecting
 
-    def _on_acknowledged(self, event: Acknowledged) -> Effects:
-        pending = self._pending.get(event.checkpoint)
+    def _on_report(self, at: int, subtask: SubtaskId, report: CoordinatorReport) -> Effects:
+        match report:
+            case Acknowledgement():
+                return self._on_acknowledgement(at, subtask, report)
+            case Decline():
+                return self._on_decline(at, subtask, report)
+            case LogicFinished():
+                self._finished.add(subtask)
+                return self._final_checkpoint(at)
+            case SubtaskEnded():  # pragma: no branch  (the match is exhaustive)
+                return self._on_subtask_ended(at, subtask)
+
+    def _on_acknowledgement(self, at: int, subtask: SubtaskId, ack: Acknowledgement) -> Effects:
+        pending = self._pending.get(ack.checkpoint)
         if pending is None:
-            return [self._recent.late_answer(event.subtask, event.checkpoint, declined=False)]
-        if pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED:
+            return [self._recent.late_answer(subtask, ack.checkpoint, declined=False)]
+        if pending.acknowledge(subtask, ack.snapshot, ack.timings) is not AckResult.ACCEPTED:
             return []
         if not pending.complete:
             return []
         manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
         lost = partly_finished_union(manifest)
         if lost is not None:
-            return self._fail_checkpoint(event.at, event.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
+            return self._fail_checkpoint(at, ack.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
         pending.storing = True
-        self._manifests[event.checkpoint] = manifest
+        self._manifests[ack.checkpoint] = manifest
         timings = tuple((subtask, timings) for subtask, (_, timings) in sorted(pending.acks.items()))
         return [StoreManifest(manifest, timings)]
 
-    def _on_declined(self, event: CheckpointDeclined) -> Effects:
-        pending = self._pending.get(event.checkpoint)
+    def _on_decline(self, at: int, subtask: SubtaskId, decline: Decline) -> Effects:
+        pending = self._pending.get(decline.checkpoint)
         if pending is None:
-            return [self._recent.late_answer(event.subtask, event.checkpoint, declined=True)]
+            return [self._recent.late_answer(subtask, decline.checkpoint, declined=True)]
         if pending.storing:
-            return [LateAnswer(event.subtask, event.checkpoint, True, CheckpointStatus.STORING)]
-        return self._fail_checkpoint(event.at, event.checkpoint, event.reason, f"{event.subtask}: {event.detail}")
+            return [LateAnswer(subtask, decline.checkpoint, True, CheckpointStatus.STORING)]
+        return self._fail_checkpoint(at, decline.checkpoint, decline.reason, f"{subtask}: {decline.detail}")
 
     def _on_recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
         pending = self._pending.pop(checkpoint)
@@ -369,10 +369,6 @@ class Coordinator:
     @property
     def _is_logic_finished(self) -> bool:
         return len(self._finished) == len(self._graph.subtasks)
-
-    def _on_logic_finished(self, at: int, subtask: SubtaskId) -> Effects:
-        self._finished.add(subtask)
-        return self._final_checkpoint(at)
 
     def _final_checkpoint(self, at: int) -> Effects:
         """Starts the last checkpoint once every subtask has finished its logic; its completion lets them all end."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runtime.core.job.ids import CheckpointId, SubtaskId
-from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.control import TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
 
@@ -29,14 +30,6 @@ class WakeAt:
     """Send Ticked at `at` or soon after. Earlier requests stay valid."""
 
     at: int
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerSubtask:
-    """Inject the barrier at this subtask."""
-
-    subtask: SubtaskId
-    barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True)

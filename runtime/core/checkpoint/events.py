@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from runtime.core.job.ids import CheckpointId, SubtaskId
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.control import CoordinatorReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +56,12 @@ class TriggerFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """A subtask's snapshot is durable."""
+class SubtaskReported:
+    """A report of a subtask has arrived."""
 
     at: int
     subtask: SubtaskId
-    checkpoint: CheckpointId
-    snapshot: SubtaskSnapshot
-    timings: SnapshotTimings
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointDeclined:
-    """A subtask cannot take part."""
-
-    at: int
-    subtask: SubtaskId
-    checkpoint: CheckpointId
-    reason: FailureReason
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogicFinished:
-    """A subtask has sent EndOfData and waits for its last checkpoint."""
-
-    at: int
-    subtask: SubtaskId
-
-
-@dataclass(frozen=True, slots=True)
-class SubtaskEnded:
-    """A subtask has sent EndOfPartition and closed."""
-
-    at: int
-    subtask: SubtaskId
+    report: CoordinatorReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +95,7 @@ CoordinatorEvent = (
     | IdIssued
     | IdUnavailable
     | TriggerFailed
-    | Acknowledged
-    | CheckpointDeclined
-    | LogicFinished
-    | SubtaskEnded
+    | SubtaskReported
     | ManifestRecorded
     | ManifestFailed
     | CoordinatorSuspended

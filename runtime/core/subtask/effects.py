@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, Control, Records
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.control import SubtaskReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class PreparePreBarrier:
 
 @dataclass(frozen=True, slots=True)
 class CaptureState:
-    """Copy the state now and store it in the background; answer SnapshotStored or SnapshotFailed.
+    """Copy the state now and store it in the background; answer Acknowledgement or Decline.
 
     `logs`: a log of feedback records belongs to the snapshot, so it is stored and answered at CloseLog. `inherits`: an
     earlier checkpoint to stop the job. Its log becomes part of this one, since the operator never saw those records.
@@ -111,57 +110,18 @@ class Close:
     """Free the operator's resources."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Acknowledge to the coordinator: this subtask's snapshot is durable."""
-
-    checkpoint: CheckpointId
-    snapshot: SubtaskSnapshot
-    timings: SnapshotTimings
-
-
-@dataclass(frozen=True, slots=True)
-class Decline:
-    """Decline to the coordinator: this subtask cannot take part."""
-
-    checkpoint: CheckpointId
-    reason: FailureReason
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReportBuildSide:
-    """Report to the master that this subtask of a join has read its build side."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFinished:
-    """Report to the coordinator that the logic has finished and the subtask waits for the last checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportEnded:
-    """Report to the coordinator that the subtask has ended."""
-
-
+LoopEffect = LogFeedback | CloseLog | DropLog | FlushLoop
 SubtaskEffect = (
     ProcessRecords
     | AdvanceWatermark
     | Broadcast
     | PreparePreBarrier
     | CaptureState
-    | LogFeedback
-    | CloseLog
-    | DropLog
-    | FlushLoop
+    | LoopEffect
     | EndInput
     | Finish
     | CommitOutput
     | ForgetCheckpoint
     | Close
-    | Acknowledge
-    | Decline
-    | ReportBuildSide
-    | ReportFinished
-    | ReportEnded
+    | SubtaskReport
 )

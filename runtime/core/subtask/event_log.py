@@ -7,8 +7,9 @@ from typing import Final
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
+from runtime.core.snapshot.control import Acknowledgement
 from runtime.core.snapshot.manifest import SnapshotTimings
-from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskEvent
+from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SourceAdvanced, SubtaskEvent
 
 MAX_LOGGED_EVENTS: Final = 40
 
@@ -50,7 +51,7 @@ class EventLog:
                 self._events.append(LoggedRecords(channel, rows, nbytes))
             case FeedbackReplayed(Records(rows=rows, nbytes=nbytes)):
                 self._events.append(LoggedRecords(None, rows, nbytes))
-            case SnapshotStored(checkpoint, _, timings):
+            case Acknowledgement(checkpoint, _, timings):
                 self._events.append(LoggedSnapshot(checkpoint, timings))
             case _:
                 self._events.append(event)

@@ -2,22 +2,15 @@
 
 from dataclasses import dataclass
 
-from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId
+from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Barrier, Message, Records
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted, Decline, ProbeSideOpened
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskStarted:
     """The operator is open and its state is restored; messages may arrive from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeSideOpened:
-    """Every subtask of `join` has read its build side: operators that lead to its probe side may emit."""
-
-    join: OperatorId
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,34 +51,10 @@ class Triggered:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotStored:
-    """The background part of a snapshot is durable."""
-
-    checkpoint: CheckpointId
-    snapshot: SubtaskSnapshot
-    timings: SnapshotTimings
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotFailed:
-    """The background part of a snapshot failed; its content is part of the next snapshot."""
-
-    checkpoint: CheckpointId
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
     """The checkpoint is durable and recorded."""
 
     permit: CommitPermit
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAborted:
-    """The coordinator aborted the checkpoint."""
-
-    checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +71,6 @@ class FeedbackReplayEnded:
 
 SubtaskEvent = (
     SubtaskStarted
-    | ProbeSideOpened
     | FeedbackReplayed
     | FeedbackReplayEnded
     | MessageArrived
@@ -111,8 +79,9 @@ SubtaskEvent = (
     | SourceResumed
     | SourceExhausted
     | Triggered
-    | SnapshotStored
-    | SnapshotFailed
     | CheckpointCompleted
+    | Acknowledgement
+    | Decline
     | CheckpointAborted
+    | ProbeSideOpened
 )

@@ -24,46 +24,25 @@ from runtime.core.job.messages import (
     TerminationMarker,
     Watermark,
 )
+from runtime.core.snapshot import control
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import alignment as align
-from runtime.core.subtask import barrier_handler
+from runtime.core.subtask import barrier_handler, events
 from runtime.core.subtask.effects import (
-    Acknowledge,
     AdvanceWatermark,
     Broadcast,
     Close,
     CommitOutput,
-    Decline,
     EndInput,
     Finish,
     ForgetCheckpoint,
     PreparePreBarrier,
     ProcessRecords,
-    ReportBuildSide,
-    ReportEnded,
-    ReportFinished,
     SubtaskEffect,
 )
 from runtime.core.subtask.event_log import EventLog
-from runtime.core.subtask.events import (
-    CheckpointAborted,
-    CheckpointCompleted,
-    FeedbackReplayed,
-    FeedbackReplayEnded,
-    MessageArrived,
-    ProbeSideOpened,
-    SnapshotFailed,
-    SnapshotStored,
-    SourceAdvanced,
-    SourceExhausted,
-    SourceIdle,
-    SourceResumed,
-    SubtaskEvent,
-    SubtaskStarted,
-    Triggered,
-)
 from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec
 from runtime.core.subtask.watermark_valve import WatermarkValve
@@ -155,38 +134,36 @@ class Subtask:
 
     # ------------------------------------------------------------ events
 
-    def handle(self, event: SubtaskEvent) -> Effects:
+    def handle(self, event: events.SubtaskEvent) -> Effects:
         self.event_log.append(event)
         match event:
-            case MessageArrived(channel, message):
+            case events.MessageArrived(channel, message):
                 return self._on_message(channel, message) + self._emit_markers()
-            case SourceAdvanced(watermark):
+            case events.SourceAdvanced(watermark):
                 return self._forward_watermark(self.watermarks.advance_own(watermark))
-            case SourceIdle():
+            case events.SourceIdle():
                 return self._on_source_idle()
-            case SourceResumed():
+            case events.SourceResumed():
                 return self._on_source_resumed()
-            case SourceExhausted():
+            case events.SourceExhausted():
                 return self._finish_source(drain=True) if self._drain_flag is None else []
-            case Triggered(barrier):
+            case events.Triggered(barrier):
                 return self._on_trigger(barrier)
-            case SnapshotStored(checkpoint, snapshot, timings):
-                return [Acknowledge(checkpoint, snapshot, timings)]
-            case SnapshotFailed(checkpoint, detail):
-                return [Decline(checkpoint, FailureReason.ASYNC_FAILED, detail)]
-            case CheckpointCompleted(permit):
+            case control.Acknowledgement() | control.Decline():
+                return [event]
+            case events.CheckpointCompleted(permit):
                 return self._on_completed(permit)
-            case CheckpointAborted(checkpoint):
+            case control.CheckpointAborted(checkpoint):
                 return self._on_aborted(checkpoint)
-            case FeedbackReplayed(records):
+            case events.FeedbackReplayed(records):
                 return self.loop.on_replay(records)
-            case FeedbackReplayEnded():
+            case events.FeedbackReplayEnded():
                 self.loop.replaying = False
                 return []
-            case ProbeSideOpened(join):
+            case control.ProbeSideOpened(join):
                 self._building_joins.discard(join)
                 return []
-            case SubtaskStarted():  # pragma: no branch  (the type checker proves that the match is exhaustive)
+            case events.SubtaskStarted():  # pragma: no branch  (the type checker proves that the match is exhaustive)
                 return self._on_start()
 
     # ------------------------------------------------------------ messages
@@ -284,7 +261,7 @@ class Subtask:
         checkpoint = barrier.checkpoint
         if self.ended:
             detail = "the subtask ended while it was being triggered"
-            return [Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
+            return [control.Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
         if not self._started or self.loop.replaying:
             detail = "the log of the loop is being replayed" if self._started else "the subtask is being deployed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
@@ -314,7 +291,7 @@ class Subtask:
 
     def _decline(self, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
         self.loop.abort(checkpoint)
-        return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
+        return [control.Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
 
     def _on_aligned(self, barrier: Barrier) -> Effects:
         """The barrier of a drain is deferred until the inputs (and the loop) have ended; a stop ends the logic now."""
@@ -334,7 +311,7 @@ class Subtask:
             self._release_from = self._release_from or checkpoint
         if self.spec.finished_on_restore:
             snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
-            return [Broadcast(barrier), Acknowledge(checkpoint, snapshot, SnapshotTimings())]
+            return [Broadcast(barrier), control.Acknowledgement(checkpoint, snapshot, SnapshotTimings())]
         capture = self.loop.capture(barrier, finished=self._drain_flag is True, watermark=self.watermarks.current)
         return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
 
@@ -402,7 +379,7 @@ class Subtask:
 
     def _on_build_side_end(self) -> Effects:
         held, self._held_records = self._held_records, {}
-        return [ReportBuildSide(), *(ProcessRecords(channel, records) for channel, records in held.items())]
+        return [control.BuildSideRead(), *(ProcessRecords(channel, records) for channel, records in held.items())]
 
     def _finish_inputs(self, *, drain: bool) -> Effects:
         """All data has ended, in the loop too."""
@@ -415,7 +392,7 @@ class Subtask:
         assert self._drain_flag is None, "the logic of a subtask finishes once"
         self._drain_flag = drain
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
-        return [*finish, Broadcast(EndOfData(drain)), ReportFinished()]
+        return [*finish, Broadcast(EndOfData(drain)), control.LogicFinished()]
 
     def _on_completed(self, permit: CommitPermit) -> Effects:
         if self.ended or permit.checkpoint <= self._last_notified:
@@ -432,7 +409,7 @@ class Subtask:
     def _end(self) -> Effects:
         self.ended = True
         close: Effects = [] if self.spec.finished_on_restore else [Close()]
-        return [*close, Broadcast(EndOfPartition()), ReportEnded()]
+        return [*close, Broadcast(EndOfPartition()), control.SubtaskEnded()]
 
     def _on_aborted(self, checkpoint: CheckpointId) -> Effects:
         if self._deferred_barrier is not None and self._deferred_barrier.checkpoint == checkpoint:

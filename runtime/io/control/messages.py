@@ -1,5 +1,7 @@
 """Messages between the master and a slot on the control connection, after the `Hello` of `io.control`.
 
+Facts that the machines of the core exchange are defined in `core.snapshot.control`.
+
 Every message belongs to a single attempt, since the connection is fenced by the attempt's token.
 """
 
@@ -8,11 +10,15 @@ from typing import Final
 import msgspec
 
 from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.messages import Barrier
+from runtime.core.job.ids import CheckpointId, SubtaskId
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.control import (
+    CheckpointAborted,
+    ControlMessage,
+    ProbeSideOpened,
+    SubtaskReport,
+    TriggerSubtask,
+)
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -22,14 +28,10 @@ class Marker(msgspec.Struct, frozen=True):
     files: list[str]
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True):
-    """Tagged by its class name."""
-
-
 # ---------------------------------------------------------------- master to slot
 
 
-class Deploy(_Message, frozen=True):
+class Deploy(ControlMessage, frozen=True):
     """Open these subtasks with this state; answer with `SlotDeployed`, then wait for `StartSubtasks`."""
 
     job: str
@@ -42,48 +44,33 @@ class Deploy(_Message, frozen=True):
     memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
 
 
-class StartSubtasks(_Message, frozen=True):
+class StartSubtasks(ControlMessage, frozen=True):
     """Every slot is deployed: start."""
 
 
-class TriggerCheckpoint(_Message, frozen=True):
-    subtask: SubtaskId
-    barrier: Barrier
-
-
-class ConfirmCheckpoint(_Message, frozen=True):
+class ConfirmCheckpoint(ControlMessage, frozen=True):
     """The checkpoint is durable and recorded under the attempt's token."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
 
 
-class AbortCheckpoint(_Message, frozen=True):
-    checkpoint: int
-
-
-class OpenProbeSide(_Message, frozen=True):
-    """Every subtask of the join holds its whole build side: its probe side may start."""
-
-    join: OperatorId
-
-
-class PauseSources(_Message, frozen=True):
+class PauseSources(ControlMessage, frozen=True):
     """Pause or resume the sources: too much of their output awaits delivery behind a sink."""
 
     paused: bool
 
 
-class Shutdown(_Message, frozen=True):
+class Shutdown(ControlMessage, frozen=True):
     """End now, in any state of the subtasks."""
 
 
 ToSlot = (
     Deploy
     | StartSubtasks
-    | TriggerCheckpoint
+    | TriggerSubtask
     | ConfirmCheckpoint
-    | AbortCheckpoint
-    | OpenProbeSide
+    | CheckpointAborted
+    | ProbeSideOpened
     | PauseSources
     | Shutdown
 )
@@ -91,38 +78,15 @@ ToSlot = (
 # ---------------------------------------------------------------- slot to master
 
 
-class SlotDeployed(_Message, frozen=True):
+class SlotDeployed(ControlMessage, frozen=True):
     """Every subtask of this slot is open."""
 
 
-class AcknowledgeCheckpoint(_Message, frozen=True):
-    subtask: SubtaskId
-    checkpoint: int
-    snapshot: SubtaskSnapshot
-    timings: SnapshotTimings
-
-
-class DeclineCheckpoint(_Message, frozen=True):
-    subtask: SubtaskId
-    checkpoint: int
-    reason: FailureReason
-    detail: str
-
-
-class BuildSideRead(_Message, frozen=True):
-    """The subtask of a join holds its whole build side."""
+class Report(ControlMessage, frozen=True):
+    """A report of a subtask."""
 
     subtask: SubtaskId
-
-
-class SubtaskFinished(_Message, frozen=True):
-    """The subtask's logic is done; it waits for its last checkpoint."""
-
-    subtask: SubtaskId
-
-
-class SubtaskClosed(_Message, frozen=True):
-    subtask: SubtaskId
+    report: SubtaskReport
 
 
 #: State of a subtask that leads to the probe side of a join, as the console shows it.
@@ -143,7 +107,7 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
     counters: dict[str, int]
 
 
-class Heartbeat(_Message, frozen=True):
+class Heartbeat(ControlMessage, frozen=True):
     """The slot's process is alive; progress of its subtasks.
 
     `memory_bytes`: resident memory of the process; `memory_bound_bytes`: its bound, None without a bound.
@@ -154,7 +118,7 @@ class Heartbeat(_Message, frozen=True):
     memory_bound_bytes: int | None = None
 
 
-class SlotFailed(_Message, frozen=True):
+class SlotFailed(ControlMessage, frozen=True):
     """The slot cannot continue. `is_final`: a retry cannot help. `events`: the last events of the subtask.
 
     `fingerprint`: equal for two failures of the same code at the same record; empty unless it is a programming error.
@@ -173,13 +137,4 @@ class SlotFailed(_Message, frozen=True):
     code: str = ""
 
 
-ToMaster = (
-    SlotDeployed
-    | AcknowledgeCheckpoint
-    | DeclineCheckpoint
-    | BuildSideRead
-    | SubtaskFinished
-    | SubtaskClosed
-    | Heartbeat
-    | SlotFailed
-)
+ToMaster = SlotDeployed | Report | Heartbeat | SlotFailed

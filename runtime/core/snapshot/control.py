@@ -1,0 +1,72 @@
+"""Facts that subtasks and coordinator exchange: effects of either machine, control messages, events of the other.
+
+A fact travels unchanged. On the control connection its class name is the tag.
+"""
+
+import msgspec
+
+from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
+from runtime.core.job.messages import Barrier
+from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+
+
+class ControlMessage(msgspec.Struct, frozen=True, tag=True):
+    """A message between master and slot."""
+
+
+# ---------------------------------------------------------------- to a subtask
+
+
+class TriggerSubtask(ControlMessage, frozen=True):
+    """Inject the barrier at this subtask."""
+
+    subtask: SubtaskId
+    barrier: Barrier
+
+
+class CheckpointAborted(ControlMessage, frozen=True):
+    """The coordinator aborted the checkpoint."""
+
+    checkpoint: CheckpointId
+
+
+class ProbeSideOpened(ControlMessage, frozen=True):
+    """Every subtask of `join` has read its build side: operators that lead to its probe side may emit."""
+
+    join: OperatorId
+
+
+# ---------------------------------------------------------------- reports of a subtask
+
+
+class Acknowledgement(ControlMessage, frozen=True):
+    """The subtask's snapshot is durable."""
+
+    checkpoint: CheckpointId
+    snapshot: SubtaskSnapshot
+    timings: SnapshotTimings
+
+
+class Decline(ControlMessage, frozen=True):
+    """The subtask cannot take part, or its snapshot could not be stored: its content is part of the next snapshot."""
+
+    checkpoint: CheckpointId
+    reason: FailureReason
+    detail: str
+
+
+class LogicFinished(ControlMessage, frozen=True):
+    """The subtask has sent EndOfData and waits for its last checkpoint."""
+
+
+class SubtaskEnded(ControlMessage, frozen=True):
+    """The subtask has sent EndOfPartition and closed."""
+
+
+class BuildSideRead(ControlMessage, frozen=True):
+    """The subtask of a join holds its whole build side."""
+
+
+CoordinatorReport = Acknowledgement | Decline | LogicFinished | SubtaskEnded
+SubtaskReport = CoordinatorReport | BuildSideRead

@@ -34,6 +34,7 @@ from runtime.operators.arguments import (
     check_function,
     check_parallelism,
     check_schema,
+    check_window,
 )
 from runtime.operators.broadcast_join import BroadcastJoin
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
@@ -47,7 +48,7 @@ from runtime.operators.partition import Partitioner
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
-from runtime.operators.windows.sliding import SlidingWindow, window_ms
+from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import (
     BindsUid,
@@ -427,7 +428,7 @@ class KeyedStream:
         """
         check_column(uid, "time", time)
         check_aggregates(uid, aggregates)
-        keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
+        keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
         combiner = partial(WindowPreAggregator, keys, time, pane_ms, wanted)
         pre_aggregation = PreAggregation(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)

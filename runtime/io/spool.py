@@ -10,15 +10,13 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 
 from runtime.core.job.messages import Message, Records
 
-MAX_MEMORY_BYTES: Final = (
-    16 * 1024 * 1024
-)  #: well above a channel's credit window: only feedback channels spill regularly
+MAX_MEMORY_BYTES: Final = 16 * 1024 * 1024
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -59,14 +57,15 @@ class _SpilledBatch:
 
 
 class Spool:
-    """First in, first out.
+    """First in, first out; has the methods of a deque that a queue needs.
 
     Args:
         memory_bytes: once records of this size are in memory, further records go to disk.
+        file_bytes: size from which on no further batch goes to a file.
     """
 
-    def __init__(self, memory_bytes: int = MAX_MEMORY_BYTES) -> None:
-        self._max_memory_bytes = memory_bytes
+    def __init__(self, memory_bytes: int = MAX_MEMORY_BYTES, file_bytes: int = MAX_FILE_BYTES) -> None:
+        self._max_memory_bytes, self._max_file_bytes = memory_bytes, file_bytes
         self._memory_bytes = 0
         self._items: deque[Message | _SpilledBatch] = deque()
         self._files: list[_File] = []
@@ -78,22 +77,22 @@ class Spool:
     def on_disk_bytes(self) -> int:
         return sum(file.size for file in self._files)
 
-    def push(self, message: Message) -> None:
+    def append(self, message: Message) -> None:
         if isinstance(message, Records) and self._memory_bytes >= self._max_memory_bytes:
             self._items.append(self._spill(message))
             return
         self._memory_bytes += _record_bytes(message)
         self._items.append(message)
 
-    def peek(self) -> Message:
+    def __getitem__(self, index: Literal[0]) -> Message:
         """The next message. Raises IndexError if there is none."""
-        first = self._items[0]
+        first = self._items[index]
         if isinstance(first, _SpilledBatch):
-            first = self._items[0] = self._load(first)
+            first = self._items[index] = self._load(first)
         return first
 
-    def pop(self) -> Message:
-        message = self.peek()
+    def popleft(self) -> Message:
+        message = self[0]
         self._items.popleft()
         self._memory_bytes -= _record_bytes(message)
         return message
@@ -113,7 +112,7 @@ class Spool:
         with pa.ipc.new_stream(sink, records.payload.schema) as writer:
             writer.write_batch(records.payload)
         data = sink.getvalue()
-        if not self._files or self._files[-1].size >= MAX_FILE_BYTES:
+        if not self._files or self._files[-1].size >= self._max_file_bytes:
             self._files.append(_File())
         file = self._files[-1]
         return _SpilledBatch(file, file.append(data), data.size, records.rows, records.nbytes)

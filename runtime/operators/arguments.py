@@ -6,6 +6,8 @@ Properties unknown before the start, such as the function that a factory makes, 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from math import gcd
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,6 +16,9 @@ from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
 
 _URL_PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_MAX_PANES: Final = 10_000  #: per window: with more, the slide is most likely a mistake
+_MILLISECOND: Final = timedelta(milliseconds=1)
+MAX_WINDOW_LENGTH: Final = timedelta(days=36_525)  #: 100 years; from 292 years on its nanoseconds exceed 64 bits
 _HOOK_NAMES: Final = (
     "open", "start", "process", "process_broadcast", "on_timer", "snapshot", "checkpoint_completed",
     "checkpoint_aborted", "settle", "end_input", "finish", "close",
@@ -58,6 +63,24 @@ def check_aggregates(uid: str, aggregates: object) -> None:
             raise argument_error(
                 uid, "aggregates", f"must hold aggregates such as Count(), but {name!r} is {aggregate!r}"
             )
+
+
+def check_window(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, int]:
+    """Size and slide in milliseconds; without a slide the windows are tumbling.
+
+    Raises:
+        JobRejected: no such windows are possible.
+    """
+    size_ms = _milliseconds(uid, "size", size)
+    slide_ms = size_ms if slide is None else _milliseconds(uid, "slide", slide)
+    if slide_ms > size_ms:
+        detail = f"the slide of {slide_ms} ms is longer than the window of {size_ms} ms: rows in between would be lost"
+        raise JobRejected("bad-window", uid, detail)
+    panes = size_ms // gcd(size_ms, slide_ms)
+    if panes > _MAX_PANES:
+        detail = f"a slide of {slide_ms} ms cuts a window of {size_ms} ms into {panes} panes, more than {_MAX_PANES}"
+        raise JobRejected("bad-window", uid, detail)
+    return size_ms, slide_ms
 
 
 def check_parallelism(uid: str, parallelism: object) -> None:
@@ -128,6 +151,18 @@ def check_hooks(uid: str, function: type) -> None:
             raise argument_error(
                 uid, "function_factory", f"{where} is async: it would never run; use async_map for requests"
             )
+
+
+def _milliseconds(uid: str, argument: str, length: object) -> int:
+    if not isinstance(length, timedelta):
+        raise JobRejected("bad-window", uid, f"{argument} must be a timedelta, not {type(length).__name__}")
+    if length % _MILLISECOND:
+        raise JobRejected("bad-window", uid, f"{argument} must be a whole number of milliseconds, not {length}")
+    if length < _MILLISECOND:
+        raise JobRejected("bad-window", uid, f"{argument} must be at least 1 ms, not {length}")
+    if length > MAX_WINDOW_LENGTH:
+        raise JobRejected("bad-window", uid, f"{argument} must be at most {MAX_WINDOW_LENGTH.days} days, not {length}")
+    return length // _MILLISECOND
 
 
 def _type_name(value: object) -> str:

@@ -71,7 +71,7 @@ class FeedbackLogs:
 
     def add(self, checkpoints: Iterable[CheckpointId], records: Records) -> None:
         for checkpoint in checkpoints:
-            self._spools[checkpoint].push(records)
+            self._spools[checkpoint].append(records)
 
     def complete(self, checkpoint: CheckpointId) -> tuple[CapturedSnapshot, FeedbackLog]:
         copied = self._snapshots.pop(checkpoint)

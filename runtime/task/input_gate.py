@@ -1,5 +1,7 @@
 """Input queues of a subtask: a queue per channel, and the order in which channels are read.
 
+Credits bound the queue of a regular channel. Feedback costs no credit, so the queue of a back-edge spills to disk.
+
 The machine decides which channels are readable. The task decides whether the next message may be handled now.
 """
 
@@ -26,12 +28,14 @@ class InputGate:
     def __init__(self, machine: Subtask, may_take: Callable[[ChannelId, Message], bool]) -> None:
         spec = machine.spec
         self._machine, self._may_handle = machine, may_take
-        self._queues = {channel: Spool() for channel in spec.inputs}
         self._regular, self._feedback = deque(spec.regular_channels), deque(sorted(spec.feedback_channels))
+        self._spools = {channel: Spool() for channel in self._feedback}
+        self._queues: dict[ChannelId, deque[Message] | Spool] = {channel: deque() for channel in self._regular}
+        self._queues |= self._spools
         self._feedback_in_a_row = 0  #: consecutive messages taken from back-edges
 
     def push(self, channel: ChannelId, message: Message) -> None:
-        self._queues[channel].push(message)
+        self._queues[channel].append(message)
 
     def poll(self) -> tuple[ChannelId, Message] | None:
         """The next message to handle, or None. Feedback has priority, but regular channels (for barriers) get turns."""
@@ -45,8 +49,8 @@ class InputGate:
         return not any(queue and self._machine.is_readable(channel) for channel, queue in self._queues.items())
 
     def close(self) -> None:
-        for queue in self._queues.values():
-            queue.close()
+        for spool in self._spools.values():
+            spool.close()
 
     def _poll_feedback(self) -> tuple[ChannelId, Message] | None:
         taken = self._next_message(self._feedback)
@@ -63,6 +67,6 @@ class InputGate:
             channel = turn[0]
             turn.rotate(-1)
             queue = self._queues[channel]
-            if queue and self._machine.is_readable(channel) and self._may_handle(channel, queue.peek()):
-                return channel, queue.pop()
+            if queue and self._machine.is_readable(channel) and self._may_handle(channel, queue[0]):
+                return channel, queue.popleft()
         return None

@@ -185,7 +185,7 @@ class Task:
             self.poll_policy.on_batch(batch.num_rows, max_rows, self.clock.monotonic_ms())
             if self.machine.is_idle:
                 self.handle(SourceResumed())
-            self._call("poll", self.outputs.emit, batch)
+            self._call("poll", self._collector.emit, batch)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             rows = 0 if batch is None else batch.num_rows

@@ -3,7 +3,7 @@
 Spark's shuffle connects two halves, which use no Spark. `Redistribution.read_parts` reads the files of a range of old
 key groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
 
-State that an operator keeps per key group has no key to follow. Fired watermarks (`operators.windows.fired`) are
+State that an operator keeps per key group has no key to follow. Fired watermarks (`operators.windows.late_records`) are
 redistributed only if all old key groups that meet in a new key group agree. Buffered rows are refused.
 """
 
@@ -42,7 +42,7 @@ from spark_jobs.savepoints.tables import (
 from spark_jobs.state.rows import OpenedCheckpoint, StateFiles, find_state, holds_objects, read_objects, read_table
 
 ROWS_PER_PART: Final = 65_536
-FIRED_STATE: Final = "fired"  #: the state of `operators.windows.fired`
+FIRED_STATE: Final = "fired"  #: the state of `operators.windows.late_records`
 
 _OBJECTS_SCHEMA: Final = pa.schema(
     [("key", pa.large_binary()), ("was", pa.large_binary()), ("place", pa.large_binary()), ("value", pa.large_binary())]

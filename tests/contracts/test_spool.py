@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.job.messages import EndOfData, Message, Records, Watermark
-from runtime.io import spool as module
 from runtime.io.spool import Spool
 
 
@@ -24,33 +23,32 @@ def test_what_is_beyond_the_limit_lies_on_disk_and_comes_back_in_order() -> None
     queue = Spool(memory_bytes=200)
     sent: list[Message] = [records(n) if n % 5 else Watermark(n) for n in range(40)]
     for message in sent:
-        queue.push(message)
+        queue.append(message)
     assert len(queue) == 40
     assert queue.on_disk_bytes > 0
-    assert [told(queue.pop()) for _ in sent] == [told(message) for message in sent]
+    assert [told(queue.popleft()) for _ in sent] == [told(message) for message in sent]
     assert (len(queue), queue.on_disk_bytes) == (0, 0), "the file is gone with its last batch"
 
 
 def test_a_small_queue_never_touches_the_disk() -> None:
     queue = Spool()
-    queue.push(records(1))
-    queue.push(EndOfData(drain=True))
+    queue.append(records(1))
+    queue.append(EndOfData(drain=True))
     assert queue.on_disk_bytes == 0
-    assert told(queue.peek()) == told(queue.pop())
-    assert queue.pop() == EndOfData(drain=True)
+    assert told(queue[0]) == told(queue.popleft())
+    assert queue.popleft() == EndOfData(drain=True)
     with pytest.raises(IndexError):
-        queue.peek()
+        queue[0]
 
 
-def test_files_go_one_by_one_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_go_one_by_one_as_they_are_read() -> None:
     """A queue that is never empty does not grow for ever."""
-    monkeypatch.setattr(module, "MAX_FILE_BYTES", 2_000)
-    queue, largest = Spool(memory_bytes=0), 0
+    queue, largest = Spool(memory_bytes=0, file_bytes=2_000), 0
     for n in range(300):
-        queue.push(records(n))
+        queue.append(records(n))
         largest = max(largest, queue.on_disk_bytes)
         if n >= 5:
-            assert told(queue.pop()) == told(records(n - 5))
+            assert told(queue.popleft()) == told(records(n - 5))
     assert 0 < largest < 12_000
     queue.close()
     assert queue.on_disk_bytes == 0
@@ -62,19 +60,19 @@ def test_any_interleaving_keeps_the_order() -> None:
         pushed = popped = 0
         while popped < 200:
             if pushed < 200 and rng.random() < 0.6:
-                queue.push(records(pushed))
+                queue.append(records(pushed))
                 pushed += 1
             elif len(queue):
-                assert told(queue.pop()) == told(records(popped))
+                assert told(queue.popleft()) == told(records(popped))
                 popped += 1
 
 
 def test_its_batches_may_be_read_while_more_is_pushed() -> None:
     queue = Spool(memory_bytes=100)
     for n in range(10):
-        queue.push(records(n))
+        queue.append(records(n))
     seen = queue.batches()
-    queue.push(records(10))
+    queue.append(records(10))
     assert [batch.to_pylist() for batch in seen] == [told(records(n)) for n in range(10)]
     assert len(queue) == 11
     queue.close()

@@ -16,7 +16,7 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
 from runtime.operators.windows import dense, pre_aggregation
-from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.tumbling import TumblingWindow
 from tests.operators.combined import Combined

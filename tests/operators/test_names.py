@@ -11,7 +11,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Sum
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow

@@ -16,11 +16,12 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
+from runtime.operators.arguments import check_window
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows import pane_totals
-from runtime.operators.windows.fired import LATE_RECORDS_COUNTER
+from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
-from runtime.operators.windows.sliding import SlidingWindow, window_ms
+from runtime.operators.windows.sliding import SlidingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
@@ -236,7 +237,7 @@ def test_windows_that_cannot_be_are_refused(size: int, slide: int | None, messag
         return dt.timedelta(milliseconds=ms)
 
     with pytest.raises(JobRejected, match=message):
-        window_ms("w", span(size), None if slide is None else span(slide))
+        check_window("w", span(size), None if slide is None else span(slide))
 
 
 def test_output_columns_must_differ() -> None:

@@ -1,4 +1,6 @@
-"""The watermark up to which windows have fired, by key group: a window that has fired never opens or fires again.
+"""Late records, and the watermark up to which windows have fired: a window that has fired never opens or fires again.
+
+A record is late, is counted and dropped, if the last window that would contain it has fired.
 
 Subtasks of an operator may have different watermarks at a barrier. Restored into one subtask they start from the
 lowest, and the window state does not show which windows have fired. So the watermark per key group is state. Savepoints
@@ -33,18 +35,16 @@ class FiredWatermarks:
     Args:
         keys: key columns.
         size_ms: length of a window.
-        slide_ms: distance between the starts of two consecutive windows.
-        only_size_ms: refuse restored state of windows of another size; None: the size may differ.
+        slide_ms: distance between the starts of two consecutive windows. Restored state of tumbling windows (the slide
+            is the size) must be of windows of the same size.
     """
 
-    def __init__(
-        self, context: OperatorContext, keys: Sequence[str], size_ms: int, slide_ms: int, only_size_ms: int | None
-    ) -> None:
+    def __init__(self, context: OperatorContext, keys: Sequence[str], size_ms: int, slide_ms: int) -> None:
         self._context = context
         self._keys = tuple(keys)
         self._size_ms, self._slide_ms = size_ms, slide_ms
         self._table: ObjectTable = context.state.object_table("fired")
-        self._name = _encode(only_size_ms)
+        self._name = _encode(size_ms if slide_ms == size_ms else None)
         self._restored = np.full(context.max_parallelism, MIN_WATERMARK)  #: restored watermark by key group
         for (group, name, _), at in self._table.items():
             assert isinstance(at, bytes), "watermarks are stored as bytes"

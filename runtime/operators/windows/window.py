@@ -1,0 +1,104 @@
+"""Base of window operators: late rows are dropped, other rows are merged into the state, a row per key and pane.
+
+A pane (Li et al. 2005; Flink SQL: slice) is a part of event time that no window boundary cuts. The input is
+pre-aggregated (`pre_aggregation`): the keys, the start of the pane, the state columns. The watermark up to which
+windows have fired is state too (`FiredWatermarks`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import AggregateSet
+from runtime.operators.event_time import Times
+from runtime.operators.windows.late_records import FiredWatermarks
+from runtime.operators.windows.pre_aggregation import state_columns
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_index import RowIds
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import OPEN_TYPE, namespace_field
+
+START_COLUMN, _END_COLUMN = "window_start", "window_end"
+_TIME_TYPE: Final = pa.timestamp("ms")
+_MAX_ROWS_PER_BATCH: Final = 65_536
+
+
+class WindowOperator(Operator):
+    """Aggregates per key and window.
+
+    Args:
+        keys: key columns.
+        size_ms: length of a window; windows are aligned to the epoch.
+        slide_ms: distance between the starts of two consecutive windows.
+        outputs: names of the aggregates in the output.
+        aggregates: aggregates of the state.
+        state: name of the keyed state, and its column with the start of the pane.
+
+    Raises:
+        JobRejected: two output columns have the same name.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        size_ms: int,
+        slide_ms: int,
+        outputs: Iterable[str],
+        aggregates: AggregateSet,
+        state: tuple[str, str],
+    ) -> None:
+        self._keys = tuple(keys)
+        self._size_ms, self._slide_ms = size_ms, slide_ms
+        self._aggregates = aggregates
+        self._fields = aggregates.fields()
+        self._state_name, self._pane_column = state
+        self._names = [*keys, START_COLUMN, _END_COLUMN, *outputs]
+        if len(set(self._names)) != len(self._names):
+            detail = f"output columns must differ: {', '.join(self._names)}"
+            raise JobRejected("duplicate-column", ", ".join(keys), detail)
+
+    def open(self, context: OperatorContext) -> None:
+        keys = [*(pa.field(key, OPEN_TYPE) for key in self._keys), namespace_field(self._pane_column, pa.int64())]
+        self._table: KeyedTable = context.state.keyed_table(self._state_name, pa.schema(keys), self._fields)
+        self._fired = FiredWatermarks(context, self._keys, self._size_ms, self._slide_ms)
+        self._watermark = self._fired.min_watermark
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        kinds, keys = [field.type for field in batch.schema], len(self._keys) + 1
+        self._table.bind_types(kinds[:keys], kinds[keys : keys + len(self._fields)])
+        parts = self._fired.drop_late(batch, self._watermark)
+        if not parts.num_rows:
+            return
+        columns = parts.columns[:keys]
+        distinct = factorise(columns)
+        row_ids = self._table.upsert(distinct.take_keys(columns))
+        self.on_rows(row_ids, columns[-1])
+        values = state_columns(parts, len(self._keys), self._fields)
+        self._aggregates.merge(self._table, values, row_ids[distinct.key_numbers])
+        self._table.touch(row_ids)
+
+    @abstractmethod
+    def on_rows(self, row_ids: RowIds, panes: pa.Array) -> None:
+        """Called before rows are merged into `row_ids` of the state, with the starts of their panes."""
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._fired.store(self._watermark)
+
+    def pane_starts(self, row_ids: RowIds) -> Times:
+        return self._table.key_codes(self._pane_column)[row_ids]
+
+    def emit_windows(
+        self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector
+    ) -> None:
+        """Emit windows in the order of their starts, then keys."""
+        times = [pa.array(starts).view(_TIME_TYPE), pa.array(starts + self._size_ms).view(_TIME_TYPE)]
+        fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
+        order = [(name, "ascending") for name in (START_COLUMN, *self._keys)]
+        fired = fired.take(pc.sort_indices(fired, sort_keys=order))
+        for start in range(0, fired.num_rows, _MAX_ROWS_PER_BATCH):
+            out.emit(fired.slice(start, _MAX_ROWS_PER_BATCH))

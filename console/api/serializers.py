@@ -12,8 +12,8 @@ from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs import job_settings, services
 from console.jobs.guarantees import version_guarantee
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
+from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS, Operation
-from console.operations.selectors import AllowedOperation, allowed_operations
 from runtime.core.job.graph import Guarantee
 from runtime.redaction import mask, redact_json
 

@@ -1,10 +1,12 @@
-"""Read-only statistics of a job's checkpoints, in few queries."""
+"""The checkpoints of a job and their statistics, read-only and in few queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
+from django.db.models import Count, F, Func, IntegerField, JSONField, Max, QuerySet, Value
+from django.db.models.functions import Greatest
+from django.db.models.lookups import LessThanOrEqual
 
 from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run
@@ -13,6 +15,16 @@ from runtime.core.job.settings import ExecutionMode
 from runtime.core.snapshot.failure_reason import FailureReason
 
 MAX_COUNTED_FAILURES: Final = 100  #: failures counted exactly; more are shown as "100 or more"
+#: Checkpoints with the annotations of `restorable`.
+FoundCheckpoints = QuerySet[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """A run's newest completed checkpoint of any kind, and its newest that commits output."""
+
+    newest: Checkpoint | None
+    committed: Checkpoint | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +71,36 @@ def job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     """The checkpoints of a job, without the records with which runs in BATCH commit their output."""
     batch = JobVersion.objects.filter(job=job, graph__mode=ExecutionMode.BATCH.value)
     return Checkpoint.objects.filter(job=job).exclude(run__in=Run.objects.filter(job=job, version__in=batch))
+
+
+def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
+    """The checkpoints of a job, newest first, without their figures by operator."""
+    return job_checkpoints(job).defer("operators").order_by("-number")
+
+
+def restorable(job: Job) -> FoundCheckpoints:
+    """Checkpoints that can be restored, newest first. `all_finished`: all operators of its version had finished."""
+    found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
+    of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
+    annotated: FoundCheckpoints = found.annotate(all_finished=of_all)
+    return annotated
+
+
+def continuable(job: Job) -> FoundCheckpoints:
+    """Checkpoints that a run can continue from, newest first: restorable, and not every operator had finished."""
+    return restorable(job).filter(all_finished=False)
+
+
+def _length(column: str) -> Func:
+    return Func(F(column), function="jsonb_array_length", output_field=IntegerField())
+
+
+def run_progress(run: Run | None) -> RunProgress:
+    """The newest completed checkpoints of a run."""
+    if run is None:
+        return RunProgress(None, None)
+    own = restorable(run.job).filter(run=run)
+    return RunProgress(own.first(), own.exclude(kind=Kind.SAVEPOINT).first())
 
 
 def batch_output(run: Run) -> Checkpoint | None:

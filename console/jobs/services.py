@@ -66,13 +66,16 @@ def create_version(
     """
     require_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
-    _check_parallelism(parallelism, groups)
+    if not 0 < groups <= MAX_KEY_GROUPS:
+        detail = f"max_parallelism: must lie between 1 and {MAX_KEY_GROUPS}, not {groups}."
+        raise Refused("invalid-field", detail, field="max_parallelism")
+    require_parallelism(parallelism, groups)
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
         raise Refused("invalid-field", f"params: must have {MAX_PARAMS_BYTES} bytes at most.", field="params")
     schema = _usable_pipeline(job.pipeline).schema
     checked = msgspec.to_builtins(job_settings.parse(settings or {}))
     with transaction.atomic():
-        Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # serialises version numbers
+        lock_job(job)  # serialises version numbers
         if earlier := version_by_request(user, request_key):
             return earlier
         require_match(job, if_match)
@@ -85,6 +88,11 @@ def create_version(
         )  # fmt: skip
         wakeups.after_commit(wakeups.COMPILE_TASK, version.pk)
     return version
+
+
+def lock_job(job: Job) -> None:
+    """Lock the job's row: no other transaction then adds a version, or restores or discards a checkpoint of the job."""
+    Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
 def version_by_request(user: User, request_key: str | None) -> JobVersion | None:
@@ -140,22 +148,15 @@ def _usable_pipeline(name: str) -> Pipeline:
     return found
 
 
-def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    if not 0 < max_parallelism <= MAX_KEY_GROUPS:
-        detail = f"max_parallelism: must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}."
-        raise Refused("invalid-field", detail, field="max_parallelism")
-    if not 0 < parallelism <= max_parallelism:
-        detail = f"parallelism: must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}."
-        raise Refused("invalid-field", detail, field="parallelism")
-    check_slots(parallelism, "parallelism")
-
-
-def check_slots(parallelism: int, field: str) -> None:
-    """Limit the processes of a run, since each slot is a process.
+def require_parallelism(parallelism: int, max_parallelism: int, field: str = "parallelism") -> None:
+    """Check the number of subtasks of each operator, and of slots, since a run has as many slots.
 
     Raises:
-        Refused: more slots than WEIR_MAX_SLOTS.
+        Refused: it exceeds `max_parallelism` or WEIR_MAX_SLOTS.
     """
+    if not 0 < parallelism <= max_parallelism:
+        detail = f"{field}: must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}."
+        raise Refused("invalid-field", detail, field=field)
     most = django_settings.WEIR_MAX_SLOTS
     if parallelism > most:
         detail = f"{field}: a run may have {most} slots at most, not {parallelism}; WEIR_MAX_SLOTS sets the limit."

@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run, StandingStage
-from console.operations import discard
+from console.jobs.services import lock_job
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 RUN_END_GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet
@@ -50,7 +50,7 @@ def _remove_job_folders(job: Job) -> int:
     removed = []
     if there:
         with transaction.atomic():
-            discard.lock_job(job)
+            lock_job(job)
             for folder in there:
                 removed += [_set_aside(unneeded) for unneeded in _unused_folders(job, folder)]
     for parent in {parent for root in _roots(job) for parent in (root, *_folders(root))}:

@@ -55,7 +55,7 @@ class RestoreReport:
 
 
 def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
-    """The effects of restoring `origin` into a version at a parallelism."""
+    """The effects of restoring `origin` into a version at a parallelism that the version allows."""
     target = msgspec.convert(version.graph, RestoreTarget).for_parallelism(
         parallelism, compiled_for=version.parallelism
     )
@@ -65,10 +65,7 @@ def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> R
     idle = _does_nothing(found, sources)
     done = _idle_refusal(origin, version) if idle else None
     return RestoreReport(
-        refusal=_batch_refusal(version)
-        or parallelism_refusal(parallelism, version)
-        or _mapping_refusal(final, origin, version)
-        or done,
+        refusal=_batch_refusal(version) or _mapping_refusal(final, origin, version) or done,
         lost=_mapping_refusal(first, origin, version) if final is None else None,
         repeated=repeated_output(job.pk, origin.manifest.checkpoint),
         warnings=_warnings(origin, idle=idle),
@@ -122,14 +119,8 @@ def require_restorable(
     if found.lost is not None and not allow_unmapped:
         raise found.lost
     if found.repeated is not None and not accept_repeated:
-        raise Conflict(
-            "repeats-output",
-            f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output. "
-            "Accept repeated output, or choose a newer checkpoint.",
-            field="params.accept_repeated_output",
-            first=found.repeated.first,
-            last=found.repeated.last,
-        )
+        detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
+        raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
 
 
 def require_no_repetition(job: Job) -> None:
@@ -139,14 +130,13 @@ def require_no_repetition(job: Job) -> None:
         Conflict: the job has committed output.
     """
     if repeated := repeated_output(job.pk):
-        raise Conflict(
-            "repeats-output",
-            f"{repeated}: a start from empty state writes their output again. "
-            "Accept repeated output, or restore one of these checkpoints instead.",
-            field="params.accept_repeated_output",
-            first=repeated.first,
-            last=repeated.last,
-        )
+        detail = f"{repeated}: a start from empty state writes their output again. Accept repeated output, or restore"
+        raise _repetition_conflict(repeated, f"{detail} one of these checkpoints instead.")
+
+
+def _repetition_conflict(repeated: RepeatedCheckpoints, detail: str) -> Conflict:
+    field, first, last = "params.accept_repeated_output", repeated.first, repeated.last
+    return Conflict("repeats-output", detail, field, first=first, last=last)
 
 
 def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
@@ -157,14 +147,6 @@ def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
     newer = Checkpoint.objects.filter(job_id=job_id, number__gt=after, status=Status.COMPLETED)
     ends = newer.exclude(kind=Kind.SAVEPOINT).aggregate(first=Min("number"), last=Max("number"))
     return None if ends["first"] is None else RepeatedCheckpoints(first=ends["first"], last=ends["last"])
-
-
-def parallelism_refusal(parallelism: int, version: JobVersion) -> Refused | None:
-    """Why a run of `version` cannot have this parallelism."""
-    if 0 < parallelism <= version.max_parallelism:
-        return None
-    detail = f"parallelism: must lie between 1 and max_parallelism ({version.max_parallelism}), not {parallelism}."
-    return Refused("invalid-field", detail, "params.parallelism")
 
 
 def _batch_refusal(version: JobVersion) -> Refused | None:

@@ -4,22 +4,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, F, Func, IntegerField, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Greatest
-from django.db.models.lookups import LessThanOrEqual
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
-from console.accounts.rights import AnyUser, operate_refusal
-from console.checkpoints.models import Checkpoint, Kind, Status
-from console.checkpoints.selectors import batch_output, job_checkpoints
-from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage, VersionState
-from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind
+from console.accounts.rights import AnyUser
+from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.selectors import batch_output
+from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage
+from console.operations.legality import AllowedOperation, allowed_operations
+from console.operations.models import ACTIVE_STATES, Operation
 from console.operations.restore import repeated_output
-from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
 FoundJobs = QuerySet[Any]
-#: Checkpoints with the annotations of `restorable`.
-FoundCheckpoints = QuerySet[Any]
 
 _LIST_RUN_COLUMNS = (
     "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
@@ -28,23 +24,6 @@ _LIST_RUN_COLUMNS = (
 _LIST_CHECKPOINT_COLUMNS = ("job", "run", "kind", "number", "completed_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state")
 _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedOperation:
-    """A button for an operation. `reason` explains why it is disabled; "" if it is enabled."""
-
-    act: OperationKind
-    enabled: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """A run's newest completed checkpoint of any kind, and its newest that commits output."""
-
-    newest: Checkpoint | None
-    committed: Checkpoint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,80 +129,9 @@ def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
     )
 
 
-def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
-    """The checkpoints of a job, newest first, without their figures by operator."""
-    return job_checkpoints(job).defer("operators").order_by("-number")
-
-
-def restorable(job: Job) -> FoundCheckpoints:
-    """Checkpoints that can be restored, newest first. `all_finished`: all operators of its version had finished."""
-    found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
-    of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
-    annotated: FoundCheckpoints = found.annotate(all_finished=of_all)
-    return annotated
-
-
-def continuable(job: Job) -> FoundCheckpoints:
-    """Checkpoints that a run can continue from, newest first: restorable, and not every operator had finished."""
-    return restorable(job).filter(all_finished=False)
-
-
-def _length(column: str) -> Func:
-    return Func(F(column), function="jsonb_array_length", output_field=IntegerField())
-
-
 def last_failed_attempt(run: Run) -> Attempt | None:
     """The run's newest failed attempt, with the recorded failure."""
     return Attempt.objects.filter(run=run, outcome=AttemptOutcome.FAILED).order_by("-token").first()
-
-
-def run_progress(run: Run | None) -> RunProgress:
-    """The newest completed checkpoints of a run."""
-    if run is None:
-        return RunProgress(None, None)
-    own = restorable(run.job).filter(run=run)
-    return RunProgress(own.first(), own.exclude(kind=Kind.SAVEPOINT).first())
-
-
-def allowed_operations(job: Job, run: Run | None, user: AnyUser) -> tuple[AllowedOperation, ...]:
-    """Every operation in the order of the buttons, each with the reason if it is not possible now."""
-    forbidden = operate_refusal(user)
-    return tuple(_allowed_operation(kind, forbidden or _disabled_reason(kind, job, run)) for kind in JOB_OPERATIONS)
-
-
-def _allowed_operation(kind: OperationKind, reason: str | None) -> AllowedOperation:
-    return AllowedOperation(kind, reason is None, reason or "")
-
-
-def _disabled_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
-    if kind in (OperationKind.START, OperationKind.RESTORE):
-        return _start_reason(kind, job, run)
-    if run is None:
-        return "The job has never run."
-    if reason := refusal(run.run_state, RunAct(kind), batch=run.version.is_batch):
-        return reason
-    return _active_reason(kind, run)
-
-
-def _start_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
-    if run is not None and not may_start(RunState(run.state)):
-        return f"Run {run.pk} is {run.state}; a job has one run at a time."
-    if not JobVersion.objects.filter(job=job, state=VersionState.READY).exists():
-        return "The job has no version that is ready."
-    if kind is OperationKind.RESTORE and not restorable(job).exists():
-        return "The job has no completed checkpoint; a savepoint in another folder is restored over REST."
-    return None
-
-
-def _active_reason(kind: OperationKind, run: Run) -> str | None:
-    """The partial unique indexes as a sentence: only a single stop or drain, and a single cancel, may be active."""
-    ends = {
-        OperationKind.STOP: ["stop", "drain"],
-        OperationKind.DRAIN: ["stop", "drain"],
-        OperationKind.CANCEL: ["cancel"],
-    }
-    clash = Operation.objects.filter(run=run, kind__in=ends.get(kind, []), state__in=ACTIVE_STATES).first()
-    return f"A {clash.kind} is already {clash.state}." if clash else None
 
 
 # ---------------------------------------------------------------- rows behind a page, for its revision

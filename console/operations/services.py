@@ -1,7 +1,7 @@
 """Acceptance of operations. The row is written first; its effects follow after the commit.
 
-Pages and API both call `request`. `runtime.core.job.lifecycle` decides whether an operation is legal, for the job
-master too. A supervisor claims new runs; the run's master carries out all other operations.
+Pages and API both call `request`. `console.operations.legality` decides whether an operation is legal. A supervisor
+claims new runs; the run's master carries out all other operations.
 """
 
 import hashlib
@@ -17,15 +17,17 @@ from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import require_operate
 from console.accounts.storable import text_problem
 from console.jobs.models import Job, JobVersion, Run, VersionState
-from console.jobs.services import check_slots, newest_ready
+from console.jobs.services import lock_job, newest_ready, require_parallelism
 from console.jobs.tags import require_match
 from console.operations import discard
+from console.operations.legality import NO_READY_VERSION, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
 from console.operations.params import DiscardParams, RestoreParams, StartParams, parse_kind, parse_params
 from console.operations.restore import require_no_repetition, require_restorable
+from console.operations.selectors import latest_run
 from console.runs import run_store
-from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
+from runtime.core.job.lifecycle import RunAct
 
 MAX_KEY_LENGTH = 200
 MAX_REASON_LENGTH = 1000
@@ -73,7 +75,7 @@ def request(
     try:
         with transaction.atomic():
             if asked.if_match is not None:
-                Job.objects.select_for_update(no_key=True).get(pk=job.pk)
+                lock_job(job)
                 require_match(job, asked.if_match)
             return AcceptedOperation(_accept(row, typed))
     except (IntegrityError, Refused) as error:
@@ -82,7 +84,7 @@ def request(
             return earlier
         if isinstance(error, Refused):
             raise
-        raise _conflict(job, "A concurrent request was accepted first.") from None
+        raise _name_blockers(job, Conflict("conflict", "A concurrent request was accepted first.")) from None
 
 
 def _accept(row: Operation, typed: Any) -> Operation:
@@ -98,7 +100,7 @@ def _accept(row: Operation, typed: Any) -> Operation:
 
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
-    discard.lock_job(row.job)  # the checkpoint must not be discarded meanwhile
+    lock_job(row.job)  # the checkpoint must not be discarded meanwhile
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     origin = Origin.from_params(row.job, wanted)
@@ -130,7 +132,7 @@ def new_run_target(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
     """
     version = _version(job, wanted.version)
     parallelism = wanted.parallelism or version.parallelism
-    _check_parallelism(parallelism, version)
+    require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
     return version, parallelism
 
 
@@ -144,10 +146,9 @@ def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: A
 def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
     """Leave a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run takes effect here."""
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
-    if run is None:
-        raise Conflict("never-run", "The job has never run.")
-    if reason := refusal(run.run_state, act, batch=run.version.is_batch):
-        raise _conflict(row.job, reason, "illegal-state")
+    if found := run_conflict(run, act):
+        raise _name_blockers(row.job, found)
+    assert run is not None, "a job that never ran has a conflict"
     row.run = run
     if act is RunAct.CANCEL and run_store.cancel_in_queue(run.pk):
         row.state = OperationState.SUCCEEDED.value
@@ -164,7 +165,7 @@ def _version(job: Job, version_id: int | None) -> JobVersion:
         version = newest_ready(job)
         if version is None:
             newest = job.versions.order_by("-number").first()
-            raise _not_ready("no-ready-version", "The job has no version that is ready", newest)
+            raise _not_ready("no-ready-version", NO_READY_VERSION, newest)
         return version
     version = JobVersion.objects.filter(pk=version_id, job=job).first()
     if version is None:
@@ -186,24 +187,14 @@ def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
     return Conflict(code, whole, field="params.version", rejection=rejection)
 
 
-def _check_parallelism(parallelism: int, version: JobVersion) -> None:
-    if parallelism > version.max_parallelism:
-        limit = f"max_parallelism ({version.max_parallelism})"
-        detail = f"params.parallelism: must lie between 1 and {limit}, not {parallelism}."
-        raise Refused("invalid-field", detail, field="params.parallelism")
-    check_slots(parallelism, "params.parallelism")
-
-
 def _require_startable(job: Job) -> None:
-    run = run_store.latest_run(job)
-    if not may_start(RunState(run.state) if run else None):
-        assert run is not None, "a job that never ran may start"
-        raise _conflict(job, f"Run {run.pk} is {run.state}; a job has one run at a time.", "run-active")
+    if found := start_conflict(latest_run(job)):
+        raise _name_blockers(job, found)
 
 
-def _conflict(job: Job, detail: str, code: str = "conflict") -> Conflict:
-    """A conflict that names the unfinished run and the newest active operation of the job, if there are any."""
-    run = run_store.latest_run(job)
+def _name_blockers(job: Job, found: Conflict) -> Conflict:
+    """`found` with the unfinished run and the newest active operation of the job, if there are any."""
+    run, detail = latest_run(job), found.detail
     active = Operation.objects.filter(job=job, state__in=ACTIVE_STATES).order_by("-created_at").first()
     facts: dict[str, Any] = {}
     if run is not None and not run.is_terminal:
@@ -211,7 +202,7 @@ def _conflict(job: Job, detail: str, code: str = "conflict") -> Conflict:
     if active is not None:
         facts["operation"] = str(active.pk)
         detail = f"{detail} Operation {active.pk} ({active.kind}) is {active.state}."
-    return Conflict(code, detail, **facts)
+    return Conflict(found.code, detail, **facts)
 
 
 def _replay(row: Operation) -> AcceptedOperation | None:

@@ -89,10 +89,6 @@ def reserve_ids_above(job: Job, number: int, token: int) -> None:
         cursor.execute("SELECT max(nextval('weir_token_seq')) FROM generate_series(1, %s)", [max(missing, 0)])
 
 
-def latest_run(job: Job) -> Run | None:
-    return Run.objects.filter(job=job).order_by("-pk").first()
-
-
 def claim(run_id: int, owner: str) -> int | None:
     """Take a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
     with transaction.atomic():

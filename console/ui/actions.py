@@ -1,6 +1,6 @@
 """The buttons of a job: labels, addresses, and the confirmation text of irreversible operations.
 
-`console.operations.selectors` decides whether an operation is legal; this module only words it.
+`console.operations.legality` decides whether an operation is legal; this module only words it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from django.urls import reverse
 
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
+from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
 from console.operations.restore import RepeatedCheckpoints
-from console.operations.selectors import AllowedOperation, RunProgress
 from console.ui import formats
 from console.ui.live import Live
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.selectors import checkpoint_table, continuable, run_progress
 from console.jobs.guarantees import version_guarantee
 from console.jobs.models import JobVersion, Pipeline, Run, VersionState
-from console.operations import selectors
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
 from console.ui import actions, live
@@ -90,13 +90,13 @@ class JobView:
 
 
 def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
-    run, table = page.run, selectors.checkpoint_table(page.job)
+    run, table = page.run, checkpoint_table(page.job)
     graph = scaled_graph(page.version, run)
     columns = list(table.only(*DRAWN_COLUMNS)[:STRIP_COLUMNS])
     numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
     shown = by_number(table, before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
-    newest, schema = selectors.continuable(page.job).first(), _schema(page.job.pipeline)
+    newest, schema = continuable(page.job).first(), _schema(page.job.pipeline)
     failure = run_failure(run, schema)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
@@ -147,7 +147,7 @@ def _with_run_state(numbers: Live, run: Run | None) -> Live:
         return numbers
     finished = {uid for uid, operator in numbers.operators.items() if operator.finished}
     if run.run_state is RunState.STOPPED:
-        savepoint = selectors.run_progress(run).newest
+        savepoint = run_progress(run).newest
         finished = set(savepoint.finished_operators) if savepoint else set()
     operators = {
         uid: operator if uid in finished else msgspec.structs.replace(operator, state=word)

@@ -11,8 +11,8 @@ from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Forbidden, Refused
 from console.jobs.models import Job, JobVersion, Run
+from console.operations.legality import allowed_operations
 from console.operations.models import Operation
-from console.operations.selectors import allowed_operations
 from console.operations.services import AcceptedOperation, OperationRequestContext, request
 from runtime.core.job.lifecycle import RunAct, RunState, refusal
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun

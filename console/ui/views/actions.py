@@ -12,10 +12,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
+from console.checkpoints.selectors import continuable, run_progress
 from console.jobs.models import Job
-from console.operations import selectors
+from console.operations.legality import allowed_operation
 from console.operations.models import OperationKind
 from console.operations.restore import repeated_output
+from console.operations.selectors import latest_run
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.ui.actions import Confirmation, confirmation, start_confirmation
@@ -67,7 +69,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
         return _request_and_redirect(
             request, job, OperationKind.START, {"accept_repeated_output": True} if accepts else None
         )
-    newest, repeated = selectors.continuable(job).first(), repeated_output(job.pk)
+    newest, repeated = continuable(job).first(), repeated_output(job.pk)
     return _confirmation_page(request, job, OperationKind.START, start_confirmation(newest, repeated))
 
 
@@ -78,15 +80,13 @@ def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         return _request_and_redirect(request, job, kind)
-    run = selectors.latest_run(job)
-    return _confirmation_page(
-        request, job, kind, confirmation(kind, run, selectors.run_progress(run), live_metrics(run))
-    )
+    run = latest_run(job)
+    return _confirmation_page(request, job, kind, confirmation(kind, run, run_progress(run), live_metrics(run)))
 
 
 def _confirmation_page(request: HttpRequest, job: Job, kind: str, asked: Confirmation) -> HttpResponse:
-    run = selectors.latest_run(job)
-    act = next(act for act in selectors.allowed_operations(job, run, request.user) if act.act == kind)
+    run = latest_run(job)
+    act = allowed_operation(OperationKind(kind), job, run, request.user)
     return page(request, "jobs/confirm.html", {"section": "jobs", "job": job, "run": run, "act": act, "asked": asked})
 
 

@@ -9,14 +9,13 @@ from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.accounts.refusals import Refused
-from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.guarantees import version_guarantee
 from console.jobs.models import Attempt, Job, Run
-from console.operations import discard as discarding
+from console.operations.legality import allowed_discard
 from console.operations.models import OperationKind
-from console.operations.selectors import AllowedOperation, runs_of
+from console.operations.selectors import runs_of
 from console.ui import formats
 from console.ui.actions import discard_confirmation
 from console.ui.formats import Quantity
@@ -87,9 +86,8 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
         except Refused as refused:
             messages.error(request, refused.detail)
         return redirect("ui:checkpoint", found.pk)
-    reason = operate_refusal(request.user) or discarding.refusal(found)
-    act = AllowedOperation(OperationKind.DISCARD, reason is None, reason or "")
-    context = {"section": "jobs", "job": found.job, "run": found.run, "act": act, "asked": discard_confirmation(found)}
+    act, asked = allowed_discard(found, request.user), discard_confirmation(found)
+    context = {"section": "jobs", "job": found.job, "run": found.run, "act": act, "asked": asked}
     return page(request, "jobs/confirm.html", context)
 
 

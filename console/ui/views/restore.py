@@ -13,11 +13,14 @@ from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import continuable, restorable
 from console.jobs.models import Job, JobVersion, VersionState
-from console.operations import selectors
+from console.jobs.services import require_parallelism
+from console.operations.legality import allowed_operation
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
-from console.operations.restore import RestoreReport, parallelism_refusal, report
+from console.operations.restore import RestoreReport, report
+from console.operations.selectors import latest_run
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, whole_number
 from console.ui.views.actions import request_operation
@@ -59,15 +62,15 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | None) -> HttpResponse:
-    acts = {act.act: act for act in selectors.allowed_operations(job, selectors.latest_run(job), request.user)}
+    run = latest_run(job)
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     context = {
         "section": "jobs",
         "htmx": True,
         "job": job,
         "form": form,
-        "act": acts[OperationKind.RESTORE],
-        "stop": acts[OperationKind.STOP],  # a running job must stop before its restore
+        "act": allowed_operation(OperationKind.RESTORE, job, run, request.user),
+        "stop": allowed_operation(OperationKind.STOP, job, run, request.user),  # comes first if the job is running
         "plan": _plan(job, form),
         "versions": _versions(job),
         "checkpoints": _restorable_page(request, job, chosen),
@@ -82,7 +85,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
 def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
     """The values of the query, and defaults: newest checkpoint, newest ready version, its parallelism."""
     given = request.GET
-    newest = selectors.continuable(job).first() or selectors.restorable(job).first()
+    newest = continuable(job).first() or restorable(job).first()
     version = _versions(job).filter(pk=whole_number(given.get("version")) or 0).first() or _versions(job).first()
     return {
         "checkpoint": given.get("checkpoint") or (newest.pk if newest else None),
@@ -104,11 +107,11 @@ def _plan(job: Job, form: RestoreForm) -> RestorePlan | None:
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None
-    found, refusal = None, parallelism_refusal(parallelism, version)
+    found, refusal = None, None
     try:
-        if refusal is None:
-            found = report(job, Origin.from_row(job, checkpoint), version, parallelism)
-            refusal = found.refusal
+        require_parallelism(parallelism, version.max_parallelism)
+        found = report(job, Origin.from_row(job, checkpoint), version, parallelism)
+        refusal = found.refusal
     except Refused as refused:
         refusal = refused
     return RestorePlan(
@@ -127,7 +130,7 @@ def _versions(job: Job) -> Any:
 
 def _restorable_page(request: HttpRequest, job: Job, chosen: int | None) -> TablePage[Checkpoint]:
     """A page of restorable checkpoints. Each includes the chosen checkpoint, so that the choice survives paging."""
-    rows = selectors.restorable(job)
+    rows = restorable(job)
     found = by_number(rows, whole_number(request.GET.get("before")), _ROWS_PER_PAGE)
     if chosen is None or any(row.pk == chosen for row in found.rows):
         return found

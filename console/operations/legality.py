@@ -1,0 +1,128 @@
+"""Which operations are legal now, and why the others are not. Buttons, API and services all ask this module.
+
+A refusal is a `Conflict`: its sentence stands beside a disabled button, and its code is for programs. Run states
+follow `runtime.core.job.lifecycle`, as in the job master. `console.operations.restore` decides whether a checkpoint
+fits a version.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from console.accounts.refusals import Conflict
+from console.accounts.rights import AnyUser, operate_refusal
+from console.checkpoints import storage
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.selectors import restorable
+from console.jobs.models import Job, Run
+from console.jobs.services import newest_ready
+from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, NEW_RUN_KINDS, Operation, OperationKind
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct, may_start, refusal
+
+NO_READY_VERSION = "The job has no version that is ready"
+#: Operations of which only a single one may be active on a run, as the partial unique indexes enforce.
+_RIVALS: Mapping[RunAct, tuple[RunAct, ...]] = {
+    RunAct.STOP: (RunAct.STOP, RunAct.DRAIN),
+    RunAct.DRAIN: (RunAct.STOP, RunAct.DRAIN),
+    RunAct.CANCEL: (RunAct.CANCEL,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedOperation:
+    """An operation, with the reason why it is not possible now; "" if it is."""
+
+    act: OperationKind
+    reason: str
+
+    @property
+    def enabled(self) -> bool:
+        return not self.reason
+
+
+def allowed_operations(job: Job, run: Run | None, user: AnyUser) -> tuple[AllowedOperation, ...]:
+    """Every operation on a job, in the order of the buttons. `run` is the latest run."""
+    return tuple(allowed_operation(kind, job, run, user) for kind in JOB_OPERATIONS)
+
+
+def allowed_operation(kind: OperationKind, job: Job, run: Run | None, user: AnyUser) -> AllowedOperation:
+    return AllowedOperation(kind, operate_refusal(user) or _sentence(_job_conflict(kind, job, run)))
+
+
+def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
+    return AllowedOperation(OperationKind.DISCARD, operate_refusal(user) or _sentence(discard_conflict(checkpoint)))
+
+
+def start_conflict(run: Run | None) -> Conflict | None:
+    """Why a job cannot start or be restored after its latest run."""
+    if run is None or may_start(run.run_state):
+        return None
+    return Conflict("run-active", f"Run {run.pk} is {run.state}; a job has one run at a time.")
+
+
+def run_conflict(run: Run | None, act: RunAct) -> Conflict | None:
+    """Why the latest run of a job cannot take a savepoint, stop, drain or be cancelled."""
+    if run is None:
+        return Conflict("never-run", "The job has never run.")
+    if reason := refusal(run.run_state, act, batch=run.version.is_batch):
+        return Conflict("illegal-state", reason)
+    rivals = Operation.objects.filter(run=run, kind__in=_RIVALS.get(act, ()), state__in=ACTIVE_STATES)
+    rival = rivals.first()
+    return Conflict("conflict", f"A {rival.kind} is already {rival.state}.") if rival else None
+
+
+def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
+    """Why a checkpoint cannot be discarded."""
+    reason = _discard_reason(checkpoint) or _run_dependency(checkpoint) or _checkpoint_dependency(checkpoint)
+    return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
+
+
+def _sentence(found: Conflict | None) -> str:
+    return found.detail if found else ""
+
+
+def _job_conflict(kind: OperationKind, job: Job, run: Run | None) -> Conflict | None:
+    if kind not in NEW_RUN_KINDS:
+        return run_conflict(run, RunAct(kind))
+    if active := start_conflict(run):
+        return active
+    if newest_ready(job) is None:
+        return Conflict("no-ready-version", f"{NO_READY_VERSION}.")
+    if kind is OperationKind.RESTORE and not restorable(job).exists():
+        detail = "The job has no completed checkpoint; a savepoint in another folder is restored over REST."
+        return Conflict("no-checkpoint", detail)
+    return None
+
+
+def _discard_reason(checkpoint: Checkpoint) -> str | None:
+    name = str(checkpoint).capitalize()
+    if checkpoint.kind == Kind.CHECKPOINT:
+        return f"{name} is not a savepoint: retention discards checkpoints once newer checkpoints have completed."
+    if checkpoint.status != Status.COMPLETED:
+        return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
+    return f"{name} is already discarded." if checkpoint.discarded_at else None
+
+
+def _run_dependency(checkpoint: Checkpoint) -> str | None:
+    run = Run.objects.filter(job=checkpoint.job_id).exclude(state__in=TERMINAL_STATES).order_by("-pk").first()
+    if run is None:
+        return None
+    if run.pk == checkpoint.run_id and checkpoint.kind in (Kind.STOP, Kind.DRAIN):
+        return f"Run {run.pk} is still ending with this savepoint."
+    begins = run.restore_checkpoint_id == checkpoint.pk or run.restore_path == checkpoint.path
+    own = Checkpoint.objects.filter(run=run, status=Status.COMPLETED, kind=Kind.CHECKPOINT, discarded_at=None)
+    if begins and not own.exists():
+        return f"Run {run.pk} was restored from this savepoint and has not completed a checkpoint yet."
+    return None
+
+
+def _checkpoint_dependency(checkpoint: Checkpoint) -> str | None:
+    """The refusal if a later checkpoint needs the savepoint's files. Savepoints and earlier checkpoints never do."""
+    others = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
+    later = others.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
+    for other in later.defer("operators"):
+        needed = storage.needs_folder(other, checkpoint.path)
+        if needed is None:
+            return f"{str(other).capitalize()} cannot be read and may need the savepoint's files."
+        if needed:
+            return f"{str(other).capitalize()} needs the savepoint's files until newer checkpoints replace it."
+    return None

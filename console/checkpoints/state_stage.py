@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
 from django.conf import settings
 
 from console.celery import is_shutting_down
@@ -14,12 +13,10 @@ from console.checkpoints import state_queries, storage
 from console.checkpoints.models import StateQuery
 from console.jobs import stages
 from console.jobs.services import parameter_schema
-from console.runs.db_retry import CONNECTION_ERRORS, close_failed_connection, retry_until_reachable
+from console.runs.db_retry import ignore_outage, retry_until_reachable
 from console.runs.lease import new_lease_owner
 from console.runs.scratch import scratch_folder
 from runtime.redaction import redact_json
-
-log = structlog.get_logger(__name__)
 
 
 def answer(query_id: int) -> None:
@@ -28,9 +25,13 @@ def answer(query_id: int) -> None:
     query = state_queries.claim(query_id, owner)
     if query is None:
         return
+
+    def still_wanted(progress: Any) -> bool:
+        return ignore_outage(partial(state_queries.renew, query_id, owner, progress)) is not False
+
     try:
         with scratch_folder(f"state-{query.pk}", query.losses) as scratch:
-            printed = stages.run(_stage(query, scratch), partial(_renew, query.pk, owner))
+            printed = stages.run(_stage(query, scratch), still_wanted)
         end = partial(state_queries.succeed, query.pk, owner, _redact(query, printed["table"]))
     except stages.StageInterrupted:
         end = partial(state_queries.release, query.pk, owner)
@@ -51,16 +52,6 @@ def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.StageCommand:
         stdin=query.request,
         environment=scratch,
     )
-
-
-def _renew(query_id: int, owner: str, progress: Any) -> bool:
-    """Renew the lease. A Postgres outage does not end the query."""
-    try:
-        return state_queries.renew(query_id, owner, progress)
-    except CONNECTION_ERRORS as error:
-        log.warning("state query not renewed, postgres is away", error=str(error).strip())
-        close_failed_connection()
-        return True
 
 
 def _error(query: StateQuery, failed: stages.StageFailed) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Pipelines, jobs, versions and runs, and the supervisors of runs and standing stages."""
+"""Definitions: pipelines, jobs and versions, their compilation, and the models of their runs."""

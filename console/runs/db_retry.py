@@ -36,3 +36,13 @@ def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool], pau
             if give_up():
                 return None
             time.sleep(pause_s)
+
+
+def ignore_outage(renew: Callable[[], T]) -> T | None:
+    """Call `renew`. Returns None while Postgres is away, since no other process can take the lease then."""
+    try:
+        return renew()
+    except CONNECTION_ERRORS as error:
+        log.warning("lease not renewed, postgres is away", error=str(error).strip())
+        close_failed_connection()
+        return None

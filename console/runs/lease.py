@@ -1,15 +1,14 @@
-"""Owner names and lease renewal for supervisors."""
+"""The lease of a run or of a standing stage: its owner, its columns and the tokens of its processes."""
 
 import os
 import socket
 import uuid
+from typing import Any
 
-import structlog
+from django.db.models import BigIntegerField, Func, Value
 
-from console.runs import run_store
-from console.runs.db_retry import CONNECTION_ERRORS, close_failed_connection
-
-log = structlog.get_logger(__name__)
+#: Columns of a row without an owner that the reconciler has not observed yet.
+UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 def new_lease_owner() -> str:
@@ -17,11 +16,11 @@ def new_lease_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
-def renew_lease(run_id: int, owner: str) -> bool:
-    """Renew the lease. False only if Postgres reports that the lease has another owner; an outage counts as success."""
-    try:
-        return run_store.renew(run_id, owner)
-    except CONNECTION_ERRORS as error:
-        log.warning("lease not renewed, postgres is away", error=str(error).strip())
-        close_failed_connection()
-        return True
+def owned_by(owner: str) -> dict[str, Any]:
+    """Columns of a row that `owner` has just claimed."""
+    return {**UNOWNED, "lease_owner": owner, "lease_beat": 0}
+
+
+def next_token() -> Func:
+    """Draw a token as part of an UPDATE. All come from a Postgres sequence, so each is larger than the last."""
+    return Func(Value("weir_token_seq"), function="nextval", output_field=BigIntegerField())

@@ -18,7 +18,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Refused
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
 from console.runs import standing_stages
-from console.runs.attempt_tokens import next_token
+from console.runs.lease import UNOWNED, next_token, owned_by
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunEvent, RunState, next_state
 from runtime.core.snapshot import manifest
 
@@ -41,9 +41,6 @@ LEASED_STATES = (
 
 _MAX_CHECKPOINT_NUMBER = 10**12  # checkpoint number reached after 3000 years at ten checkpoints a second
 _MAX_TOKEN_LEAD = 100_000  # tokens that a savepoint may be ahead of this installation
-
-#: Columns of a run without an owner that the reconciler has not observed yet.
-_UNOWNED_COLUMNS: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 def create(user: User | None, job: Job, version: JobVersion, parallelism: int, **restore: Any) -> Run:
@@ -92,9 +89,8 @@ def reserve_ids_above(job: Job, number: int, token: int) -> None:
 def claim(run_id: int, owner: str) -> int | None:
     """Take a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
     with transaction.atomic():
-        mine = {**_UNOWNED_COLUMNS, "lease_owner": owner, "lease_beat": 0}
-        started_at = Coalesce(F("started_at"), Now())
-        if _transition(run_id, RunEvent.CLAIMED, **mine, started_at=started_at, token=next_token()) is None:
+        claimed = {**owned_by(owner), "started_at": Coalesce(F("started_at"), Now()), "token": next_token()}
+        if _transition(run_id, RunEvent.CLAIMED, **claimed) is None:
             return None
         return _open_attempt(run_id)
 
@@ -137,9 +133,7 @@ def revoke_lease(run_id: int, beat: int) -> RunState | None:
 
 def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunState | None:
     with transaction.atomic():
-        state = _transition(
-            run_id, RunEvent.RELEASED, only, **_UNOWNED_COLUMNS, releases=F("releases") + 1, token=next_token()
-        )
+        state = _transition(run_id, RunEvent.RELEASED, only, **UNOWNED, releases=F("releases") + 1, token=next_token())
         if state is None:
             return None
         _close_attempts(run_id, outcome, reason)

@@ -8,19 +8,17 @@ from typing import Any
 
 import msgspec
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from console import wakeups
 from console.jobs.models import Run, StageState, StandingStage
-from console.runs.attempt_tokens import next_token
+from console.runs.lease import UNOWNED, next_token, owned_by
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
 ENDED_STATES = (StageState.DONE, StageState.ENDED, StageState.FAILED)
 #: States of a run whose stages need a process.
 _ACTIVE_RUN_STATES = tuple(state for state in RunState if state not in TERMINAL_STATES)
-#: Columns of a stage without an owner that the reconciler has not observed yet.
-_UNOWNED_COLUMNS: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 class StageReport(msgspec.Struct, frozen=True):
@@ -41,15 +39,10 @@ def create(run: Run) -> None:
 def claim(stage_id: int, owner: str) -> StandingStage | None:
     """Take a stage that no task supervises. None if another task was first or the run no longer needs it."""
     with transaction.atomic():
-        locked = StandingStage.objects.select_for_update(no_key=True, of=("self",)).select_related("run")
-        stage = (
-            locked.filter(pk=stage_id, lease_owner="", run__state__in=_ACTIVE_RUN_STATES)
-            .exclude(state__in=ENDED_STATES)
-            .first()
-        )
+        locked = claimable().select_for_update(no_key=True, of=("self",)).select_related("run__version__job")
+        stage = locked.filter(pk=stage_id).first()
         if stage is not None:
-            mine = {**_UNOWNED_COLUMNS, "lease_owner": owner, "lease_beat": 0, "state": StageState.STARTING.value}
-            StandingStage.objects.filter(pk=stage_id).update(**mine)
+            StandingStage.objects.filter(pk=stage_id).update(**owned_by(owner), state=StageState.STARTING.value)
         return stage
 
 
@@ -98,7 +91,7 @@ def revoke_lease(stage_id: int, beat: int) -> bool:
 
 def end(stage_id: int, owner: str, state: StageState, reason: str = "") -> bool:
     """Record that no further process follows. False if the lease has another owner."""
-    return bool(_owned_stage(stage_id, owner).update(**_UNOWNED_COLUMNS, state=state.value, reason=reason))
+    return bool(_owned_stage(stage_id, owner).update(**UNOWNED, state=state.value, reason=reason))
 
 
 def end_orphaned_stages() -> None:
@@ -107,7 +100,7 @@ def end_orphaned_stages() -> None:
     left.update(state=StageState.ENDED.value)
 
 
-def claimable() -> Any:
+def claimable() -> QuerySet[StandingStage]:
     """The stages that a task should claim."""
     return StandingStage.objects.filter(lease_owner="", run__state__in=_ACTIVE_RUN_STATES).exclude(
         state__in=ENDED_STATES
@@ -116,11 +109,11 @@ def claimable() -> Any:
 
 def _release(only: Q, stage_id: int) -> bool:
     with transaction.atomic():
-        left = StandingStage.objects.filter(only).update(**_UNOWNED_COLUMNS, state=StageState.WAITING.value)
+        left = StandingStage.objects.filter(only).update(**UNOWNED, state=StageState.WAITING.value)
         if left:
             wakeups.after_commit(wakeups.STAGE_TASK, stage_id)
     return bool(left)
 
 
-def _owned_stage(stage_id: int, owner: str) -> Any:
+def _owned_stage(stage_id: int, owner: str) -> QuerySet[StandingStage]:
     return StandingStage.objects.filter(pk=stage_id, lease_owner=owner)

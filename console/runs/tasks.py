@@ -3,12 +3,12 @@
 from celery import shared_task
 
 from console import wakeups
-from console.runs import stage_supervisor, supervisor
+from console.runs import run_supervisor, stage_supervisor
 
 
 @shared_task(name=wakeups.SUPERVISE_TASK)
 def supervise_run(run_id: int) -> None:
-    supervisor.supervise(run_id)
+    run_supervisor.supervise(run_id)
 
 
 @shared_task(name=wakeups.STAGE_TASK)

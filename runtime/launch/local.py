@@ -26,7 +26,7 @@ from runtime.io.logs import traceback_text
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
-from runtime.launch.slot_pool import SlotPool, SlotPoolLauncher, StartSlot, serve_slots
+from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartSlot, serve_slots
 from runtime.master.job_master import JobMaster, MasterConfig
 from runtime.operators.arguments import check_folder
 from runtime.ports import Exchange, ExchangeListener
@@ -38,10 +38,16 @@ log = structlog.get_logger()
 
 
 class LocalLauncher(SlotPoolLauncher):
-    """Implements `launcher.Launcher` with threads."""
+    """Implements `launcher.Launcher` with threads.
 
-    def __init__(self) -> None:
-        super().__init__()
+    Args:
+        exit_timeout_s: how long slots have to exit after `Shutdown`.
+        stop_timeout_s: how long each thread of a pool has to end.
+    """
+
+    def __init__(self, exit_timeout_s: float = SLOT_EXIT_TIMEOUT_S, stop_timeout_s: float = STOP_TIMEOUT_S) -> None:
+        super().__init__(exit_timeout_s)
+        self._stop_timeout_s = stop_timeout_s
         self._hub = MemoryHub()
         self._threads: list[threading.Thread] = []
 
@@ -53,9 +59,9 @@ class LocalLauncher(SlotPoolLauncher):
     def host(self) -> str:
         return "127.0.0.1"
 
-    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self._threads = [
-            threading.Thread(target=self._run_member, args=(stage, index, job), name=f"slot-{index}", daemon=True)
+            threading.Thread(target=self.run_member, args=(stage, index, job), name=f"slot-{index}", daemon=True)
             for index in range(job.graph.parallelism)
         ]
         stage.on_start()
@@ -63,16 +69,16 @@ class LocalLauncher(SlotPoolLauncher):
             thread.start()
         threading.Thread(target=_watch_threads, args=(stage, self._threads), name="slots-ended", daemon=True).start()
 
-    def _end_members(self) -> None:
+    def end_members(self) -> None:
         for thread in self._threads:
-            thread.join(STOP_TIMEOUT_S)
+            thread.join(self._stop_timeout_s)
 
-    def _run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
+    def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
         def run(given: StartSlot) -> None:
             config = SlotConfig(
                 index=index, token=Token(given.token), secret=given.secret, master=given.master, job=job
             )
-            run_slot(config, self._exchange, FileStore)
+            run_slot(config, self.open_exchange, FileStore)
 
         try:
             serve_slots(stage.address, index, run)
@@ -80,7 +86,7 @@ class LocalLauncher(SlotPoolLauncher):
             log.error("a pool member failed", slot=index, traceback=traceback_text(error))
             stage.on_lost(index, repr(error))
 
-    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+    def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         return MemoryExchange(self._hub, slot, token, listener, secret)
 
 

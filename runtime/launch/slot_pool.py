@@ -205,7 +205,8 @@ class SlotPool:
 class SlotPoolLauncher(ABC):
     """Base class that implements `launcher.Launcher` with a pool. Subclasses start and end its members."""
 
-    def __init__(self) -> None:
+    def __init__(self, exit_timeout_s: float = SLOT_EXIT_TIMEOUT_S) -> None:
+        self._exit_timeout_s = exit_timeout_s
         self._pool: SlotPool | None = None
 
     @property
@@ -228,11 +229,11 @@ class SlotPoolLauncher(ABC):
         """Address at which slots reach this process."""
 
     @abstractmethod
-    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         """Starts a member per slot, which calls `serve_slots`, and `stage.over` after the last. Returns at once."""
 
     @abstractmethod
-    def _end_members(self) -> None:
+    def end_members(self) -> None:
         """Returns when the dismissed members have exited, or cannot be waited for."""
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
@@ -259,11 +260,11 @@ class SlotPoolLauncher(ABC):
         if self._pool is None:
             self._job = job
             self._pool = SlotPool(token, job.graph.parallelism, self.host)
-            self._start_members(self._pool, job)
+            self.start_members(self._pool, job)
         return self._pool
 
     def rest(self) -> None:
-        if self._pool is not None and not self._pool.wait_until_empty(SLOT_EXIT_TIMEOUT_S):
+        if self._pool is not None and not self._pool.wait_until_empty(self._exit_timeout_s):
             log.warning("slots did not exit in time: their pool is stopped")
             self.stop()
 
@@ -271,4 +272,4 @@ class SlotPoolLauncher(ABC):
         stage, self._pool = self._pool, None
         if stage is not None:
             stage.dismiss_members()
-            self._end_members()
+            self.end_members()

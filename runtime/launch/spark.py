@@ -62,10 +62,10 @@ class SparkLauncher(SlotPoolLauncher):
         """`name` is the Spark application's name; `settings` are the version's, checked by `spark_settings`."""
         super().__init__()
         self._name, self._spark_master, self._settings = name, spark_master, settings or {}
-        self._context: SparkContext | None = None
+        self.context: SparkContext | None = None  #: None until it is opened
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._group = ""
+        self.group = ""  #: job group of the current stage
         self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
         self._dismissed = threading.Event()
 
@@ -81,7 +81,7 @@ class SparkLauncher(SlotPoolLauncher):
 
     @property
     def ui_address(self) -> str:
-        return str(self._context.uiWebUrl or "") if self._context is not None else ""
+        return str(self.context.uiWebUrl or "") if self.context is not None else ""
 
     def _address_towards_master(self) -> str:
         url = urlsplit(self._spark_master.split(",")[0])
@@ -100,12 +100,12 @@ class SparkLauncher(SlotPoolLauncher):
         A killed JVM cannot be restarted in this process. A standalone master that restarted does not know the
         application.
         """
-        if self._context is None:
+        if self.context is None:
             return True
         if self._standalone is not None and self._standalone.has_forgotten_application:
             return False
         try:
-            return not self._context._jsc.sc().isStopped()
+            return not self.context._jsc.sc().isStopped()
         except Exception:
             return False
 
@@ -114,34 +114,34 @@ class SparkLauncher(SlotPoolLauncher):
 
         def warm() -> None:
             try:
-                self._open_context(slots)
+                self.open_context(slots)
             except Exception as error:
                 log.warning("no Spark context yet", error=summarize_error(error))
 
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
     def close(self) -> None:
-        if self._context is not None:
-            self._context.stop()
+        if self.context is not None:
+            self.context.stop()
 
-    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
-        self._group = f"{self._name}-{stage.address.token}"
+    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+        self.group = f"{self._name}-{stage.address.token}"
         self._dismissed = threading.Event()
-        arguments = (stage, job, self._group, self._dismissed)
+        arguments = (stage, job, self.group, self._dismissed)
         self._thread = threading.Thread(target=self._run_pool, args=arguments, name="stage", daemon=True)
         self._thread.start()
 
-    def _end_members(self) -> None:
+    def end_members(self) -> None:
         """Cancels the stage. Spark kills Python workers that do not exit by themselves, even stopped processes."""
         if self._thread is None:
             return
         self._dismissed.set()
         self._thread.join(1.0)  # dismissed members exit by themselves
-        if self._thread.is_alive() and self._context is not None:
-            self._context.cancelJobGroup(self._group)
+        if self._thread.is_alive() and self.context is not None:
+            self.context.cancelJobGroup(self.group)
             self._thread.join(STOP_TIMEOUT_S)
             if self._thread.is_alive():
-                log.error("a Spark stage does not end and keeps its tasks", group=self._group)
+                log.error("a Spark stage does not end and keeps its tasks", group=self.group)
 
     def _run_pool(self, stage: SlotPool, job: CompiledJob, group: str, leaving: threading.Event) -> None:
         slots = job.graph.parallelism
@@ -192,7 +192,7 @@ class SparkLauncher(SlotPoolLauncher):
 
     def _is_running_tasks(self, context: SparkContext) -> bool:
         tracker = context.statusTracker()
-        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group))
+        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group))
         stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
         return any(found is not None and found.numActiveTasks > 0 for found in stages)
 
@@ -200,11 +200,11 @@ class SparkLauncher(SlotPoolLauncher):
         self, stage: SlotPool, slots: int, leaving: threading.Event
     ) -> SparkContext | None:
         """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
-        while self._standalone is not None and self._context is None and not self._standalone.is_reachable:
+        while self._standalone is not None and self.context is None and not self._standalone.is_reachable:
             stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
             if leaving.wait(POLL_INTERVAL_S):
                 return None
-        return self._open_context(slots)
+        return self.open_context(slots)
 
     def _await_slots(self, context: SparkContext, stage: SlotPool, slots: int, leaving: threading.Event) -> bool:
         """Blocks until the cluster has a slot for each subtask. False: they are no longer wanted."""
@@ -224,15 +224,15 @@ class SparkLauncher(SlotPoolLauncher):
         spark = context._jsc.sc()
         return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
-    def _open_context(self, slots: int) -> SparkContext:
+    def open_context(self, slots: int) -> SparkContext:
         """Creates a context of its own: an existing context has other settings, and may have too few slots."""
         with self._opening:
-            if self._context is None:
+            if self.context is None:
                 if not self._spark_master.startswith("spark://"):
                     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
-                self._context = SparkContext(conf=self._conf(slots))
-                self._context.setLogLevel("ERROR")
-            return self._context
+                self.context = SparkContext(conf=self._conf(slots))
+                self.context.setLogLevel("ERROR")
+            return self.context
 
     def _conf(self, slots: int) -> SparkConf:
         settings = SparkConf().setAppName(self._name)

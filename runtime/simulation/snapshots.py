@@ -13,6 +13,7 @@ from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.ports import SnapshotStore
 from runtime.simulation.model import MAX_PARALLELISM, OperatorImage, Rows
 from runtime.state.backend import StateCapture
+from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.files.segment_log import PendingSegment, SegmentLog
 from runtime.state.files.segments import read_segment
 
@@ -33,10 +34,10 @@ class Snapshots:
     """The captures of an operator subtask in an attempt."""
 
     def __init__(self) -> None:
-        groups = range(MAX_PARALLELISM)
+        groups, policy = range(MAX_PARALLELISM), CompactionPolicy(copied_bytes=MAX_COPIED_ROWS * ROW_BYTES)
         self._logs = {
-            KEYED_STATE: SegmentLog(KEYED_STATE, groups, KEY_COLUMNS, MAX_COPIED_ROWS * ROW_BYTES),
-            TABLE_STATE: SegmentLog(TABLE_STATE, groups),
+            KEYED_STATE: SegmentLog(KEYED_STATE, groups, KEY_COLUMNS, policy),
+            TABLE_STATE: SegmentLog(TABLE_STATE, groups, None, policy),
         }
         self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED_STATE: {}, TABLE_STATE: {}}
 

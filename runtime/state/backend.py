@@ -18,6 +18,7 @@ from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot, TableColumn
 from runtime.errors import CorruptState, JobRejected
 from runtime.ports import SnapshotStore
 from runtime.state.broadcast import BROADCAST_GROUPS, BroadcastMap, BroadcastTable
+from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.files.segment_log import PendingSegment, SegmentLog
 from runtime.state.files.segments import read_segment
 from runtime.state.index.key_codec import common_declared_type
@@ -78,6 +79,7 @@ class SubtaskState:
         store: source of restored segments; required for a restore only.
         key_types: types of key columns by name, as far as the job graph knows them. A restored table is widened to
             them at once. Otherwise a subtask without new rows would emit another type than its siblings.
+        compaction: when the files of a state are compacted.
     """
 
     def __init__(
@@ -86,11 +88,13 @@ class SubtaskState:
         max_parallelism: int,
         store: SnapshotStore | None,
         key_types: Mapping[str, str] = MappingProxyType({}),
+        compaction: CompactionPolicy = DEFAULT_POLICY,
     ) -> None:
         self._groups = key_groups
         self._max_parallelism = max_parallelism
         self._store = store
         self._key_types = key_types
+        self._compaction = compaction
         self._restored: SubtaskRestore | None = None
         self._tables: dict[str, KeyedTable | ObjectTable] = {}
         self._broadcast: dict[str, BroadcastTable] = {}
@@ -269,7 +273,8 @@ class SubtaskState:
         if name in self._kinds:
             raise JobRejected("duplicate-state", name, "the operator declares this state twice")
         self._kinds[name] = kind
-        self._segment_logs[name] = SegmentLog(name, self._groups if kind == _KEYED_STATE else BROADCAST_GROUPS, keys)
+        groups = self._groups if kind == _KEYED_STATE else BROADCAST_GROUPS
+        self._segment_logs[name] = SegmentLog(name, groups, keys, self._compaction)
 
     def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
         return self._restored.snapshots if self._restored is not None else ()

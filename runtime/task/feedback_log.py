@@ -37,10 +37,11 @@ class FeedbackLog:
 
     batches: Iterator[pa.RecordBatch]
     spool: Spool | None
+    max_segment_bytes: int = MAX_SEGMENT_BYTES
 
     def write(self, store: SnapshotStore, folder: str, max_parallelism: int) -> tuple[Segment, ...]:
         groups = (0, max_parallelism - 1)  # a head's input is not partitioned by key
-        whole = enumerate(_concatenate(self.batches), 1)
+        whole = enumerate(_concatenate(self.batches, self.max_segment_bytes), 1)
         try:
             return tuple(
                 write_segment(store, f"{folder}/{n:06d}.arrow", [batch], batch.num_rows, groups) for n, batch in whole
@@ -56,7 +57,8 @@ NO_FEEDBACK_LOG: Final = FeedbackLog(batches=iter(()), spool=None)
 class FeedbackLogs:
     """Open logs of a single head; owned by its task."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_segment_bytes: int = MAX_SEGMENT_BYTES) -> None:
+        self._max_segment_bytes = max_segment_bytes
         self._snapshots: dict[CheckpointId, CapturedSnapshot] = {}
         self._spools: dict[CheckpointId, Spool] = {}
 
@@ -75,10 +77,15 @@ class FeedbackLogs:
 
     def complete(self, checkpoint: CheckpointId) -> tuple[CapturedSnapshot, FeedbackLog]:
         copied = self._snapshots.pop(checkpoint)
-        if copied.barrier.kind.ends_job:
-            return copied, FeedbackLog(batches=self._spools[checkpoint].batches(), spool=None)
-        spool = self._spools.pop(checkpoint)
-        return copied, FeedbackLog(batches=spool.batches(), spool=spool)
+        spool, is_inherited = self._spools[checkpoint], copied.barrier.kind.ends_job
+        if not is_inherited:
+            del self._spools[checkpoint]
+        log = FeedbackLog(
+            batches=spool.batches(),
+            spool=None if is_inherited else spool,
+            max_segment_bytes=self._max_segment_bytes,
+        )
+        return copied, log
 
     def drop(self, checkpoint: CheckpointId) -> None:
         del self._snapshots[checkpoint]
@@ -90,24 +97,24 @@ class FeedbackLogs:
         self._spools.clear()
 
 
-def replay_records(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
-    """Records of a restored log, in batches of at most `MAX_REPLAY_ROWS` rows.
+def replay_records(store: SnapshotStore, log: Iterable[Segment], max_rows: int = MAX_REPLAY_ROWS) -> Iterator[Records]:
+    """Records of a restored log, in batches of at most `max_rows` rows.
 
     Raises:
         CorruptState: a segment differs from its manifest entry.
     """
     for segment in log:
         batch = read_segment(store, segment)
-        for start in range(0, batch.num_rows, MAX_REPLAY_ROWS):
-            part = batch.slice(start, MAX_REPLAY_ROWS)
+        for start in range(0, batch.num_rows, max_rows):
+            part = batch.slice(start, max_rows)
             yield Records(part, part.num_rows, part.nbytes)
 
 
-def _concatenate(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Concatenates batches of equal schema until they reach `MAX_SEGMENT_BYTES`."""
+def _concatenate(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Concatenates batches of equal schema until they reach `max_bytes`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
-        full = sum(each.nbytes for each in waiting) >= MAX_SEGMENT_BYTES
+        full = sum(each.nbytes for each in waiting) >= max_bytes
         if waiting and (full or not waiting[0].schema.equals(batch.schema)):
             yield pa.concat_batches(waiting)
             waiting = []

@@ -264,8 +264,7 @@ class Assembly:
             JobRejected: fired watermarks differ between key groups that meet; the operator is named.
         """
         self._redistribute_times()
-        groups = key_group_range(self.index, self.redistribution.max_parallelism, self.redistribution.parallelism)
-        keyed = {name: write_table(store, prefix, table, groups) for name, table in self._tables.items()}
+        keyed = {name: write_table(store, prefix, table) for name, table in self._tables.items()}
         typed = [table for table in self._tables.values() if isinstance(table, KeyedTable)]
         types = {column: kind for table in typed for column, kind in value_types(table).items()}
         return SubtaskSnapshot(keyed={name: found for name, found in keyed.items() if found}, value_types=types)

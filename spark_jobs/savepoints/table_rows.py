@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
-from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
@@ -83,10 +82,9 @@ class TableRows:
             self._check_nulls(batch)
             keys = [batch.column(name) for name in self.schema.keys.names]
             add_rows(table, keys, [batch.column(name) for name in self.schema.values.names], self.uid)
-        groups = key_group_range(index, self.max_parallelism, self.parallelism)
         types = {field.name: str(field.type) for field in table.schema.keys if field.name in self.keys}
         return SubtaskSnapshot(
-            keyed={self.schema.name: write_table(store, prefix, table, groups)},
+            keyed={self.schema.name: write_table(store, prefix, table)},
             value_types=value_types(table),
             empty_tables={} if len(table) else {self.schema.name: manifest_columns(table.schema)},
             key_types=types if self.is_keyed else {},

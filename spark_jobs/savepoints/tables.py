@@ -17,7 +17,7 @@ import pyarrow as pa
 from runtime.core.snapshot.manifest import Segment
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.files.segment_log import SegmentLog
+from runtime.state.files.segment_log import PendingSegment
 from runtime.state.index.factorise import factorise
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.key_index import NOT_FOUND
@@ -63,16 +63,13 @@ def _format_key(key: Any) -> str:
     return repr(key)
 
 
-def write_table(
-    store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable, groups: range
-) -> tuple[Segment, ...]:
+def write_table(store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable) -> tuple[Segment, ...]:
     """Store all rows of a table: a single file, or no file for an empty table."""
     rows = table.copy_all()
     if not len(rows):
         return ()
-    chain = SegmentLog(table.schema.name, groups)
-    link = chain.new_segment(lambda _: segment_batches([rows]), len(rows), len(rows) * table.row_bytes)
-    return link.write(store, prefix)[0]
+    name, nbytes = f"{table.schema.name}-000001.arrow", len(rows) * table.row_bytes
+    return PendingSegment(name, lambda _: segment_batches([rows]), len(rows), nbytes).write(store, prefix)[0]
 
 
 def value_types(table: KeyedTable) -> dict[str, str]:

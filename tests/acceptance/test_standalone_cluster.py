@@ -85,7 +85,7 @@ from runtime.launch.spark import SparkLauncher
 
 name, address, slots = *sys.argv[1:3], int(sys.argv[3])
 launcher = SparkLauncher(name, address)
-context = launcher._open_context(slots)
+context = launcher.open_context(slots)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
 while not ended.wait(0.2):

@@ -8,7 +8,6 @@ from runtime.core.job.messages import Barrier, CheckpointKind, Records
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture
-from runtime.task import feedback_log
 from runtime.task.feedback_log import CapturedSnapshot, FeedbackLogs, replay_records
 
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
@@ -31,7 +30,10 @@ def stored(logs: FeedbackLogs, checkpoint: CheckpointId, store: MemorySnapshotSt
     _, log = logs.complete(checkpoint)
     segments = log.write(store, f"folder/{checkpoint}", 8)
     assert all((s.first_group, s.last_group) == (0, 7) for s in segments)
-    return [[row["v"] for part in replay_records(store, [s]) for row in part.payload.to_pylist()] for s in segments]
+    return [
+        [row["v"] for part in replay_records(store, [s], max_rows=2) for row in part.payload.to_pylist()]
+        for s in segments
+    ]
 
 
 def test_one_record_may_belong_to_several_checkpoints() -> None:
@@ -52,10 +54,8 @@ def test_a_log_without_records_is_no_file() -> None:
     assert store.list("") == []
 
 
-def test_a_long_log_is_several_files_and_is_replayed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feedback_log, "MAX_SEGMENT_BYTES", 30)
-    monkeypatch.setattr(feedback_log, "MAX_REPLAY_ROWS", 2)
-    logs, store = FeedbackLogs(), MemorySnapshotStore()
+def test_a_long_log_is_several_files_and_is_replayed_in_steps() -> None:
+    logs, store = FeedbackLogs(max_segment_bytes=30), MemorySnapshotStore()
     logs.begin(copied(FIRST), None)
     for value in range(7):
         logs.add((FIRST,), records(value))

@@ -86,11 +86,11 @@ class Hosts(LocalLauncher):
         super().__init__()
         self._out, self._elsewhere = out, elsewhere
 
-    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+    def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         if slot == 1 and self._elsewhere.exists():
             for marker in self._out.glob(".weir-*-marker-*"):
                 marker.unlink()
-        return super()._exchange(slot, token, secret, listener)
+        return super().open_exchange(slot, token, secret, listener)
 
 
 def test_a_first_start_is_refused_with_host_and_folder(tmp_path: Path) -> None:

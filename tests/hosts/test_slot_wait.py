@@ -35,7 +35,7 @@ class Cluster(LocalLauncher):
     def is_usable(self) -> bool:
         return self.lives
 
-    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self._waiting = stage, job
         self._threads = []
         self._proceed()
@@ -51,7 +51,7 @@ class Cluster(LocalLauncher):
             stage.on_end("the executor is gone", slots_lost=True)
         else:
             self._waiting = None
-            super()._start_members(stage, job)
+            super().start_members(stage, job)
 
     def status(self) -> Any:
         self._proceed()
@@ -145,11 +145,11 @@ def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:
     ended = threading.Event()
 
     class Stillborn(Cluster):
-        def _run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
+        def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
             if index == 1:
                 ended.wait(60)  # it never connects
             else:
-                super()._run_member(stage, index, job)
+                super().run_member(stage, index, job)
 
     cluster, records = Stillborn(there=1), MemoryRunStore()
     slots = SlotTimeouts(start_ms=200)

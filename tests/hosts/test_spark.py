@@ -100,8 +100,8 @@ class Running:
 
 def stages_of(launcher: SparkLauncher) -> list[int]:
     """The Spark jobs of the stage that stands now."""
-    assert launcher._context is not None
-    return list(launcher._context.statusTracker().getJobIdsForGroup(launcher._group))
+    assert launcher.context is not None
+    return list(launcher.context.statusTracker().getJobIdsForGroup(launcher.group))
 
 
 def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_slots_leave_their_tasks_however_a_run_ends(launcher: SparkLauncher, tmp
         job.wait_for(lambda: job.checkpoints(1) >= 1)
         job.ask(how)
     assert job.join() is MasterExitCode.DONE
-    assert launcher._context is not None
-    assert list(launcher._context.statusTracker().getActiveJobsIds()) == []
-    assert list(launcher._context.statusTracker().getActiveStageIds()) == []
+    assert launcher.context is not None
+    assert list(launcher.context.statusTracker().getActiveJobsIds()) == []
+    assert list(launcher.context.statusTracker().getActiveStageIds()) == []
     pids = {int(slot["pid"]) for slot in job.records.live.get("slots", ())}
     until(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids), PATIENCE_S)
 

@@ -14,7 +14,7 @@ LOOK = """
 from runtime.launch.spark import SparkLauncher
 
 launcher = SparkLauncher("settings", "")
-context = launcher._open_context(1)
+context = launcher.open_context(1)
 print(context._jvm.System.getProperty("weir.probe"))
 print(*context._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
 launcher.close()
@@ -39,7 +39,7 @@ AUTHENTICATED = """
 from runtime.launch.spark import SparkLauncher
 
 launcher = SparkLauncher("authenticated", "")
-context = launcher._open_context(2)
+context = launcher.open_context(2)
 print(context.getConf().get("spark.authenticate"), context.getConf().get("spark.authenticate.secret"))
 print(context.parallelize(range(100), 2).sum())
 launcher.close()
@@ -91,7 +91,7 @@ from runtime.launch.spark import SparkLauncher
 
 launcher = SparkLauncher("seen, run 7", "local[2]", {"spark.sql.shuffle.partitions": "3"})
 assert launcher.ui_address == ""
-context = launcher._open_context(1)
+context = launcher.open_context(1)
 context.parallelize(range(10), 2).sum()
 print(context.getConf().get("spark.sql.shuffle.partitions"), context.getConf().get("spark.ui.killEnabled"))
 print(launcher.ui_address)

@@ -18,7 +18,6 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.launch import local, slot_pool
 from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import SlotPool, StartSlot, serve_slots
 from runtime.master.job_master import JobMaster, MasterConfig
@@ -154,13 +153,13 @@ def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: SlotPool) -> Non
 class CountingLauncher(LocalLauncher):
     """Knows how often threads were started."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **timeouts: float) -> None:
+        super().__init__(**timeouts)
         self.starts = 0
 
-    def _start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self.starts += 1
-        super()._start_members(stage, job)
+        super().start_members(stage, job)
 
 
 @dataclass
@@ -188,10 +187,10 @@ class Trouble:
 class Running:
     """A job with trouble on the local host, and its master in a thread."""
 
-    def __init__(self, folder: Path, trouble: Trouble) -> None:
+    def __init__(self, folder: Path, trouble: Trouble, **timeouts: float) -> None:
         self.hurry = folder / "hurry"
         self.source = Numbers(total=5_000, batch=10, unbounded=True, slow_until=str(self.hurry))
-        self.launcher, self.records, self.output = CountingLauncher(), MemoryRunStore(), folder / "out"
+        self.launcher, self.records, self.output = CountingLauncher(**timeouts), MemoryRunStore(), folder / "out"
         config = MasterConfig(
             job_id="1",
             token=self.records.token,
@@ -229,10 +228,10 @@ class Running:
 class NoExchange(LocalLauncher):
     """Slot 1 raises before it has spoken to its master."""
 
-    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+    def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         if slot == 1:
             raise RuntimeError("no exchange for slot 1")
-        return super()._exchange(slot, token, secret, listener)
+        return super().open_exchange(slot, token, secret, listener)
 
 
 def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) -> None:
@@ -274,16 +273,12 @@ def test_an_exception_restarts_all_subtasks_where_they_ran(tmp_path: Path) -> No
     assert job.launcher.starts == 1
 
 
-def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothing(tmp_path: Path) -> None:
     """S1-11, S1-12: it wakes up as a zombie, in the middle of its batch, while the next attempt runs."""
-    monkeypatch.setattr(slot_pool, "SLOT_EXIT_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.1)
     trouble = Trouble()
-    job = Running(tmp_path, trouble)
+    job = Running(tmp_path, trouble, exit_timeout_s=0.3, stop_timeout_s=0.1)
     job.wait_for(lambda: job.checkpoints(1) >= 1)
-    zombies = list(job.launcher._threads)
+    zombies = [thread for thread in threading.enumerate() if thread.name in ("slot-0", "slot-1")]
     trouble.hangs.set()
     assert trouble.hung.wait(PATIENCE_S)
     trouble.raises.set()

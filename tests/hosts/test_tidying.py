@@ -1,5 +1,6 @@
 """State files of a real job are merged while it runs, and hold what they held."""
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
+from runtime.slot import slot
 from runtime.state.backend import SubtaskState
-from runtime.state.files import segment_log
+from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.keyed_table import KeyedTable
 
 ROWS, KEYS = 90_000_000, 10_000
@@ -36,9 +38,8 @@ def rows_counted(manifest: Manifest, root: Path) -> int:
 
 def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4-02, S3-31."""
-    monkeypatch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
-    monkeypatch.setattr(segment_log, "MIN_BASE_BYTES", 0)
-    monkeypatch.setattr(segment_log, "MAX_DELTAS", 2)
+    policy = CompactionPolicy(copied_bytes=0, base_bytes=0, max_deltas=2)
+    monkeypatch.setattr(slot, "SubtaskState", partial(SubtaskState, compaction=policy))
     monkeypatch.setattr(KeyedTable, "is_mostly_changed", False)
     flow = Dataflow("tidying")
     numbers = flow.source("numbers", SequenceSource(rows=ROWS, keys=KEYS))

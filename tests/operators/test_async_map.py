@@ -13,7 +13,6 @@ import pytest
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
-from runtime.operators.functions import async_map
 from runtime.operators.functions.async_map import AsyncMap, RequestLimits
 from tests.manual_clock import ManualClock
 from tests.operators.harness import Harness
@@ -231,11 +230,8 @@ def test_an_exit_that_a_function_asks_for_is_an_error_and_no_timeout() -> None:
             until(lambda: harness.tick() and False, 10)
 
 
-def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_when_it_returns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_when_it_returns() -> None:
     """Else each restart in the same process would leave an open loop."""
-    monkeypatch.setattr(async_map, "_CLOSE_TIMEOUT_S", 0.01)
     loops: list[asyncio.AbstractEventLoop] = []
     go_on = threading.Event()
 
@@ -244,7 +240,7 @@ def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_wh
         go_on.wait()
         return []
 
-    with opened(AsyncMap(blocks, SCHEMA, RequestLimits(10, 1_000))) as harness:
+    with opened(AsyncMap(blocks, SCHEMA, RequestLimits(10, 1_000), close_timeout_s=0.01)) as harness:
         harness.process(batch(1))
         until(lambda: loops)
     assert not loops[0].is_closed()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
-from runtime.operators.windows import dense, pre_aggregation
+from runtime.operators.windows import dense
 from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -45,8 +45,10 @@ def batch(form: str, rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, pa.array(values, pa.int64())], names=["k", "t", "v"])
 
 
-def combiner(aggregates: dict[str, Aggregate] = AGGREGATES, keys: tuple[str, ...] = ("k",)) -> WindowPreAggregator:
-    return WindowPreAggregator(keys, "t", PANE_MS, aggregates)
+def combiner(
+    aggregates: dict[str, Aggregate] = AGGREGATES, keys: tuple[str, ...] = ("k",), **tuning: int
+) -> WindowPreAggregator:
+    return WindowPreAggregator(keys, "t", PANE_MS, aggregates, **tuning)
 
 
 def counted(parts: list[pa.RecordBatch]) -> Counter[Any]:
@@ -168,15 +170,9 @@ def test_several_key_columns_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2**40])
-def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    monkeypatch.setattr(pre_aggregation, "_BYPASS_ROWS", 100_000)
-    made, keys, fewer = (
-        combiner({"n": Count(), "low": Min("v")}),
-        np.arange(50_000) * step,
-        np.arange(50_000) % 5 * step,
-    )
+def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(step: int) -> None:
+    made = combiner({"n": Count(), "low": Min("v")}, bypass_rows=100_000)
+    keys, fewer = np.arange(50_000) * step, np.arange(50_000) % 5 * step
     first = made.add(rows_at(0, keys)) + made.advance(9)
     assert sum(part.num_rows for part in first) == 50_000
     passed = made.add(rows_at(10, fewer))
@@ -186,9 +182,8 @@ def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
     assert counted(made.flush()) == {(key, 10): 20_000 for key in fewer[:5].tolist()}
 
 
-def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pre_aggregation, "_MAX_TABLE_ENTRIES", 10_000)
-    made = combiner({"n": Count()})
+def test_the_table_does_not_grow_without_end() -> None:
+    made = combiner({"n": Count()}, max_table_entries=10_000)
     keys = [np.tile(np.arange(first, first + 4_000) * 2**40, 4) for first in range(0, 16_000, 4_000)]
     assert [sum(map(input_row_count, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]
 

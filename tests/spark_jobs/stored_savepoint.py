@@ -63,6 +63,6 @@ def _subtask(store: FileStore, prefix: str, name: str, stored: Stored, groups: r
     add_rows(table, [mine.column(key.name) for key in keys], [mine.column(value.name) for value in values], prefix)
     types = {key: str(mine.schema.field(key).type) for key in stored.keys}
     return SubtaskSnapshot(
-        keyed={name: write_table(store, prefix, table, groups)}, key_types=types, value_types=value_types(table),
+        keyed={name: write_table(store, prefix, table)}, key_types=types, value_types=value_types(table),
         empty_tables={} if len(table) else {name: manifest_columns(table.schema)},
     )  # fmt: skip

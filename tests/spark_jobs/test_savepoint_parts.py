@@ -185,7 +185,7 @@ def by_group(root: Path, state: str, entries: Sequence[tuple[int, bytes, bytes]]
     table = ObjectTable(state)
     for group, key, value in entries:
         table.put((group, key, None), value)
-    segments = write_table(FileStore(root), "kept/0", table, range(128))
+    segments = write_table(FileStore(root), "kept/0", table)
     return opened(root, {"kept": {0: SubtaskSnapshot(keyed={state: segments})}}, 1)
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import msgspec
@@ -16,9 +17,13 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
-from runtime.state.files import compaction, segment_log
-from runtime.state.files.compaction import SMALLEST_CLASS_UNIT_BYTES, compaction_start
-from runtime.state.files.segment_log import MAX_DELTAS
+from runtime.state.files.compaction import (
+    DEFAULT_POLICY,
+    SMALLEST_CLASS_UNIT_BYTES,
+    CompactionPolicy,
+    compacted_batches,
+    compaction_start,
+)
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
@@ -29,17 +34,29 @@ ME = SubtaskId(OperatorId("op"), 0)
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
-    monkeypatch.setattr(segment_log, "MIN_BASE_BYTES", 0)
+MAX_DELTAS = DEFAULT_POLICY.max_deltas
+NOTHING_IS_SMALL = CompactionPolicy(copied_bytes=0, base_bytes=0)
+FEW_GROUPS_AT_A_TIME = replace(NOTHING_IS_SMALL, slice_bytes=1)
+
+
+def restored(
+    store: MemorySnapshotStore,
+    snapshots: Iterable[SubtaskSnapshot] = (),
+    groups: range = range(GROUPS),
+    policy: CompactionPolicy = NOTHING_IS_SMALL,
+) -> SubtaskState:
+    state = SubtaskState(groups, GROUPS, store, compaction=policy)
+    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
+    return state
 
 
 def opened(
-    store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot] = (), groups: range = range(GROUPS)
+    store: MemorySnapshotStore,
+    snapshots: Iterable[SubtaskSnapshot] = (),
+    groups: range = range(GROUPS),
+    policy: CompactionPolicy = NOTHING_IS_SMALL,
 ) -> tuple[SubtaskState, ObjectTable]:
-    state = SubtaskState(groups, GROUPS, store)
-    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
+    state = restored(store, snapshots, groups, policy)
     return state, state.object_table("objects")
 
 
@@ -144,8 +161,10 @@ class GatedStore(MemorySnapshotStore):
         return self.merger
 
 
-def with_deltas(store: MemorySnapshotStore, count: int) -> tuple[SubtaskState, ObjectTable, StateCapture]:
-    state, table = opened(store)
+def with_deltas(
+    store: MemorySnapshotStore, count: int, policy: CompactionPolicy = NOTHING_IS_SMALL
+) -> tuple[SubtaskState, ObjectTable, StateCapture]:
+    state, table = opened(store, policy=policy)
     put(table, range(500))
     for number in range(count + 1):
         put(table, [number], b"changed")
@@ -176,7 +195,8 @@ def test_a_chain_that_began_again_meanwhile_forgets_what_was_merged() -> None:
     store = GatedStore()
     state, table, capture = with_deltas(store, MAX_DELTAS)
     thread = store.merge(capture)
-    state._segment_logs["objects"]._base_required = True
+    put(table, range(600))
+    state.capture(False)  # never written, and larger than the base: the next capture copies the state
     again, _ = state.capture(False).write(store, "chk-again")
     store.go_on.set()
     thread.join()
@@ -201,10 +221,9 @@ def test_a_merged_file_that_is_merged_again_before_a_snapshot_names_it_does_not_
     assert agree(store, after, table)
 
 
-def test_merging_ends_soon_when_the_subtask_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "COMPACTION_SLICE_BYTES", 1)
+def test_merging_ends_soon_when_the_subtask_does() -> None:
     store = GatedStore()
-    state, _, capture = with_deltas(store, MAX_DELTAS)
+    state, _, capture = with_deltas(store, MAX_DELTAS, FEW_GROUPS_AT_A_TIME)
     before = set(store.list(""))
     thread = store.merge(capture)
     state.close()
@@ -256,19 +275,18 @@ def test_a_storage_that_is_away_does_not_fill_the_memory() -> None:
     assert agree(store, snapshot, table)
 
 
-def test_rows_that_compress_well_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_compress_well_are_merged_a_few_at_a_time() -> None:
     """What goes through memory is bounded by what the rows take there, not by the size of their files."""
-    monkeypatch.setattr(compaction, "COMPACTION_SLICE_BYTES", 1 << 16)
     store = MemorySnapshotStore()
-    state = SubtaskState(range(GROUPS), GROUPS, store)
+    state = restored(store)
     table = typed(state, pa.int64())
     table.upsert([pa.array(range(20_000))])
     (segment,) = state.capture(False).write(store, "chk-1")[0].keyed["typed"]
     nbytes = 20_000 * table.row_bytes
     assert nbytes > 4 * segment.nbytes
-    slices = list(compaction.compacted_batches(store, [segment], range(GROUPS), 1, nbytes, whole=True))
+    slices = list(compacted_batches(store, [segment], range(GROUPS), 1, nbytes, whole=True, slice_bytes=1 << 16))
     assert sum(batch.num_rows for batch in slices) == 20_000
-    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 * compaction.COMPACTION_SLICE_BYTES
+    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 << 16
 
 
 # ---------------------------------------------------------------- after a restore
@@ -333,33 +351,29 @@ def typed(state: SubtaskState, kind: pa.DataType) -> KeyedTable:
 
 def test_types_that_became_wider_are_merged() -> None:
     store = MemorySnapshotStore()
-    narrow = SubtaskState(range(GROUPS), GROUPS, store)
+    narrow = restored(store)
     typed(narrow, pa.int32()).upsert([pa.array(range(100))])
     before = narrow.capture(False).write(store, "narrow")[0]
-    wide = SubtaskState(range(GROUPS), GROUPS, store)
-    wide.restore(SubtaskRestore(subtask=ME, snapshots=(before,)))
+    wide = restored(store, [before])
     table = typed(wide, pa.int64())
     for number in range(MAX_DELTAS + 2):
         slots = table.upsert([pa.array([number])])
         table.column("n")[slots] = 2**40
         table.touch(slots)
         snapshot, _ = written(wide.capture(False), store, number)
-    again = SubtaskState(range(GROUPS), GROUPS, store)
-    again.restore(SubtaskRestore(subtask=ME, snapshots=(snapshot,)))
+    again = restored(store, [snapshot])
     found = typed(again, pa.int64())
     assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * 90 + [2**40] * 10
 
 
-def test_types_that_became_wider_in_few_key_groups_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_that_became_wider_in_few_key_groups_are_merged() -> None:
     """Rows pass a few key groups at a time, and of some of these only older files have any."""
-    monkeypatch.setattr(compaction, "COMPACTION_SLICE_BYTES", 1)
     store, numbers = MemorySnapshotStore(), pa.array(range(100))
-    narrow = SubtaskState(range(GROUPS), GROUPS, store)
+    narrow = restored(store, policy=FEW_GROUPS_AT_A_TIME)
     typed(narrow, pa.int32()).upsert([numbers])
     snapshot = narrow.capture(False).write(store, "narrow")[0]
     few = numbers.filter(pa.array(key_groups(pa.record_batch([numbers], ["k"]), ["k"], GROUPS) < GROUPS // 3))
-    wide = SubtaskState(range(GROUPS), GROUPS, store)
-    wide.restore(SubtaskRestore(subtask=ME, snapshots=(snapshot,)))
+    wide = restored(store, [snapshot], policy=FEW_GROUPS_AT_A_TIME)
     table = typed(wide, pa.int64())
     for number in range(MAX_DELTAS):
         slots = table.upsert([few])
@@ -367,8 +381,7 @@ def test_types_that_became_wider_in_few_key_groups_are_merged(monkeypatch: pytes
         table.touch(slots)
         snapshot, _ = written(wide.capture(False), store, number)
     for _ in range(2):  # the first snapshot after a restore is made of several files as well
-        again = SubtaskState(range(GROUPS), GROUPS, store)
-        again.restore(SubtaskRestore(subtask=ME, snapshots=(snapshot,)))
+        again = restored(store, [snapshot], policy=FEW_GROUPS_AT_A_TIME)
         found = typed(again, pa.int64())
         assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * (100 - len(few)) + [2**40] * len(few)
         snapshot, _ = again.capture(False).write(store, "once-more")

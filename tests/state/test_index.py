@@ -1,47 +1,39 @@
 """The key index against a dictionary, through growth, removal and reuse of slots."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.state.index import blocks
-from runtime.state.index import key_index as index
-from runtime.state.index.blocks import BlockIndex
+from runtime.state.index.blocks import BlockIndex, BlockLimits
 from runtime.state.index.buckets import BucketIndex
-from runtime.state.index.key_index import NOT_FOUND, KeyIndex
+from runtime.state.index.key_index import DEFAULT_TUNING, NOT_FOUND, IndexTuning, KeyIndex
 
 
 def rows(keys: list[tuple[int, int]]) -> np.ndarray:
     return np.array(keys, dtype=np.int64).reshape(len(keys), 2).T
 
 
-def form(index: KeyIndex) -> type:
-    return type(index._form)
+NARROW = IndexTuning(
+    blocks=BlockLimits(min_entries=6, max_blocks=4, new_entries_per_key=2, kept_entries_per_key=4),
+    min_moved_keys=1,
+    moved_per_added_key=1,
+    min_prepared_keys=0,
+    min_buckets=8,
+)  #: few keys are enough to leave one form for the other, and they follow one by one
+TUNINGS = {
+    "as it is": DEFAULT_TUNING,
+    "narrow": NARROW,
+    "buckets only": replace(NARROW, blocks=replace(NARROW.blocks, max_blocks=0)),
+}
+SMALL_BLOCKS = BlockLimits(min_entries=1 << 10, max_entries=1 << 14)
 
 
-@pytest.fixture(scope="class", params=["as it is", "narrow", "buckets only"])
-def formed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Narrow: few keys are enough to leave one form for the other, and they follow one by one."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param != "as it is":
-            for name, limit in {
-                "_MIN_ENTRY_LIMIT": 6,
-                "_MAX_BLOCKS": 4,
-                "_NEW_ENTRIES_PER_KEY": 2,
-                "_KEPT_ENTRIES_PER_KEY": 4,
-            }.items():
-                patch.setattr(blocks, name, limit)
-            patch.setattr(index, "_MIN_MOVED_KEYS", 1)
-            patch.setattr(index, "_MOVED_PER_ADDED_KEY", 1)
-            patch.setattr(index, "_MIN_PREPARED_KEYS", 0)
-            patch.setattr("runtime.state.index.buckets._MIN_BUCKETS", 8)
-            patch.setattr("runtime.state.index.growing._MIN_MAPPED_BYTES", 1024)
-        if request.param == "buckets only":
-            patch.setattr(blocks, "_MAX_BLOCKS", 0)
-        yield
+def form_of(index: KeyIndex) -> type:
+    return type(index.form)
 
 
 KEYS = st.tuples(st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 2**62]), st.integers(0, 20))
@@ -51,10 +43,10 @@ CLOSE = st.tuples(st.integers(-8, 12), st.sampled_from([0, 0, 0, 1, 2]))
 STEPS = st.lists(st.tuples(st.booleans(), st.sets(KEYS, max_size=25) | st.sets(CLOSE, max_size=25)), max_size=30)
 
 
-@pytest.mark.usefixtures("formed")
-@given(STEPS)
-def test_it_behaves_like_a_dictionary(steps: list[tuple[bool, set[tuple[int, int]]]]) -> None:
-    index, model = KeyIndex(2), dict[tuple[int, int], int]()
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+@given(steps=STEPS)
+def test_it_behaves_like_a_dictionary(tuning: IndexTuning, steps: list[tuple[bool, set[tuple[int, int]]]]) -> None:
+    index, model = KeyIndex(2, tuning), dict[tuple[int, int], int]()
     for adding, keys in steps:
         chosen = sorted(key for key in keys if (key in model) != adding)
         if adding:
@@ -107,7 +99,7 @@ def test_numbers_close_together_are_looked_up_and_others_hashed() -> None:
     forms = []
     for keys in (np.arange(1000), np.array([10**7]), np.arange(1000, 3_000_000)):
         index.add(keys[np.newaxis, :])
-        forms.append(form(index))
+        forms.append(form_of(index))
     assert forms == [BlockIndex, BucketIndex, BlockIndex]
 
 
@@ -117,7 +109,7 @@ def test_windows_that_come_and_go_keep_their_form() -> None:
         slots = index.add(np.stack([keys, np.full(10_000, start)]))
         assert (index.find(np.stack([keys[::-1], np.full(10_000, start)])) == slots[::-1]).all()
         index.remove(slots)
-    assert form(index) is BlockIndex
+    assert form_of(index) is BlockIndex
 
 
 @pytest.mark.parametrize("spread", [1, 2**40])
@@ -126,9 +118,9 @@ def test_no_single_batch_moves_all_keys(spread: int) -> None:
     index, moved = KeyIndex(1), []
     for start in range(0, 1_000_000, 4_000):
         keys = np.arange(start, start + 4_000)[np.newaxis, :] * spread
-        before = int(index._unmoved.sum())
+        before = index.unmoved_count
         slots = index.add(keys)
-        moved.append(max(0, before - int(index._unmoved.sum())))
+        moved.append(max(0, before - index.unmoved_count))
         asked = np.arange(0, start + 4_000, 997)[np.newaxis, :] * spread
         assert (index.find(asked) == asked[0] // spread).all()
         assert (index.find(keys) == slots).all()
@@ -137,47 +129,40 @@ def test_no_single_batch_moves_all_keys(spread: int) -> None:
 
 def forms_taken(index: KeyIndex, batches: Iterable[np.ndarray]) -> list[BlockIndex | BucketIndex]:
     """The forms that the index has had, in order."""
-    taken = [index._form]
+    taken = [index.form]
     for keys in batches:
         index.add(keys[np.newaxis, :])
-        if index._form is not taken[-1]:
-            taken.append(index._form)
+        if index.form is not taken[-1]:
+            taken.append(index.form)
     return taken
 
 
-def test_keys_that_reach_the_most_entries_of_blocks_change_the_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_reach_the_most_entries_of_blocks_change_the_form_once() -> None:
     """Not with every batch, although a block that is nearly as large as it may be cannot grow by half."""
-    monkeypatch.setattr(blocks, "_MIN_ENTRY_LIMIT", 1 << 10)
-    monkeypatch.setattr(blocks, "_MAX_ENTRY_LIMIT", 1 << 14)
     batches = (np.arange(start, start + 64) for start in range(0, 1 << 15, 64))
-    assert [type(form) for form in forms_taken(KeyIndex(1), batches)] == [BlockIndex, BucketIndex]
+    index = KeyIndex(1, IndexTuning(blocks=SMALL_BLOCKS))
+    assert [type(form) for form in forms_taken(index, batches)] == [BlockIndex, BucketIndex]
 
 
 @pytest.mark.parametrize("spread", [1, 2**40])
-def test_the_memory_of_larger_buckets_is_touched_before_they_are_needed(
-    monkeypatch: pytest.MonkeyPatch, spread: int
-) -> None:
-    monkeypatch.setattr(index, "_MIN_PREPARED_KEYS", 1 << 12)
-    monkeypatch.setattr(blocks, "_MIN_ENTRY_LIMIT", 1 << 10)
-    monkeypatch.setattr(blocks, "_MAX_ENTRY_LIMIT", 1 << 14)
+def test_the_memory_of_larger_buckets_is_touched_before_they_are_needed(spread: int) -> None:
+    index = KeyIndex(1, IndexTuning(blocks=SMALL_BLOCKS, min_prepared_keys=1 << 12))
     batches = (np.arange(start, start + 256) * spread for start in range(0, 1 << 17, 256))
-    taken = [form for form in forms_taken(KeyIndex(1), batches) if isinstance(form, BucketIndex)]
-    touched = [form._touched / len(form._buckets) for form in taken if len(form._buckets) >= 1 << 15]
+    taken = [form for form in forms_taken(index, batches) if isinstance(form, BucketIndex)]
+    touched = [form.touched / len(form) for form in taken if len(form) >= 1 << 15]
     assert len(touched) >= 3
     assert min(touched) >= 1
 
 
-def test_a_block_into_which_keys_are_still_to_follow_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_MIN_MOVED_KEYS", 0)
-    monkeypatch.setattr(index, "_MOVED_PER_ADDED_KEY", 0)
-    keys = KeyIndex(2)
+def test_a_block_into_which_keys_are_still_to_follow_stays() -> None:
+    keys = KeyIndex(2, IndexTuning(min_moved_keys=0, moved_per_added_key=0))
     keys.remove(keys.add(rows([(0, 0), (10**9, 0)])))  # too far apart for blocks
     early = [(first, tail) for tail in (0, 1) for first in range(60)]
     slots = keys.add(rows(early))
-    assert form(keys) is BucketIndex
+    assert form_of(keys) is BucketIndex
     late = keys.add(rows([(first, 1) for first in range(60, 99)]))
-    assert form(keys) is BlockIndex
+    assert form_of(keys) is BlockIndex
     keys.remove(late)
     for _ in range(3):
         assert keys.find(rows(early)).tolist() == slots.tolist()
-    assert keys._old_form is None
+    assert keys.unmoved_count == 0

@@ -16,7 +16,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
-from runtime.state.files import segment_log
+from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.object_table import Entry, ObjectTable, Place
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
@@ -29,9 +29,12 @@ Model = dict[tuple[int, bytes], list[tuple[Place, bytes]]]  #: per key, in the o
 
 
 def opened(
-    store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot] = (), groups: range = range(GROUPS)
+    store: MemorySnapshotStore,
+    snapshots: Iterable[SubtaskSnapshot] = (),
+    groups: range = range(GROUPS),
+    policy: CompactionPolicy = DEFAULT_POLICY,
 ) -> tuple[SubtaskState, ObjectTable]:
-    state = SubtaskState(groups, GROUPS, store)
+    state = SubtaskState(groups, GROUPS, store, compaction=policy)
     state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
     return state, state.object_table(NAME)
 
@@ -61,11 +64,8 @@ class ObjectMachine(RuleBasedStateMachine):
 
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
     def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(segment_log, "MAX_DELTAS", most_deltas)
-        if merged:
-            self.patch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
-            self.patch.setattr(segment_log, "MIN_BASE_BYTES", 0)
+        small = {"copied_bytes": 0, "base_bytes": 0} if merged else {}
+        self.policy = CompactionPolicy(max_deltas=most_deltas, **small)
         self.store = FailingStore()
         self.model: Model = {}
         self.captures = 0
@@ -75,7 +75,7 @@ class ObjectMachine(RuleBasedStateMachine):
 
     def start(self, snapshots: list[SubtaskSnapshot], parallelism: int) -> None:
         ranges = [key_group_range(index, GROUPS, parallelism) for index in range(parallelism)]
-        both = [opened(self.store, snapshots, groups) for groups in ranges]
+        both = [opened(self.store, snapshots, groups, self.policy) for groups in ranges]
         self.states, self.tables = [state for state, _ in both], [table for _, table in both]
 
     def owner(self, entry: Entry) -> ObjectTable:
@@ -138,9 +138,6 @@ class ObjectMachine(RuleBasedStateMachine):
             model, written = data.draw(st.sampled_from(self.snapshots))
             self.model = {key: list(places) for key, places in model.items()}
             self.start(written, parallelism)
-
-    def teardown(self) -> None:
-        self.patch.undo()
 
     @invariant()
     def tables_hold_what_the_model_holds(self) -> None:

@@ -19,8 +19,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
-from runtime.state.files import segment_log
-from runtime.state.files.segment_log import MAX_DELTAS
+from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.schema import OPEN_TYPE, namespace_field
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
@@ -64,8 +63,13 @@ def contents(table: Any) -> dict[Key, Row]:
     return dict(zip(keys, values, strict=True))
 
 
-def restored(store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot], groups: range) -> SubtaskState:
-    state = SubtaskState(groups, GROUPS, store)
+def restored(
+    store: MemorySnapshotStore,
+    snapshots: Iterable[SubtaskSnapshot],
+    groups: range,
+    policy: CompactionPolicy = DEFAULT_POLICY,
+) -> SubtaskState:
+    state = SubtaskState(groups, GROUPS, store, compaction=policy)
     state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
     return state
 
@@ -80,11 +84,8 @@ class StateMachine(RuleBasedStateMachine):
 
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
     def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(segment_log, "MAX_DELTAS", most_deltas)
-        if merged:
-            self.patch.setattr(segment_log, "MAX_COPIED_BYTES", 0)
-            self.patch.setattr(segment_log, "MIN_BASE_BYTES", 0)
+        small = {"copied_bytes": 0, "base_bytes": 0} if merged else {}
+        self.policy = CompactionPolicy(max_deltas=most_deltas, **small)
         self.store = FailingStore()
         self.model: dict[Key, Row] = {}
         self.captures = 0
@@ -94,7 +95,7 @@ class StateMachine(RuleBasedStateMachine):
 
     def start(self, snapshots: list[SubtaskSnapshot], parallelism: int) -> None:
         ranges = [key_group_range(index, GROUPS, parallelism) for index in range(parallelism)]
-        self.states = [restored(self.store, snapshots, groups) for groups in ranges]
+        self.states = [restored(self.store, snapshots, groups, self.policy) for groups in ranges]
         self.tables = [declared(state) for state in self.states]
 
     def owner(self, key: Key) -> Any:
@@ -151,9 +152,6 @@ class StateMachine(RuleBasedStateMachine):
             model, written = data.draw(st.sampled_from(self.snapshots))
             self.model = dict(model)
             self.start(written, parallelism)
-
-    def teardown(self) -> None:
-        self.patch.undo()
 
     @invariant()
     def tables_hold_what_the_model_holds(self) -> None:
@@ -218,15 +216,18 @@ def test_a_key_that_came_with_a_delta_can_go_with_the_next() -> None:
     assert contents(again) == contents(table) == many(100)
 
 
-def test_a_new_base_forgets_what_went_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_log, "MAX_DELTAS", 0)
-    store, state, table = fresh()
+def test_a_new_base_forgets_what_went_before_it() -> None:
+    store = MemorySnapshotStore()
+    state = restored(store, [], range(GROUPS), CompactionPolicy(max_deltas=2))
+    table = declared(state)
     put(table, many(100))
-    write(state, store, 1)
+    write(state, store, 0)
+    for _ in range(2):
+        put(table, many(1))
+        write(state, store, 1)
     drop(table, [("key 5", 0)])
     put(table, {("key 5", 0): (5, None)})
     write(state, store, 2)
-    monkeypatch.setattr(segment_log, "MAX_DELTAS", 8)
     put(table, {("key 6", 0): (6, None)})
     again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
     assert contents(again) == contents(table)
@@ -278,10 +279,10 @@ def test_the_base_of_a_small_state_is_rewritten_when_there_are_many_deltas() -> 
     store, state, table = fresh()
     put(table, many(500))
     lengths = []
-    for number in range(2 * MAX_DELTAS + 3):
+    for number in range(2 * DEFAULT_POLICY.max_deltas + 3):
         put(table, {(f"key {number}", 0): (number, None)})
         lengths.append(len(write(state, store, number).keyed["counts"]))
-    assert max(lengths) == MAX_DELTAS + 1
+    assert max(lengths) == DEFAULT_POLICY.max_deltas + 1
     assert lengths.count(1) == 2 + 1
 
 

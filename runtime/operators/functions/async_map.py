@@ -27,7 +27,7 @@ from runtime.ports import Collector, Operator, OperatorContext
 AsyncFunction = Callable[[Row], Awaitable[Iterable[Row]]]
 TimeoutFunction = Callable[[Row], Iterable[Row]]
 
-_CLOSE_TIMEOUT_S: Final = 2.0  #: time limit for cancelled requests to end
+CLOSE_TIMEOUT_S: Final = 2.0  #: time limit for cancelled requests to end
 
 
 @dataclass(slots=True)
@@ -82,11 +82,13 @@ class AsyncMap(Operator):
         limits: RequestLimits,
         ordered: bool = True,
         on_timeout: TimeoutFunction | None = None,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self._function = function
         self._limits = limits
         self._ordered = ordered
         self._on_timeout = on_timeout
+        self._close_timeout_s = close_timeout_s
         self._schema = schema
         self._out = RowCollector(schema)
         self._waiting: deque[_WaitingRows] = deque()
@@ -117,7 +119,7 @@ class AsyncMap(Operator):
 
     def close(self) -> None:
         if self._runner is not None:
-            self._runner.close()
+            self._runner.close(self._close_timeout_s)
 
     def output_columns(self) -> pa.Schema:
         return self._schema
@@ -230,11 +232,11 @@ class _EventLoopThread:
         future.add_done_callback(lambda _: self._wake())
         return future
 
-    def close(self) -> None:
-        """Cancel the requests in flight, and abandon them after `_CLOSE_TIMEOUT_S`."""
+    def close(self, timeout_s: float) -> None:
+        """Cancel the requests in flight, and abandon them after `timeout_s`."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
-        self._thread.join(_CLOSE_TIMEOUT_S)
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         self._loop.run_forever()

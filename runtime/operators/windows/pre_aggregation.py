@@ -37,14 +37,12 @@ from runtime.state.schema import TableSchema, namespace_field
 
 _PANE_COLUMN: Final = ":pane"
 _ROW_COUNT_COLUMN: Final = ":count"
-_MAX_TABLE_ENTRIES: Final = 1 << 19  #: entries of the table at which everything is forwarded
 _MAX_BATCH_ROWS: Final = 65_536
 _MIN_REDUCTION_RATIO: Final = 1.5  #: minimum rows per forwarded entry
 #: minimum rows per key of a batch: a table look-up costs as much here as in the window
 _MIN_TABLE_ROWS_PER_KEY: Final = 4
 _MIN_SAMPLE_ROWS: Final = 1 << 10  #: a smaller batch is no basis for a decision
 _MIN_SAMPLE_ENTRIES: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated
-_BYPASS_ROWS: Final = 1 << 22  #: rows to bypass before the next attempt
 
 
 class PreAggregator(Protocol):
@@ -83,12 +81,23 @@ class WindowPreAggregator:
         time: column of event times.
         pane_ms: length of a pane; panes are aligned to the epoch.
         aggregates: by output column.
+        max_table_entries: entries of the table at which everything is forwarded.
+        bypass_rows: rows to bypass before the next attempt.
     """
 
-    def __init__(self, keys: Sequence[str], time: str, pane_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        time: str,
+        pane_ms: int,
+        aggregates: Mapping[str, Aggregate],
+        max_table_entries: int = 1 << 19,
+        bypass_rows: int = 1 << 22,
+    ) -> None:
         self._keys = tuple(keys)
         self._time = time
         self._pane_ms = pane_ms
+        self._max_table_entries, self._bypass_rows = max_table_entries, bypass_rows
         self._fields = AggregateSet(aggregates).fields()
         self._aggregates = with_row_count(aggregates)
         self._is_bound = False
@@ -115,7 +124,7 @@ class WindowPreAggregator:
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
         self._first_end = end if self._first_end is None else min(self._first_end, end)
-        if len(self._table) <= _MAX_TABLE_ENTRIES:
+        if len(self._table) <= self._max_table_entries:
             return self.advance(self._watermark)
         found = self._take_entries(None)
         self._evaluate_reduction()
@@ -179,7 +188,7 @@ class WindowPreAggregator:
         columns = [*(_without_views(batch.column(key)) for key in self._keys), self._starts(numbers, batch.num_rows)]
         distinct = factorise(columns)
         if batch.num_rows > _MIN_SAMPLE_ROWS and batch.num_rows < _MIN_TABLE_ROWS_PER_KEY * len(distinct):
-            self._table_bypass_rows_left = _BYPASS_ROWS
+            self._table_bypass_rows_left = self._bypass_rows
             return False
         row_ids = self._table.upsert(distinct.take_keys(columns))
         self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
@@ -248,7 +257,7 @@ class WindowPreAggregator:
         if self._entries < _MIN_SAMPLE_ENTRIES:
             return
         if self._rows < _MIN_REDUCTION_RATIO * self._entries:
-            self._bypass_rows_left = _BYPASS_ROWS
+            self._bypass_rows_left = self._bypass_rows
         self._rows, self._entries = 0, 0
 
 

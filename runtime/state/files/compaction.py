@@ -6,6 +6,7 @@ of a key wins. Rows pass through memory a few key groups at a time.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Final
 
@@ -18,8 +19,19 @@ from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
 
 SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files of less than `most` units form the smallest size class
-COMPACTION_SLICE_BYTES: Final = 1 << 24  #: approximate size of the rows in memory at a time
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPolicy:
+    """When the files of a state are compacted, and how much of it is in memory at a time. Sizes in bytes."""
+
+    max_deltas: int = 8  #: number of files of a size class that become one; at least 2
+    copied_bytes: int = 1 << 22  #: a state up to here is copied at a barrier, in a few milliseconds
+    base_bytes: int = 1 << 16  #: below this size deltas may exceed the base
+    slice_bytes: int = 1 << 24  #: approximate size of the rows in memory at a time
+
+
+DEFAULT_POLICY: Final = CompactionPolicy()
 _GROUP_COLUMN, _DELETED_COLUMN, _FIRST_KEY_COLUMN = 0, 1, 2  #: columns of a segment, by position
 
 
@@ -53,7 +65,13 @@ def _size_class(size: int, most: int) -> int:
 
 
 def compacted_batches(
-    store: SnapshotStore, segments: Sequence[Segment], groups: range, keys: int, nbytes: int, whole: bool
+    store: SnapshotStore,
+    segments: Sequence[Segment],
+    groups: range,
+    keys: int,
+    nbytes: int,
+    whole: bool,
+    slice_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     """The newest row of each key in `groups`, sorted by key group, a few key groups per batch.
 
@@ -62,12 +80,13 @@ def compacted_batches(
         keys: number of key columns.
         nbytes: approximate size of the rows in memory (files are compressed).
         whole: the first segment is the base, so tombstones are dropped.
+        slice_bytes: approximate size of the rows in memory at a time.
 
     Raises:
         CorruptState: a file does not match its manifest.
     """
     schema = read_segment(store, segments[-1], range(0)).schema  # the newest has the widest types
-    for part in _group_slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups):
+    for part in _group_slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups, slice_bytes):
         batches = [
             rows.cast(schema) for segment in segments if (rows := _segment_rows(store, segment, part)) is not None
         ]
@@ -75,8 +94,8 @@ def compacted_batches(
             yield batch
 
 
-def _group_slices(total: int, groups: range) -> Iterator[range]:
-    step = max(1, len(groups) * COMPACTION_SLICE_BYTES // max(1, total))
+def _group_slices(total: int, groups: range, slice_bytes: int) -> Iterator[range]:
+    step = max(1, len(groups) * slice_bytes // max(1, total))
     for start in range(groups.start, groups.stop, step):
         yield range(start, min(start + step, groups.stop))
 

@@ -24,13 +24,10 @@ import pyarrow as pa
 from runtime.core.snapshot.manifest import Segment, parse_folder
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.ports import SnapshotStore
-from runtime.state.files.compaction import compacted_batches, compaction_start
+from runtime.state.files.compaction import CompactionPolicy, compacted_batches, compaction_start
 from runtime.state.files.segments import write_segment
 
-MAX_DELTAS: Final = 8
-MIN_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the base
 COPY_CHUNK_BYTES: Final = 1 << 22
-MAX_COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
 
 #: Errors of files that cannot be compacted: damaged, or with types that have no common type.
 _UNREADABLE_ERRORS: Final = (CorruptState, pa.ArrowException)
@@ -111,14 +108,14 @@ class SegmentLog:
         name: of the state; files are named after it.
         groups: the key groups of the subtask.
         keys: number of key columns; None: rows without keys, which are copied and never compacted.
-        copied_bytes: a state up to this size is copied instead of compacted; None: `MAX_COPIED_BYTES`.
+        policy: when files are compacted.
     """
 
-    def __init__(self, name: str, groups: range, keys: int | None = None, copied_bytes: int | None = None) -> None:
+    def __init__(self, name: str, groups: range, keys: int | None, policy: CompactionPolicy) -> None:
         self._name = name
         self._groups = groups
         self._keys = keys
-        self._copied_bytes = MAX_COPIED_BYTES if copied_bytes is None else copied_bytes
+        self._policy = policy
         self._segments: tuple[PendingSegment, ...] = ()
         self._log_lock = threading.Lock()
         self._compaction_lock = threading.Lock()
@@ -136,12 +133,13 @@ class SegmentLog:
             return True
         base, deltas = sum(link.nbytes for link in self._segments[:1]), self._segments[1:]
         more = sum(link.nbytes for link in deltas)
-        many, heavy = len(deltas) >= MAX_DELTAS, more > max(base, MIN_BASE_BYTES)
+        policy = self._policy
+        many, heavy = len(deltas) >= policy.max_deltas, more > max(base, policy.base_bytes)
         if self._keys is None:
             return many or heavy
-        if sum(link.nbytes for link in deltas if link.segments is None) > max(base, self._copied_bytes):
+        if sum(link.nbytes for link in deltas if link.segments is None) > max(base, policy.copied_bytes):
             return True  # storage is unavailable: the unwritten deltas take more memory than a copy
-        return (heavy and base + more <= self._copied_bytes) or (many and base + more <= MIN_BASE_BYTES)
+        return (heavy and base + more <= policy.copied_bytes) or (many and base + more <= policy.base_bytes)
 
     def new_segment(
         self, make: BatchFactory, rows: int, nbytes: int, groups: tuple[int, int] | None = None
@@ -165,7 +163,7 @@ class SegmentLog:
 
         A small state is copied at that capture. A larger one is compacted from the restored files: no barrier waits.
         """
-        if nbytes <= self._copied_bytes:
+        if nbytes <= self._policy.copied_bytes:
             self._base_required = True
         else:
             self.start_from(self.new_segment(self._compaction(tuple(segments), nbytes, whole=True), rows, nbytes))
@@ -212,8 +210,8 @@ class SegmentLog:
         links = self._segments
         written = tuple(itertools.takewhile(lambda link: link.segments is not None, links))
         sizes = [sum(segment.nbytes for segment in link.segments or ()) for link in written]
-        whole = sum(link.nbytes for link in links) > self._copied_bytes
-        start = compaction_start(sizes, MAX_DELTAS, whole) if written else None
+        whole = sum(link.nbytes for link in links) > self._policy.copied_bytes
+        start = compaction_start(sizes, self._policy.max_deltas, whole) if written else None
         return ((), False) if start is None else (written[start:], start == 0)
 
     def _compaction_of(self, run: tuple[PendingSegment, ...], whole: bool) -> PendingSegment:
@@ -224,7 +222,13 @@ class SegmentLog:
     def _compaction(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> BatchFactory:
         assert self._keys is not None, "rows without keys are not compacted"
         make = partial(
-            compacted_batches, segments=segments, groups=self._groups, keys=self._keys, nbytes=nbytes, whole=whole
+            compacted_batches,
+            segments=segments,
+            groups=self._groups,
+            keys=self._keys,
+            nbytes=nbytes,
+            whole=whole,
+            slice_bytes=self._policy.slice_bytes,
         )
         return lambda store: self._check_stop(make(store))
 

@@ -6,6 +6,8 @@ are refused: `KeyIndex` then moves the keys to a hash table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -14,13 +16,21 @@ import numpy.typing as npt
 from runtime.state.index.buckets import NOT_FOUND, CodeColumns, CodeRows, RowIds
 from runtime.state.index.growing import GrowingArray
 
-_MAX_BLOCKS: Final = 128
-_MIN_ENTRY_LIMIT: Final = 1 << 18  #: entries (4 bytes each) that are always allowed
-_MAX_ENTRY_LIMIT: Final = 1 << 24
-_NEW_ENTRIES_PER_KEY: Final = 8  #: entries per key up to which blocks are created: a hash table takes as much memory
-_KEPT_ENTRIES_PER_KEY: Final = 16  #: entries per key up to which present blocks are kept
-
 Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLimits:
+    """When keys are too far apart for blocks. An entry takes 4 bytes."""
+
+    max_blocks: int = 128
+    min_entries: int = 1 << 18  #: entries that are always allowed
+    max_entries: int = 1 << 24
+    new_entries_per_key: int = 8  #: up to which blocks are created: a hash table takes as much memory
+    kept_entries_per_key: int = 16  #: up to which present blocks are kept
+
+    def entry_limit(self, keys: int, per_key: int) -> int:
+        return max(self.min_entries, min(self.max_entries, per_key * keys))
 
 
 class IdBlock:
@@ -79,40 +89,42 @@ _ALL_ROWS: Final = slice(None)
 class BlockIndex:
     """A key index of blocks. Same methods as `BucketIndex`."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: BlockLimits) -> None:
+        self._limits = limits
         self._blocks: list[IdBlock] = []  #: newest first: most rows belong to the newest window
 
     @classmethod
-    def spanning(cls, pieces: Iterable[CodeRows], count: int) -> "BlockIndex | None":
+    def spanning(cls, pieces: Iterable[CodeRows], count: int, limits: BlockLimits) -> "BlockIndex | None":
         """Empty blocks for `count` keys, given in pieces; None if blocks would be too sparse."""
         spans = dict[bytes, tuple[CodeRows, int, int]]()
         for codes in pieces:
-            tails = _tails(codes, np.arange(codes.shape[1]))
+            tails = _tails(codes, np.arange(codes.shape[1]), limits.max_blocks)
             for tail, rows in tails or ():
                 low, high = _bounds(codes[0, rows])
                 _, least, greatest = spans.get(tail.tobytes(), (tail, low, high))
                 spans[tail.tobytes()] = tail, min(low, least), max(high, greatest)
             entries = sum(high - low + 1 for _, low, high in spans.values())
-            if tails is None or len(spans) > _MAX_BLOCKS or entries > _entry_limit(count, _NEW_ENTRIES_PER_KEY):
+            limit = limits.entry_limit(count, limits.new_entries_per_key)
+            if tails is None or len(spans) > limits.max_blocks or entries > limit:
                 return None
-        fresh = cls()
+        fresh = cls(limits)
         fresh._blocks = [IdBlock(*span) for span in spans.values()]
         return fresh
 
     def free_keys(self, keys: int) -> int:
         """Upper bound of the keys that may still be added to an index of `keys` keys."""
-        return _MAX_ENTRY_LIMIT - keys
+        return self._limits.max_entries - keys
 
     def reserve(self, codes: CodeRows, keys: int) -> bool:
         """Make room for these keys, with which the index has `keys`. Returns False if blocks are not worth it."""
+        limits = self._limits
         parts, rest = self._split(codes)
-        fresh = _tails(codes, rest)
-        if fresh is None or len(self._blocks) + len(fresh) > _MAX_BLOCKS:
+        fresh = _tails(codes, rest, limits.max_blocks)
+        if fresh is None or len(self._blocks) + len(fresh) > limits.max_blocks:
             return False
         more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
-        room = (
-            _entry_limit(keys, _KEPT_ENTRIES_PER_KEY) - self._entries() - sum(high - low + 1 for _, low, high in more)
-        )
+        room = limits.entry_limit(keys, limits.kept_entries_per_key)
+        room -= self._entries() + sum(high - low + 1 for _, low, high in more)
         spare = max(0, room) // max(1, len(parts))
         bounds = [(block, *block.bounds_including(codes[0, rows], spare)) for block, rows in parts]
         if sum(high - low + 1 - block.entries for block, low, high in bounds) > room:
@@ -171,14 +183,10 @@ class BlockIndex:
         return parts, rest
 
 
-def _tails(codes: CodeRows, rows: RowIds) -> Sequence[TailRows] | None:
-    """The tails that occur in these rows, with their rows; None if there are too many."""
-    parts = list[TailRows]()
-    for part in _iter_tails(codes, rows):
-        parts.append(part)
-        if len(parts) > _MAX_BLOCKS:
-            return None
-    return parts
+def _tails(codes: CodeRows, rows: RowIds, limit: int) -> Sequence[TailRows] | None:
+    """The tails that occur in these rows, with their rows; None if there are more than `limit`."""
+    parts = list(islice(_iter_tails(codes, rows), limit + 1))
+    return parts if len(parts) <= limit else None
 
 
 def _iter_tails(codes: CodeRows, rows: RowIds) -> Iterator[TailRows]:
@@ -194,7 +202,3 @@ def _iter_tails(codes: CodeRows, rows: RowIds) -> Iterator[TailRows]:
 
 def _bounds(firsts: Codes) -> tuple[int, int]:
     return int(firsts.min()), int(firsts.max())
-
-
-def _entry_limit(keys: int, per_key: int) -> int:
-    return max(_MIN_ENTRY_LIMIT, min(_MAX_ENTRY_LIMIT, per_key * keys))

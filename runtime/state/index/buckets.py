@@ -20,7 +20,6 @@ CodeColumns = Sequence[npt.NDArray[np.int64]]  #: by column, indexed by row id
 NOT_FOUND: Final = -1  #: the row id of an absent key
 _EMPTY_BUCKET: Final = 0  # the kernel provides zero pages on first touch, so a large table costs no memory at first
 _REMOVED_BUCKET: Final = -1
-_MIN_BUCKETS: Final = 256
 _BUCKETS_PER_PAGE: Final = 1024  #: buckets per page of memory
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -30,16 +29,21 @@ class BucketIndex:
 
     Args:
         keys: expected minimum.
+        min_buckets: a power of two.
     """
 
-    def __init__(self, keys: int) -> None:
-        self._buckets = np.zeros(max(_MIN_BUCKETS, _bucket_count(keys)), dtype=np.int32)  #: row id + 1
+    def __init__(self, keys: int, min_buckets: int) -> None:
+        self._min_buckets = min_buckets
+        self._buckets = np.zeros(max(min_buckets, _bucket_count(keys)), dtype=np.int32)  #: row id + 1
         self._filled = 0  #: upper bound of the buckets that are not empty
-        self._touched = 0
+        self.touched = 0  #: buckets whose memory was touched ahead of time
+
+    def __len__(self) -> int:
+        return len(self._buckets)
 
     def has_size_for(self, keys: int) -> bool:
         """Whether this table has the size of a new one for `keys` keys."""
-        return len(self._buckets) == max(_MIN_BUCKETS, _bucket_count(keys))
+        return len(self) == max(self._min_buckets, _bucket_count(keys))
 
     def free_keys(self, keys: int) -> int:
         """The keys that may still be added to an index of `keys` keys."""
@@ -47,9 +51,9 @@ class BucketIndex:
 
     def touch(self, count: int) -> None:
         """Touch the memory of the next `count` buckets. Only valid before the first key is added."""
-        stop = self._touched + count
-        self._buckets[self._touched : stop : _BUCKETS_PER_PAGE] = _EMPTY_BUCKET
-        self._touched = stop
+        stop = self.touched + count
+        self._buckets[self.touched : stop : _BUCKETS_PER_PAGE] = _EMPTY_BUCKET
+        self.touched = stop
 
     def reserve(self, codes: CodeRows, keys: int) -> bool:
         """Whether these keys, with which the index has `keys`, may be added."""

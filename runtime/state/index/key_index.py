@@ -7,23 +7,35 @@ call, so that no single batch pays for all of them. Until the move is complete, 
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.state.index.blocks import BlockIndex
+from runtime.state.index.blocks import BlockIndex, BlockLimits
 from runtime.state.index.buckets import NOT_FOUND, BucketIndex, CodeColumns, CodeRows, RowIds
 from runtime.state.index.growing import GrowingArray
 
 __all__ = ["NOT_FOUND", "CodeRows", "KeyIndex", "RowIds"]
 
 _MIN_CAPACITY: Final = 64
-_MIN_MOVED_KEYS: Final = 4096  #: minimum number of keys moved per call
-_MOVED_PER_ADDED_KEY: Final = 4  #: keys moved per added key: the move ends long before the new form is full
 _PIECE_ROW_IDS: Final = 1 << 16  #: row ids processed at a time: they fit the cache
-_MIN_PREPARED_KEYS: Final = 1 << 18  #: number of keys from which the next buckets are prepared ahead of time
 _TOUCHED_BUCKETS_PER_KEY: Final = 24  #: buckets touched per added key: all of them well before they are needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexTuning:
+    """When an index changes its form, and how many keys are moved at a time."""
+
+    blocks: BlockLimits = BlockLimits()
+    min_moved_keys: int = 4096  #: minimum number of keys moved per call
+    moved_per_added_key: int = 4  #: keys moved per added key: the move ends long before the new form is full
+    min_prepared_keys: int = 1 << 18  #: number of keys from which the next buckets are prepared ahead of time
+    min_buckets: int = 256  #: of a hash table; a power of two
+
+
+DEFAULT_TUNING: Final = IndexTuning()
 
 
 class KeyIndex:
@@ -31,15 +43,17 @@ class KeyIndex:
 
     Args:
         width: codes per key.
+        tuning: when the index changes its form.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, tuning: IndexTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
         self._codes = [GrowingArray(np.int64, _MIN_CAPACITY) for _ in range(width)]  #: by column, by row id
         self._live = GrowingArray(bool, _MIN_CAPACITY)  #: by row id
         self.used = 0  #: row ids ever assigned: all live ids are below
         self._reusable = GrowingArray(np.intp, _MIN_CAPACITY)  #: row ids for reuse, the last first
         self._reusable_count = 0  #: length of `_free` in use
-        self._form: BlockIndex | BucketIndex = BlockIndex()
+        self.form: BlockIndex | BucketIndex = BlockIndex(tuning.blocks)
         self._old_form: BlockIndex | BucketIndex | None = None  #: only read
         self._unmoved = np.zeros(0, dtype=bool)  #: by row id: live, and still to be moved from the former form
         self._moved_below = 0  #: no row id below is waiting
@@ -47,6 +61,11 @@ class KeyIndex:
 
     def __len__(self) -> int:
         return self.used - self._reusable_count
+
+    @property
+    def unmoved_count(self) -> int:
+        """Number of keys that are still to be moved from the former form."""
+        return int(np.count_nonzero(self._unmoved))
 
     @property
     def capacity(self) -> int:
@@ -70,8 +89,8 @@ class KeyIndex:
 
     def find(self, codes: CodeRows) -> RowIds:
         """The row id of each key, or `NOT_FOUND`."""
-        self._move_keys(_MIN_MOVED_KEYS + codes.shape[1])
-        found = self._form.find(codes, self._columns())
+        self._move_keys(self._tuning.min_moved_keys + codes.shape[1])
+        found = self.form.find(codes, self._columns())
         if self._old_form is None:
             return found
         missing = np.flatnonzero(found == NOT_FOUND)
@@ -86,11 +105,11 @@ class KeyIndex:
         for column, row in zip(self._codes, codes, strict=True):
             column.data[row_ids] = row
         self._live.data[row_ids] = True
-        if count and not self._form.reserve(codes, len(self)):
+        if count and not self.form.reserve(codes, len(self)):
             self._start_new_form()
             self._unmoved[row_ids] = False
-        self._form.insert(row_ids, codes)
-        self._move_keys(_MIN_MOVED_KEYS + _MOVED_PER_ADDED_KEY * count)
+        self.form.insert(row_ids, codes)
+        self._move_keys(self._tuning.min_moved_keys + self._tuning.moved_per_added_key * count)
         self._prepare_buckets(count)
         return row_ids
 
@@ -100,7 +119,7 @@ class KeyIndex:
         waiting[waiting] = self._unmoved[row_ids[waiting]]
         self._unmoved[row_ids[waiting]] = False
         here = row_ids[~waiting]
-        self._form.remove(here, self.codes_of(here), following=self._old_form is not None)
+        self.form.remove(here, self.codes_of(here), following=self._old_form is not None)
         self._live.data[row_ids] = False
         self._free_row_ids(row_ids)
 
@@ -116,8 +135,8 @@ class KeyIndex:
     def _start_new_form(self) -> None:
         """Start a new form, to which all live keys are moved."""
         self._move_keys(self.used)
-        self._old_form, self._unmoved, self._moved_below = self._form, self._live.data[: self.used].copy(), 0
-        self._form = BlockIndex.spanning(self._key_pieces(), len(self)) or self._new_buckets()
+        self._old_form, self._unmoved, self._moved_below = self.form, self._live.data[: self.used].copy(), 0
+        self.form = BlockIndex.spanning(self._key_pieces(), len(self), self._tuning.blocks) or self._new_buckets()
 
     def _key_pieces(self) -> Iterator[CodeRows]:
         """The codes of all keys, newest first, then oldest: keys too far apart for blocks show up early."""
@@ -132,16 +151,18 @@ class KeyIndex:
 
     def _new_buckets(self) -> BucketIndex:
         prepared, self._prepared_form = self._prepared_form, None
-        return prepared if prepared is not None and prepared.has_size_for(len(self)) else BucketIndex(len(self))
+        if prepared is not None and prepared.has_size_for(len(self)):
+            return prepared
+        return BucketIndex(len(self), self._tuning.min_buckets)
 
     def _prepare_buckets(self, count: int) -> None:
         """Touch the memory of the next form, a little with each call, once the present form is nearly full."""
         keys = len(self)
-        left = self._form.free_keys(keys)
-        if keys < _MIN_PREPARED_KEYS or 3 * left > keys or self._old_form is not None:
+        left = self.form.free_keys(keys)
+        if keys < self._tuning.min_prepared_keys or 3 * left > keys or self._old_form is not None:
             return
         if self._prepared_form is None:
-            self._prepared_form = BucketIndex(keys + max(0, left) + 1)
+            self._prepared_form = BucketIndex(keys + max(0, left) + 1, self._tuning.min_buckets)
         self._prepared_form.touch(_TOUCHED_BUCKETS_PER_KEY * count)
 
     def _move_keys(self, count: int) -> None:
@@ -150,7 +171,7 @@ class KeyIndex:
             return
         stop = self._moved_below + count
         row_ids = np.flatnonzero(self._unmoved[self._moved_below : stop]) + self._moved_below
-        self._form.insert(row_ids, self.codes_of(row_ids))
+        self.form.insert(row_ids, self.codes_of(row_ids))
         self._unmoved[row_ids] = False
         self._moved_below = stop
         if stop >= len(self._unmoved):

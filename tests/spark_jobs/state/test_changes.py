@@ -31,7 +31,7 @@ def typed(root: Path, name: str, rows: dict[str, Any], kind: Any = None, column:
     schema = TableSchema("totals", pa.schema([("user", pa.string())]), pa.schema([(column, kind)]))
     table = KeyedTable(schema, GROUPS)
     table.restore([pa.array(list(rows), pa.string())], [pa.array(list(rows.values()), kind)])
-    segments = write_table(FileStore(root), name, table, range(GROUPS))
+    segments = write_table(FileStore(root), name, table)
     return opened(root, {"sums": {0: SubtaskSnapshot(keyed={"totals": segments}, value_types=value_types(table))}}, 1)
 
 
@@ -41,9 +41,7 @@ def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> O
     for (user, place), value in rows.items():
         batch = pa.record_batch({"user": [user]})
         table.put((int(key_groups(batch, ["user"], GROUPS)[0]), encode_key((user,)), place), value)
-    return opened(
-        root, {"sums": {0: SubtaskSnapshot(keyed={"seen": write_table(FileStore(root), name, table, range(1))})}}, 1
-    )
+    return opened(root, {"sums": {0: SubtaskSnapshot(keyed={"seen": write_table(FileStore(root), name, table)})}}, 1)
 
 
 def changes(now: OpenedCheckpoint, since: OpenedCheckpoint, state: str = "totals") -> list[tuple[Any, ...]]:

@@ -131,7 +131,7 @@ def objects(root: Path, keys: list[Any], types: dict[str, str]) -> OpenedCheckpo
     table, store = ObjectTable("seen"), FileStore(str(root))
     for number, key in enumerate(keys):
         table.put((number, msgspec.msgpack.encode(key), None), 1)
-    segments = write_table(store, "seen", table, range(MAX_PARALLELISM))
+    segments = write_table(store, "seen", table)
     snapshot = SubtaskSnapshot(keyed={"seen": segments}, key_types=types)
     operator = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
     empty = open_checkpoint(str(store_savepoint(root / "7", {})))

@@ -3,8 +3,6 @@
 import time
 from typing import Any
 
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, status
 from rest_framework.request import Request
@@ -13,7 +11,7 @@ from rest_framework.reverse import reverse
 
 from console.accounts.middleware import request_id_of
 from console.api import serializers
-from console.api.base import IF_MATCH, JobScopedView, StrictView
+from console.api.base import IF_MATCH, ScopedView, StrictView
 from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
@@ -28,7 +26,7 @@ RETRY_AFTER_S = 1
 WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {MAX_WAIT_S}")
 
 
-class Runs(JobScopedView, generics.ListAPIView[Run]):
+class Runs(ScopedView, generics.ListAPIView[Run]):
     """The runs of a job, newest first."""
 
     queryset = Run.objects.select_related("version").defer("live")
@@ -43,7 +41,7 @@ class RunDetail(StrictView, generics.RetrieveAPIView[Run]):
     serializer_class = serializers.RunDetailSerializer
 
 
-class Checkpoints(JobScopedView, generics.ListAPIView[Checkpoint]):
+class Checkpoints(ScopedView, generics.ListAPIView[Checkpoint]):
     """The checkpoints of a job, newest first."""
 
     queryset = Checkpoint.objects.all()
@@ -52,18 +50,10 @@ class Checkpoints(JobScopedView, generics.ListAPIView[Checkpoint]):
     pagination_class = NewestNumberFirst
 
 
-class RunCheckpoints(StrictView, generics.ListAPIView[Checkpoint]):
+class RunCheckpoints(Checkpoints):
     """The checkpoints of a run, newest first."""
 
-    queryset = Checkpoint.objects.all()
-    serializer_class = serializers.CheckpointSerializer
-    filterset_class = CheckpointFilter
-    pagination_class = NewestNumberFirst
-
-    def get_queryset(self) -> QuerySet[Checkpoint]:
-        if getattr(self, "swagger_fake_view", False):
-            return Checkpoint.objects.none()
-        return super().get_queryset().filter(run=get_object_or_404(Run, pk=self.kwargs["run"]))
+    scope = Run
 
 
 class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
@@ -73,7 +63,7 @@ class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
     serializer_class = serializers.CheckpointSerializer
 
 
-class Operations(JobScopedView, generics.ListAPIView[Operation]):
+class Operations(ScopedView, generics.ListAPIView[Operation]):
     """The operations of a job, newest first."""
 
     conditional = True
@@ -100,7 +90,7 @@ class Operations(JobScopedView, generics.ListAPIView[Operation]):
             idempotency_key=request.headers.get("Idempotency-Key"),
             if_match=request.headers.get("If-Match"),
         )
-        accepted = services.request(asked, self.job(), given["kind"], given.get("params"))
+        accepted = services.request(asked, self.parent(), given["kind"], given.get("params"))
         return _operation_response(accepted)
 
 

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any, cast
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import generics, serializers
@@ -53,13 +53,15 @@ class StrictView(generics.GenericAPIView[Any]):
         return cast(dict[str, Any], given.validated_data)
 
 
-class JobScopedView(StrictView):
-    """Rows of the job in the path."""
+class ScopedView(StrictView):
+    """Rows that belong to the row in the path, an instance of `scope`. Route and rows name it like its model."""
 
-    def job(self) -> Job:
-        return get_object_or_404(Job, pk=self.kwargs["job"])
+    scope: type[Model] = Job
+
+    def parent(self) -> Any:
+        return get_object_or_404(self.scope, pk=self.kwargs[self.scope._meta.model_name])
 
     def get_queryset(self) -> QuerySet[Any, Any]:
         if getattr(self, "swagger_fake_view", False):
             return super().get_queryset().none()
-        return super().get_queryset().filter(job=self.job())
+        return super().get_queryset().filter(**{str(self.scope._meta.model_name): self.parent()})

@@ -17,7 +17,7 @@ from console.accounts import tokens
 from console.accounts.refusals import Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
-from console.api.base import IF_MATCH, JobScopedView, StrictView
+from console.api.base import IF_MATCH, ScopedView, StrictView
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
 from console.jobs import services
@@ -92,7 +92,7 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
         return Response(self.get_serializer(job).data, headers={"ETag": tag})
 
 
-class Versions(JobScopedView, generics.ListAPIView[JobVersion]):
+class Versions(ScopedView, generics.ListAPIView[JobVersion]):
     """The versions of a job, newest first."""
 
     conditional = True
@@ -109,7 +109,7 @@ class Versions(JobScopedView, generics.ListAPIView[JobVersion]):
     def post(self, request: Request, job: int) -> Response:
         """Add a version. It is compiled in the background: poll Location until its state is ready or rejected."""
         given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
-        version = services.create_version(self.user, self.job(), **given, if_match=if_match)
+        version = services.create_version(self.user, self.parent(), **given, if_match=if_match)
         body = serializers.VersionSerializer(version).data
         accepted = _location_response(request, "api:version", version.pk, body, status.HTTP_202_ACCEPTED)
         accepted["Retry-After"] = "1"

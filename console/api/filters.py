@@ -3,9 +3,9 @@
 from django import forms
 from django_filters import rest_framework as filters
 
-from console.checkpoints.models import Checkpoint, StateQuery
-from console.jobs.models import Job, JobVersion, Run
-from console.operations.models import Operation
+from console.checkpoints.models import QUERY_STATES, Checkpoint, Kind, ReviewState, Status
+from console.jobs.models import RUN_STATES, VERSION_STATES, choices
+from console.operations.models import OPERATION_STATES, Operation, OperationKind
 
 
 class WholeNumber(filters.Filter):
@@ -18,41 +18,29 @@ class JobFilter(filters.FilterSet):
     """Jobs by pipeline or by a part of the name."""
 
     q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="part of the name")
-    name = filters.CharFilter(field_name="name")
-    pipeline = filters.CharFilter(field_name="pipeline")
-
-    class Meta:
-        model = Job
-        fields: tuple[str, ...] = ()
+    name = filters.CharFilter()
+    pipeline = filters.CharFilter()
 
 
 class VersionFilter(filters.FilterSet):
     """Versions by state or number."""
 
-    state = filters.ChoiceFilter(choices=JobVersion._meta.get_field("state").choices)
+    state = filters.ChoiceFilter(choices=VERSION_STATES)
     number = WholeNumber()
-
-    class Meta:
-        model = JobVersion
-        fields: tuple[str, ...] = ()
 
 
 class RunFilter(filters.FilterSet):
     """Runs by state."""
 
-    state = filters.ChoiceFilter(choices=Run._meta.get_field("state").choices)
-
-    class Meta:
-        model = Run
-        fields: tuple[str, ...] = ()
+    state = filters.ChoiceFilter(choices=RUN_STATES)
 
 
 class CheckpointFilter(filters.FilterSet):
     """Checkpoints by kind, status, review, number or time."""
 
-    kind = filters.ChoiceFilter(choices=Checkpoint._meta.get_field("kind").choices)
-    status = filters.ChoiceFilter(choices=Checkpoint._meta.get_field("status").choices)
-    review_state = filters.ChoiceFilter(choices=Checkpoint._meta.get_field("review_state").choices)
+    kind = filters.ChoiceFilter(choices=choices(Kind))
+    status = filters.ChoiceFilter(choices=choices(Status))
+    review_state = filters.ChoiceFilter(choices=choices(ReviewState))
     triggered__gte = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="gte")
     triggered__lt = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="lt")
     number = WholeNumber()
@@ -65,18 +53,14 @@ class CheckpointFilter(filters.FilterSet):
 class StateQueryFilter(filters.FilterSet):
     """Queries of a checkpoint's state, by query state."""
 
-    state = filters.ChoiceFilter(choices=StateQuery._meta.get_field("state").choices)
-
-    class Meta:
-        model = StateQuery
-        fields: tuple[str, ...] = ()
+    state = filters.ChoiceFilter(choices=QUERY_STATES)
 
 
 class OperationFilter(filters.FilterSet):
     """Operations by kind, state or run."""
 
-    kind = filters.ChoiceFilter(choices=Operation._meta.get_field("kind").choices)
-    state = filters.ChoiceFilter(choices=Operation._meta.get_field("state").choices)
+    kind = filters.ChoiceFilter(choices=choices(OperationKind))
+    state = filters.ChoiceFilter(choices=OPERATION_STATES)
 
     class Meta:
         model = Operation

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.api.base import JobScopedView, StrictView
+from console.api.base import ScopedView, StrictView
 from console.api.serializers import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
@@ -94,7 +94,7 @@ class CheckpointMapping(StrictView):
         )
 
 
-class SavepointMapping(JobScopedView):
+class SavepointMapping(ScopedView):
     """The effects of restoring the savepoint in a folder."""
 
     queryset = Checkpoint.objects.all()
@@ -103,7 +103,7 @@ class SavepointMapping(JobScopedView):
 
     @extend_schema(parameters=[SavepointMappingQuery], responses=_RESPONSES)
     def get(self, request: Request, job: int) -> Response:
-        return _mapping_response(self.job(), RestoreParams(**_query_values(request, SavepointMappingQuery)))
+        return _mapping_response(self.parent(), RestoreParams(**_query_values(request, SavepointMappingQuery)))
 
 
 def _query_values(request: Request, wanted: type[RestoreTargetQuery]) -> dict[str, Any]:

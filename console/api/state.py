@@ -3,9 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
@@ -15,7 +13,7 @@ from rest_framework.reverse import reverse
 
 from console.accounts.refusals import Conflict
 from console.api.activity import RETRY_AFTER_S, WAIT, wait_until_inactive
-from console.api.base import StrictView
+from console.api.base import ScopedView, StrictView
 from console.api.filters import StateQueryFilter
 from console.api.serializers import Problem, StrictSerializer
 from console.checkpoints import state_queries
@@ -106,22 +104,18 @@ class CheckpointState(StrictView):
         return Response(CheckpointStateSerializer(body).data)
 
 
-class StateQueries(StrictView, generics.ListAPIView[StateQuery]):
+class StateQueries(ScopedView, generics.ListAPIView[StateQuery]):
     """The queries of a checkpoint's state, newest first. They are deleted after a day."""
 
+    scope = Checkpoint
     queryset = StateQuery.objects.defer("result")
     serializer_class = StateQuerySerializer
     filterset_class = StateQueryFilter
 
-    def get_queryset(self) -> QuerySet[StateQuery]:
-        if getattr(self, "swagger_fake_view", False):
-            return StateQuery.objects.none()
-        return super().get_queryset().filter(checkpoint=self._checkpoint())
-
     @extend_schema(request=StateQueryRequest, responses={202: StateQuerySerializer, 409: Problem, 422: Problem})
     def post(self, request: Request, checkpoint: int) -> Response:
         """Request a page of rows of a state, or the result of saved SQL. Always 202: read Location with `?wait=30`."""
-        given, found = self.body(StateQueryRequest), self._checkpoint()
+        given, found = self.body(StateQueryRequest), self.parent()
         if "query" in given:
             query = state_queries.request_saved_query(self.user, found, given["query"])
         else:
@@ -129,9 +123,6 @@ class StateQueries(StrictView, generics.ListAPIView[StateQuery]):
             query = state_queries.request_rows(self.user, found, **asked)
         headers = {"Location": reverse("api:state-query", args=(query.pk,)), "Retry-After": str(RETRY_AFTER_S)}
         return Response(StateQuerySerializer(query).data, status=HTTPStatus.ACCEPTED, headers=headers)
-
-    def _checkpoint(self) -> Checkpoint:
-        return get_object_or_404(Checkpoint.objects.select_related("job"), pk=self.kwargs["checkpoint"])
 
 
 class StateQueryDetail(StrictView, generics.RetrieveAPIView[StateQuery]):

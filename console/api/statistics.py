@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.api.base import JobScopedView
+from console.api.base import ScopedView
 from console.api.parsing import whole_number
 from console.api.serializers import AttemptSerializer, CheckpointSerializer, Problem
 from console.checkpoints import selectors
@@ -61,7 +61,7 @@ class StatisticsSerializer(serializers.Serializer[Any]):
     latest_restored = AttemptSerializer(allow_null=True)
 
 
-class CheckpointStatistics(JobScopedView):
+class CheckpointStatistics(ScopedView):
     """Counts, the latest checkpoint of each kind, distributions of durations and sizes, and failures by reason."""
 
     serializer_class = StatisticsSerializer
@@ -73,6 +73,6 @@ class CheckpointStatistics(JobScopedView):
     )
     def get(self, request: Request, job: int) -> Response:
         """Statistics of the job, or with `?run=` of that run."""
-        of, run = self.job(), request.query_params.get("run")
+        of, run = self.parent(), request.query_params.get("run")
         chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, MAX_ID), job=of)
         return Response(self.get_serializer(selectors.statistics(of, chosen)).data)

@@ -1,5 +1,6 @@
 """Routes of the pages."""
 
+from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
@@ -10,7 +11,7 @@ app_name = "ui"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="ui:jobs"), name="home"),
     path("login/", session.Login.as_view(), name="login"),
-    path("logout/", session.Logout.as_view(), name="logout"),
+    path("logout/", LogoutView.as_view(), name="logout"),
     path("theme/", session.theme, name="theme"),
     path("jobs/", jobs.job_list, name="jobs"),
     path("jobs/new/", jobs.new_job, name="new_job"),

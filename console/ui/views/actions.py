@@ -87,7 +87,7 @@ def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
 def _confirmation_page(request: HttpRequest, job: Job, kind: str, asked: Confirmation) -> HttpResponse:
     run = latest_run(job)
     act = allowed_operation(OperationKind(kind), job, run, request.user)
-    return page(request, "jobs/confirm.html", {"section": "jobs", "job": job, "run": run, "act": act, "asked": asked})
+    return page(request, "jobs/confirm.html", {"job": job, "run": run, "act": act, "asked": asked})
 
 
 def _request_and_redirect(

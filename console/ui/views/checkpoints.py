@@ -60,7 +60,6 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     def load_content() -> PageContent:
         show_progress(live_metrics(found.run), [found])
         context = {
-            "section": "jobs",
             "checkpoint": found,
             "job": found.job,
             "lines": operator_lines(found),
@@ -87,7 +86,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
             messages.error(request, refused.detail)
         return redirect("ui:checkpoint", found.pk)
     act, asked = allowed_discard(found, request.user), discard_confirmation(found)
-    context = {"section": "jobs", "job": found.job, "run": found.run, "act": act, "asked": asked}
+    context = {"job": found.job, "run": found.run, "act": act, "asked": asked}
     return page(request, "jobs/confirm.html", context)
 
 
@@ -153,7 +152,6 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
         version = run.version if run else runs[0].version if runs else None
         found = selectors.statistics(job, run)
         context = {
-            "section": "jobs",
             "job": job,
             "run": run,
             "runs": runs,

@@ -35,7 +35,6 @@ def job_list(request: HttpRequest) -> HttpResponse:
 
     def load_content() -> PageContent:
         context = {
-            "section": "jobs",
             "now": timezone.now(),
             "search": search,
             "chosen": chosen,
@@ -65,7 +64,6 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         now = timezone.now()
         view = job_view(selectors.job_page(job, request.user), now, before)
         context = {
-            "section": "jobs",
             "now": now,
             "job": job,
             "view": view,
@@ -89,7 +87,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
     if pipeline is None or pipeline.error or reason:
-        context: dict[str, object] = {"section": "jobs", "pipelines": Pipeline.objects.all(), "reason": reason}
+        context: dict[str, object] = {"pipelines": Pipeline.objects.all(), "reason": reason}
         context["broken" if pipeline else "unknown"] = pipeline or name
         return page(request, "jobs/choose.html", context, status=403 if reason else 200)
     if before := _made_before(request):
@@ -167,5 +165,5 @@ def _request_key(request: HttpRequest) -> str | None:
 def _form_page(request: HttpRequest, template: str, context: dict[str, Any], data: Any) -> HttpResponse:
     """A form; with errors its status is 422, as in the API."""
     reason = define_refusal(request.user)
-    shown = {"section": "jobs", "reason": reason, "sent_back": data is not None, **context}
+    shown = {"reason": reason, "sent_back": data is not None, **context}
     return page(request, template, shown, status=200 if data is None else 422)

@@ -66,7 +66,7 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
 
     `once` identifies the rendered page: a form sent from it twice, by a double click, is the same request.
     """
-    given = {"now": timezone.now(), "once": uuid4().hex, **context}
+    given = {"section": "jobs", "now": timezone.now(), "once": uuid4().hex, **context}
     response = render(request, template, given, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response

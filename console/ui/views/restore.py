@@ -65,7 +65,6 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
     run = latest_run(job)
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     context = {
-        "section": "jobs",
         "htmx": True,
         "job": job,
         "form": form,

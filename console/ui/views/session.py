@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -25,10 +25,6 @@ class Login(LoginView):
             return super().post(request, *args, **kwargs)
         context = self.get_context_data(form=self.get_form_class()(request), wait_s=wait_s)
         return self.render_to_response(context, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": wait_s})
-
-
-class Logout(LogoutView):
-    http_method_names = ["post", "options"]
 
 
 @require_POST

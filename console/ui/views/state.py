@@ -31,7 +31,6 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
     named = (request.GET.get("operator"), request.GET.get("state"))
     chosen = next((state for state in states if (state.operator, state.name) == named), None)
     context = {
-        "section": "jobs",
         "checkpoint": found,
         "job": found.job,
         "states": states,
@@ -71,7 +70,6 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
         numbers = [column["type"] in _NUMBER_TYPES for column in table.get("columns", ())]
         given = found.request.get("key", {})
         context = {
-            "section": "jobs",
             "query": found,
             "checkpoint": found.checkpoint,
             "job": found.checkpoint.job,

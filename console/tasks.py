@@ -1,0 +1,20 @@
+"""Celery tasks; each calls a service. A repeated or late message has no effect.
+
+Names are those of `console.wakeups` and of the schedule in the settings, independent of this module's path.
+"""
+
+from celery import shared_task
+
+from console import wakeups
+from console.checkpoints import state_stage
+from console.jobs import compilation, pipelines
+from console.operations import lineage_folders, reconciler
+from console.runs import run_supervisor, stage_supervisor
+
+shared_task(name=wakeups.SUPERVISE_TASK)(run_supervisor.supervise)
+shared_task(name=wakeups.STAGE_TASK)(stage_supervisor.supervise)
+shared_task(name=wakeups.COMPILE_TASK)(compilation.compile_version)
+shared_task(name=wakeups.STATE_QUERY_TASK)(state_stage.answer)
+shared_task(name="console.jobs.tasks.sync_pipelines")(pipelines.sync)
+shared_task(name="console.operations.tasks.reconcile")(reconciler.reconcile)
+shared_task(name="console.operations.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)

@@ -1,4 +1,4 @@
-"""Base class of admin pages for rows that must not be edited, such as runs and operations."""
+"""Base classes of admin pages for rows that must not be edited, such as runs and operations."""
 
 from typing import Any
 
@@ -7,16 +7,20 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """List, search and show rows without add, change or delete."""
+class NoAddOrDelete:
+    """Pages for rows that the admin neither creates nor deletes: files of a deleted row would stay on disk."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class ReadOnlyAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
+    """List, search and show rows without add, change or delete."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:

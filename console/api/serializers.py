@@ -9,8 +9,8 @@ from rest_framework import serializers
 
 from console.api.json_schema import inline_references
 from console.checkpoints.models import ABORTED, Checkpoint, Status
-from console.jobs import job_settings, services
-from console.jobs.guarantees import version_guarantee
+from console.jobs import services
+from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS, Operation
@@ -65,7 +65,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         )  # fmt: skip
 
 
-_SETTINGS = inline_references(job_settings.SCHEMA)
+_SETTINGS = inline_references(SETTINGS_SCHEMA)
 
 
 @extend_schema_field(_SETTINGS)
@@ -103,16 +103,11 @@ def _schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion)
 class VersionSerializer(serializers.ModelSerializer[JobVersion]):
     settings = StoredSettingsField(read_only=True)
     params = serializers.SerializerMethodField(help_text="Secrets are masked; sending a mask back keeps the secret.")
-    promise = serializers.SerializerMethodField()
+    promise = PromiseSerializer(source="guarantee", read_only=True, allow_null=True)
 
     @extend_schema_field(serializers.DictField())
     def get_params(self, version: JobVersion) -> Any:
         return mask(version.params, _schema_of(self, version))
-
-    @extend_schema_field(PromiseSerializer(allow_null=True))
-    def get_promise(self, version: JobVersion) -> Any:
-        found = version_guarantee(version)
-        return found and PromiseSerializer(found).data
 
     class Meta:
         model = JobVersion

@@ -7,11 +7,12 @@ from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 
 from console.accounts.models import User
+from console.accounts.read_only import NoAddOrDelete
 from console.checkpoints import services
 from console.checkpoints.models import Checkpoint, ReviewState
 from runtime.core.snapshot.failure_reason import FailureReason
@@ -34,7 +35,7 @@ class ReasonFilter(admin.SimpleListFilter):
 
 
 @admin.register(Checkpoint)
-class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = (
         "job", "number", "kind", "status", "review_state", "triggered", "duration", "size", "reason", "reviewer",
     )  # fmt: skip
@@ -85,12 +86,6 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         given: dict[str, Any] = form.cleaned_data
         state = ReviewState(given["review_state"])
         services.review(cast(User, request.user), [obj.pk], state, given["review_note"])
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False  # the checkpoint's files would stay on disk without a row
 
     def _mark(self, request: HttpRequest, queryset: QuerySet[Checkpoint], state: ReviewState) -> None:
         count = services.review(cast(User, request.user), queryset.values_list("pk", flat=True), state)

@@ -4,7 +4,6 @@ Job masters write all other columns.
 """
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Final
 
 from django.db.models import F, Q
@@ -12,10 +11,12 @@ from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, ReviewState, Status
+from console.runs.lease import ago
 from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.core.snapshot.failure_reason import FailureReason
 
-_RUN_END_GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints separately
+#: Rows of an ended run. A master records the end of its run, of its checkpoints and of its operations separately.
+RUN_ENDED: Final = Q(run__state__in=TERMINAL_STATES, run__ended_at__lte=ago(5))
 
 
 def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str | None = None) -> int:
@@ -35,7 +36,6 @@ def fail_orphaned_checkpoints() -> int:
 
     A master that died cannot record the failure, and a master with an older token can complete no checkpoint any more.
     """
-    ended = Q(run__state__in=TERMINAL_STATES, run__ended_at__lte=Now() - timedelta(seconds=_RUN_END_GRACE_S))
-    orphans = Checkpoint.objects.filter(ended | Q(token__lt=F("run__token")), status=Status.IN_PROGRESS)
+    orphans = Checkpoint.objects.filter(RUN_ENDED | Q(token__lt=F("run__token")), status=Status.IN_PROGRESS)
     detail = "its job master was gone before it completed"
     return orphans.update(status=Status.FAILED, reason=FailureReason.SUSPENDED, detail=detail, completed_at=Now())

@@ -4,7 +4,6 @@ The row is written first; a message only wakes a worker. Every claim and every e
 owner. A query only reads, so the reconciler can restart a query whose task was lost.
 """
 
-from datetime import timedelta
 from typing import Any, Final
 
 import structlog
@@ -18,6 +17,7 @@ from console.accounts.rights import require_operate
 from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
 from console.jobs.models import Pipeline
+from console.runs.lease import ago
 from runtime.core.snapshot.contents import StoredState, stored_states
 
 log = structlog.get_logger(__name__)
@@ -188,7 +188,7 @@ def cancel(user: User, query: StateQuery) -> None:
 
 def reconcile() -> None:
     """Requeue queries of lost tasks, fail queries without a worker, resend wake-ups, and delete old results."""
-    silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=_ago(LEASE_S))
+    silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=ago(LEASE_S))
     gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {MAX_LOSSES} times.", "field": ""}
     silent.filter(losses__gte=MAX_LOSSES - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())
     if lost := silent.update(state=QueryState.QUEUED, owner="", progress=None, losses=F("losses") + 1):
@@ -196,12 +196,8 @@ def reconcile() -> None:
     waiting = StateQuery.objects.filter(state=QueryState.QUEUED)
     late = f"No worker of the queue `stages` started the query within {MAX_QUEUED_S // 60} minutes."
     error = {"code": "no-worker", "detail": late, "field": ""}
-    waiting.filter(created_at__lte=_ago(MAX_QUEUED_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
-    for query_id in waiting.filter(beat_at__lte=_ago(RESEND_WAKE_UP_S if not lost else 0)).values_list("pk", flat=True):
+    waiting.filter(created_at__lte=ago(MAX_QUEUED_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
+    for query_id in waiting.filter(beat_at__lte=ago(RESEND_WAKE_UP_S if not lost else 0)).values_list("pk", flat=True):
         StateQuery.objects.filter(pk=query_id).update(beat_at=Now())
         wakeups.send(wakeups.STATE_QUERY_TASK, query_id)
-    StateQuery.objects.filter(ended_at__lte=_ago(RETENTION_S)).delete()
-
-
-def _ago(seconds: float) -> Now:
-    return Now() - timedelta(seconds=seconds)  # type: ignore[return-value]
+    StateQuery.objects.filter(ended_at__lte=ago(RETENTION_S)).delete()

@@ -5,10 +5,8 @@ import json
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.widgets import AdminTextareaWidget
-from django.db.models import Model
-from django.http import HttpRequest
 
-from console.accounts.read_only import ReadOnlyAdmin
+from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
 from runtime.redaction import mask
@@ -27,7 +25,7 @@ class JobForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Job)
-class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class JobAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
     """Jobs are created in the console, which checks names and pipelines."""
 
     form = JobForm
@@ -38,12 +36,6 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     date_hierarchy = "created_at"
     fields = ("name", "pipeline", "description", "created_at", "created_by", "last_checkpoint_id")
     readonly_fields = ("name", "pipeline", "created_at", "created_by", "last_checkpoint_id")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False  # the job's checkpoint files would stay on disk without a row
 
 
 @admin.register(JobVersion)
@@ -66,15 +58,11 @@ class JobVersionAdmin(ReadOnlyAdmin):
         return json.dumps(mask(version.params, parameter_schema(version)), ensure_ascii=False)
 
 
-class AttemptInline(admin.TabularInline):  # type: ignore[type-arg]
+class AttemptInline(NoAddOrDelete, admin.TabularInline):  # type: ignore[type-arg]
     model = Attempt
     fields = ("token", "started_at", "ended_at", "outcome", "reason")
     readonly_fields = fields
     extra = 0
-    can_delete = False
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 @admin.register(Run)

@@ -5,7 +5,8 @@ from pathlib import Path
 from django.conf import settings
 from django.db.models.functions import Now
 
-from console.jobs import job_settings, services, stages
+from console.jobs import services, stages
+from console.jobs.inputs import parse_settings
 from console.jobs.models import JobVersion, VersionState
 
 
@@ -35,7 +36,7 @@ def _stage(version: JobVersion) -> stages.StageCommand:
             *("--parallelism", str(version.parallelism)),
             *("--max-parallelism", str(version.max_parallelism)),
             *("--columns", str(services.columns_folder(version))),
-            *("--mode", job_settings.parse(version.settings).execution_mode.value),
+            *("--mode", parse_settings(version.settings).execution_mode.value),
         ],
         log=Path(settings.WEIR_LOGS) / f"compile-version-{version.pk}.log",
         timeout_s=settings.WEIR_COMPILE_TIMEOUT_S,

@@ -1,16 +1,20 @@
 """Converts a caller's input to typed values, or raises a refusal that names the field."""
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 
 from console.accounts.refusals import Refused
+from runtime.core.job.settings import JobSettings
 from runtime.redaction import MASK, is_secret, redact
 
 T = TypeVar("T")
+
+#: Settings of a version with types, bounds, defaults and descriptions, for the form and the OpenAPI document.
+SETTINGS_SCHEMA: Final[dict[str, Any]] = msgspec.json.schema(JobSettings)
 
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
@@ -34,6 +38,15 @@ def convert_input(given: Any, wanted: type[T], prefix: str) -> T:
     field = ".".join(part for part in parts if part)
     what = message[: at.start()] if at else message
     raise Refused("invalid-field", f"{field}: {what[0].lower()}{what[1:]}.", field=field)
+
+
+def parse_settings(given: dict[str, Any]) -> JobSettings:
+    """The settings of a version, with defaults filled in.
+
+    Raises:
+        Refused: names the setting that is unknown or out of bounds.
+    """
+    return convert_input(given, JobSettings, "settings")
 
 
 def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
 from console.accounts.models import User
+from runtime.core.job.graph import Guarantee, Role
+from runtime.core.job.guarantee import CheckpointMode, ConnectorGuarantee, EndToEndGuarantee, end_to_end_guarantee
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
@@ -112,8 +114,39 @@ class JobVersion(models.Model):
         """Whether its runs are Spark plans in BATCH. The compile stage decides."""
         return self.graph is not None and self.graph.get("mode") == ExecutionMode.BATCH
 
+    @property
+    def guarantee(self) -> EndToEndGuarantee | None:
+        """The end-to-end guarantee; None without a graph, or with an old graph whose connectors declare none."""
+        operators = (self.graph or {}).get("operators", [])
+        if not operators or any("guarantee" not in operator for operator in operators):
+            return None
+        ends = [
+            ConnectorGuarantee(operator["name"], Role(operator["role"]), Guarantee(operator["guarantee"]))
+            for operator in operators
+            if operator["role"] != Role.OPERATOR
+        ]
+        return end_to_end_guarantee(
+            CheckpointMode(self.settings.get("checkpoint_mode", CheckpointMode.EXACTLY_ONCE)), ends
+        )
 
-class Run(models.Model):
+
+class Leased(models.Model):
+    """A row that a supervisor owns by a lease (`console.runs.lease`), with the newest report of its process."""
+
+    token = models.BigIntegerField(default=0, db_default=0)
+    lease_owner = models.TextField(default="", db_default="", blank=True)
+    lease_beat = models.BigIntegerField(default=0, db_default=0)
+    observed_beat = models.BigIntegerField(default=-1, db_default=-1)
+    observed_since = models.DateTimeField(null=True)
+    observed_at = models.DateTimeField(null=True)
+    live = models.JSONField(null=True)
+    live_at = models.DateTimeField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Run(Leased):
     """An execution of a version, over as many attempts as it takes."""
 
     id = models.BigAutoField(primary_key=True)
@@ -128,15 +161,7 @@ class Run(models.Model):
     allow_unmapped = models.BooleanField(default=False, db_default=False)
     #: first run of the chain of runs that continue each other's checkpoints; null: this run
     lineage = models.BigIntegerField(null=True, blank=True)
-    token = models.BigIntegerField(default=0, db_default=0)
-    lease_owner = models.TextField(default="", db_default="", blank=True)
-    lease_beat = models.BigIntegerField(default=0, db_default=0)
-    observed_beat = models.BigIntegerField(default=-1, db_default=-1)
-    observed_since = models.DateTimeField(null=True)
-    observed_at = models.DateTimeField(null=True)
     releases = models.IntegerField(default=0, db_default=0)
-    live = models.JSONField(null=True)
-    live_at = models.DateTimeField(null=True)
     failure = models.JSONField(null=True)
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
@@ -178,7 +203,7 @@ class StageState(StrEnum):
     FAILED = "failed"  #: and its run has failed with it
 
 
-class StandingStage(models.Model):
+class StandingStage(Leased):
     """A PySpark stage that runs beside an operator for as long as the run lasts.
 
     A task of the queue `standing` leases it, as a run is leased. Each of its processes has its own token.
@@ -191,16 +216,8 @@ class StandingStage(models.Model):
     state = models.TextField(
         choices=choices(StageState), default=StageState.WAITING.value, db_default=StageState.WAITING.value
     )
-    token = models.BigIntegerField(default=0, db_default=0)
-    lease_owner = models.TextField(default="", db_default="", blank=True)
-    lease_beat = models.BigIntegerField(default=0, db_default=0)
-    observed_beat = models.BigIntegerField(default=-1, db_default=-1)
-    observed_since = models.DateTimeField(null=True)
-    observed_at = models.DateTimeField(null=True)
     deaths = models.IntegerField(default=0, db_default=0)
     reason = models.TextField(default="", db_default="", blank=True)  #: why the last process died
-    live = models.JSONField(null=True)
-    live_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

@@ -15,8 +15,7 @@ from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import require_define
-from console.jobs import job_settings
-from console.jobs.inputs import check_params
+from console.jobs.inputs import check_params, parse_settings
 from console.jobs.masking import unmask
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import require_match
@@ -73,7 +72,7 @@ def create_version(
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
         raise Refused("invalid-field", f"params: must have {MAX_PARAMS_BYTES} bytes at most.", field="params")
     schema = _usable_pipeline(job.pipeline).schema
-    checked = msgspec.to_builtins(job_settings.parse(settings or {}))
+    checked = msgspec.to_builtins(parse_settings(settings or {}))
     with transaction.atomic():
         lock_job(job)  # serialises version numbers
         if earlier := version_by_request(user, request_key):
@@ -127,7 +126,11 @@ def newest_ready(job: Job) -> JobVersion | None:
 
 def parameter_schema(version: JobVersion) -> dict[str, Any]:
     """The parameter schema of a version; {} if its pipeline is no longer installed."""
-    found = Pipeline.objects.filter(pk=version.job.pipeline).first()
+    return pipeline_schema(version.job.pipeline)
+
+
+def pipeline_schema(name: str) -> dict[str, Any]:
+    found = Pipeline.objects.filter(pk=name).first()
     return found.schema if found else {}
 
 

@@ -6,18 +6,15 @@ final state and its completed savepoints. If these do not show the outcome, the 
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from django.db.models.functions import Coalesce, Now
 
 from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.services import RUN_ENDED
 from console.jobs.models import Run
 from console.operations.models import ACTIVE_STATES, NEW_RUN_KINDS, Operation, OperationKind, OperationState
-from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
-
-#: Time between the master's record of the run's end and of its operations' end.
-_RUN_END_GRACE_S = 5
+from runtime.core.job.lifecycle import RunState
 
 _RUNNING_OR_LATER = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
 _ENDED_EARLY = (RunState.FAILED, RunState.CANCELED)
@@ -46,11 +43,7 @@ def update_start_operations() -> None:
 
 def end_orphaned_operations() -> None:
     """End operations that the masters of ended runs left open."""
-    open_still = Operation.objects.exclude(kind__in=NEW_RUN_KINDS).filter(
-        state__in=ACTIVE_STATES,
-        run__state__in=TERMINAL_STATES,
-        run__ended_at__lte=Now() - timedelta(seconds=_RUN_END_GRACE_S),
-    )
+    open_still = Operation.objects.exclude(kind__in=NEW_RUN_KINDS).filter(RUN_ENDED, state__in=ACTIVE_STATES)
     for operation in open_still.select_related("run"):
         assert operation.run is not None, "filtered by the state of the run"
         _end_orphan(operation, operation.run)

@@ -3,9 +3,11 @@
 import os
 import socket
 import uuid
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import BigIntegerField, Func, Value
+from django.db.models.functions import Now
 
 #: Columns of a row without an owner that the reconciler has not observed yet.
 UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
@@ -19,6 +21,11 @@ def new_lease_owner() -> str:
 def owned_by(owner: str) -> dict[str, Any]:
     """Columns of a row that `owner` has just claimed."""
     return {**UNOWNED, "lease_owner": owner, "lease_beat": 0}
+
+
+def ago(seconds: float) -> Now:
+    """The time `seconds` ago by the clock of Postgres, which all leases share."""
+    return Now() - timedelta(seconds=seconds)  # type: ignore[return-value]
 
 
 def next_token() -> Func:

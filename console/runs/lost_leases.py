@@ -4,7 +4,6 @@ A lease is lost only if the reconciler has seen it unchanged for a full lease ti
 outage of Postgres or of the reconciler must not take healthy runs from their supervisors. All times are Postgres' own.
 """
 
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -14,6 +13,7 @@ from django.db.models.functions import Now
 from console import wakeups
 from console.jobs.models import JobVersion, Run, StandingStage, VersionState
 from console.runs import run_store, standing_stages
+from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 
 #: After a gap of this length between two passes, earlier observations are discarded: a heartbeat may have been missed.
@@ -37,7 +37,7 @@ def observe_leases() -> None:
 
 def _observe(held: QuerySet[Any]) -> None:
     watched_all_along = Q(
-        observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_START, observed_at__gte=_ago(MAX_OBSERVATION_GAP_S)
+        observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_START, observed_at__gte=ago(MAX_OBSERVATION_GAP_S)
     )
     held.update(
         observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),
@@ -59,7 +59,7 @@ def release_lost_stages() -> list[int]:
 
 
 def _expired() -> Q:
-    return Q(observed_since__lte=_ago(settings.WEIR_LEASE_S))
+    return Q(observed_since__lte=ago(settings.WEIR_LEASE_S))
 
 
 def resend_wake_ups() -> None:
@@ -68,7 +68,7 @@ def resend_wake_ups() -> None:
         wakeups.send(wakeups.SUPERVISE_TASK, run.pk)
     for stage in _overdue(standing_stages.claimable()).only("pk"):
         wakeups.send(wakeups.STAGE_TASK, stage.pk)
-    stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=_ago(RESEND_COMPILE_S))
+    stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=ago(RESEND_COMPILE_S))
     for version in stuck.only("pk"):
         JobVersion.objects.filter(pk=version.pk).update(woken_at=Now())
         wakeups.send(wakeups.COMPILE_TASK, version.pk)
@@ -80,10 +80,6 @@ def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
     model.objects.filter(pk__in=list(waiting.filter(observed_at=None).values_list("pk", flat=True))).update(
         observed_at=Now()
     )
-    due = list(waiting.filter(observed_at__lte=_ago(RESEND_WAKE_UP_S)).values_list("pk", flat=True))
+    due = list(waiting.filter(observed_at__lte=ago(RESEND_WAKE_UP_S)).values_list("pk", flat=True))
     model.objects.filter(pk__in=due).update(observed_at=Now())
     return QuerySet(model).filter(pk__in=due)
-
-
-def _ago(seconds: float) -> Now:
-    return Now() - timedelta(seconds=seconds)  # type: ignore[return-value]

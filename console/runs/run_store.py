@@ -104,7 +104,7 @@ def renew(run_id: int, owner: str) -> bool:
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
     """Record the death of a master. Returns the next attempt's token; None if the run has ended or changed owner."""
     with transaction.atomic():
-        state = _transition(run_id, RunEvent.ATTEMPT_FAILED, _owner_is(owner), token=next_token())
+        state = _transition(run_id, RunEvent.ATTEMPT_FAILED, Q(lease_owner=owner), token=next_token())
         if state is None:
             return None
         _close_attempts(run_id, AttemptOutcome.FAILED, reason, detail)
@@ -113,7 +113,7 @@ def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int
 
 def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
     """Fail the run for good. False if it had ended or the lease was lost. `owner` None accepts any owner."""
-    only = None if owner is None else _owner_is(owner)
+    only = None if owner is None else Q(lease_owner=owner)
     with transaction.atomic():
         state = _transition(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
         if state is not None:
@@ -123,7 +123,7 @@ def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
 
 def release(run_id: int, owner: str, reason: str) -> RunState | None:
     """Return the run for another worker to claim; a run that was being cancelled ends instead."""
-    return _release(run_id, _owner_is(owner), AttemptOutcome.RELEASED, reason)
+    return _release(run_id, Q(lease_owner=owner), AttemptOutcome.RELEASED, reason)
 
 
 def revoke_lease(run_id: int, beat: int) -> RunState | None:
@@ -151,10 +151,6 @@ def cancel_in_queue(run_id: int) -> bool:
 
 def has_ended(run_id: int) -> bool:
     return RunState(Run.objects.values_list("state", flat=True).get(pk=run_id)).is_terminal
-
-
-def _owner_is(owner: str) -> Q:
-    return Q(lease_owner=owner)
 
 
 def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:

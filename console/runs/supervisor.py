@@ -19,7 +19,7 @@ from django.conf import settings
 
 from console.celery import is_shutting_down
 from console.child_process import Child
-from console.jobs import job_settings
+from console.jobs.inputs import parse_settings
 from console.jobs.models import JobVersion
 from console.jobs.services import parameter_schema
 from console.runs.db_retry import ignore_outage, retry_until_reachable
@@ -59,7 +59,7 @@ class Supervisor(ABC):
         self._owner = owner
         self._version = version
         self._schema = parameter_schema(version)
-        self._restart = job_settings.parse(version.settings).restart
+        self._restart = parse_settings(version.settings).restart
         self._deaths = 0  #: consecutive
 
     @abstractmethod

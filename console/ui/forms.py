@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from console.accounts.refusals import Refused
-from console.jobs import job_settings
+from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_NAME_LENGTH
 from console.ui import schema_fields
@@ -47,11 +47,6 @@ class SchemaForm(forms.Form):
         return schema_fields.values(self.schema, self.cleaned_data)
 
 
-class SettingsForm(SchemaForm):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(job_settings.SCHEMA, *args, **kwargs)
-
-
 class VersionForms:
     """The three forms of a version: parallelism, parameters of the pipeline, settings."""
 
@@ -59,7 +54,8 @@ class VersionForms:
         same = {"parallelism": like.parallelism, "max_parallelism": like.max_parallelism} if like else None
         self.parallelism = ParallelismForm(data, initial=same)
         self.params = SchemaForm(schema, data, prefix="params", initial=mask(like.params, schema) if like else None)
-        self.settings = SettingsForm(data, prefix="settings", initial=like.settings if like else None)
+        own = like.settings if like else None
+        self.settings = SchemaForm(SETTINGS_SCHEMA, data, prefix="settings", initial=own)
 
     def is_valid(self) -> bool:
         return all([form.is_valid() for form in (self.parallelism, self.params, self.settings)])  # noqa: C419 - all errors

@@ -12,8 +12,8 @@ import msgspec
 
 from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import checkpoint_table, continuable, run_progress
-from console.jobs.guarantees import version_guarantee
-from console.jobs.models import JobVersion, Pipeline, Run, VersionState
+from console.jobs.models import JobVersion, Run, VersionState
+from console.jobs.services import pipeline_schema
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
 from console.ui import actions, live
@@ -96,7 +96,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
     shown = by_number(table, before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
-    newest, schema = continuable(page.job).first(), _schema(page.job.pipeline)
+    newest, schema = continuable(page.job).first(), pipeline_schema(page.job.pipeline)
     failure = run_failure(run, schema)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
@@ -119,7 +119,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         warnings=warnings(run, now),
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
-        promise=version_guarantee(page.version) if page.version else None,
+        promise=page.version.guarantee if page.version else None,
         settled=_is_settled(page),
     )
 
@@ -207,11 +207,6 @@ def _primary_operation(page: JobPage, newest: Checkpoint | None, suggestion: Sug
         goes_on = run is not None and run.run_state is not RunState.FINISHED and not run.version.is_batch
         act = OperationKind.RESTORE if newest is not None and goes_on else OperationKind.START
     return None if act is OperationKind.START and page.start_repeats else act
-
-
-def _schema(pipeline: str) -> Schema:
-    found = Pipeline.objects.filter(pk=pipeline).first()
-    return found.schema if found else {}
 
 
 def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str], ...]:

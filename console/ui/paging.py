@@ -26,20 +26,23 @@ class TablePage(Generic[M]):
 
 def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS_PER_PAGE) -> TablePage[M]:
     """Rows with a `number`, newest first."""
-    return _page(rows if before is None else rows.filter(number__lt=before), "number", size, first=before is None)
+    return _page(rows, "number", "lt", before, size)
 
 
-def by_time(rows: QuerySet[M], before: datetime | None, size: int = ROWS_PER_PAGE) -> TablePage[M]:
+def by_time(rows: QuerySet[M], before: datetime | None) -> TablePage[M]:
     """Rows with a `created_at`, newest first."""
-    found = _page(
-        rows if before is None else rows.filter(created_at__lt=before), "created_at", size, first=before is None
-    )
-    return TablePage(found.rows, found.older.isoformat() if found.older else None, found.first)
+    return _page(rows, "created_at", "lt", before, ROWS_PER_PAGE)
 
 
-def by_name(rows: QuerySet[M], after: str, size: int = NAMES_PER_PAGE) -> TablePage[M]:
+def by_name(rows: QuerySet[M], after: str) -> TablePage[M]:
     """Rows with a unique `name`, in the order of names."""
-    return _page(rows.filter(name__gt=after) if after else rows, "name", size, first=not after)
+    return _page(rows, "name", "gt", after or None, NAMES_PER_PAGE)
+
+
+def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:
+    found = list((rows if position is None else rows.filter(**{f"{key}__{lookup}": position}))[: size + 1])
+    shown = tuple(found[:size])
+    return TablePage(shown, getattr(shown[-1], key) if len(found) > size else None, position is None)
 
 
 def whole_number(text: str | None) -> int | None:
@@ -58,9 +61,3 @@ def moment(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else None
-
-
-def _page(rows: QuerySet[M], key: str, size: int, *, first: bool) -> TablePage[M]:
-    found = list(rows[: size + 1])
-    shown = tuple(found[:size])
-    return TablePage(shown, getattr(shown[-1], key) if len(found) > size else None, first)

@@ -6,7 +6,6 @@ This module alone maps states to meanings; templates and drawings read it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 from console.checkpoints.models import QueryState
 from console.jobs.models import StageState
@@ -33,147 +32,84 @@ class Status:
     meaning: Meaning
 
 
-def _status(shape: str, word: str, meaning: Meaning) -> Status:
-    return Status(shape, word, meaning)
-
-
-_R = RunState
-RUN: Mapping[str, Status] = MappingProxyType(
-    {
-        _R.QUEUED: _status("half", "Waiting for a worker", Meaning.BUSY),
-        _R.STARTING: _status("half", "Starting", Meaning.BUSY),
-        _R.WAITING: _status("triangle", "Waiting for slots", Meaning.ATTENTION),
-        _R.RUNNING: _status("disc", "Running", Meaning.OK),
-        _R.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
-        _R.STOPPING: _status("half", "Stopping with savepoint", Meaning.BUSY),
-        _R.DRAINING: _status("half", "Draining", Meaning.BUSY),
-        _R.CANCELLING: _status("half", "Cancelling", Meaning.BUSY),
-        _R.FINISHED: _status("tick", "Finished", Meaning.OK),
-        _R.STOPPED: _status("pause", "Stopped", Meaning.NEUTRAL),
-        _R.CANCELED: _status("cross", "Canceled", Meaning.NEUTRAL),
-        _R.FAILED: _status("square", "Failed", Meaning.FAILED),
-    }
-)
-NEVER_RAN = _status("ring", "Never started", Meaning.NEUTRAL)
-
-CHECKPOINT: Mapping[str, Status] = MappingProxyType(
-    {
-        "in_progress": _status("half", "In progress", Meaning.BUSY),
-        "completed": _status("disc", "Completed", Meaning.OK),
-        "failed": _status("square", "Failed", Meaning.FAILED),
-        "aborted": _status("cross", "Aborted", Meaning.NEUTRAL),
-    }
-)
-DISCARDED = _status("ring", "Discarded", Meaning.NEUTRAL)
-
-OPERATION: Mapping[str, Status] = MappingProxyType(
-    {
-        "queued": _status("half", "Queued", Meaning.BUSY),
-        "running": _status("half", "In progress", Meaning.BUSY),
-        "succeeded": _status("disc", "Succeeded", Meaning.OK),
-        "failed": _status("square", "Failed", Meaning.FAILED),
-        "unknown": _status("triangle", "Unknown", Meaning.ATTENTION),
-    }
-)
-
-VERSION: Mapping[str, Status] = MappingProxyType(
-    {
-        "compiling": _status("half", "Compiling", Meaning.BUSY),
-        "ready": _status("disc", "Ready", Meaning.OK),
-        "rejected": _status("square", "Rejected", Meaning.FAILED),
-    }
-)
-
-REVIEW: Mapping[str, Status] = MappingProxyType(
-    {
-        "unreviewed": _status("ring", "Not reviewed", Meaning.NEUTRAL),
-        "reviewed": _status("disc", "Reviewed", Meaning.OK),
-        "waived": _status("pause", "Waived", Meaning.NEUTRAL),
-    }
-)
-
-ATTEMPT: Mapping[str, Status] = MappingProxyType(
-    {
-        "": _status("half", "In progress", Meaning.BUSY),
-        "running": _status("disc", "Running", Meaning.OK),
-        "failed": _status("square", "Failed", Meaning.FAILED),
-        "superseded": _status("cross", "Superseded", Meaning.NEUTRAL),
-        "ended": _status("tick", "Ended", Meaning.OK),
-        "released": _status("pause", "Released", Meaning.NEUTRAL),
-        "lost": _status("triangle", "Lost", Meaning.ATTENTION),
-    }
-)
-
+NEVER_RAN = ""  #: state of a job without runs
+DISCARDED = "discarded"  #: a checkpoint whose files were removed
 NOT_STARTED = "not_started"  #: a stage whose run ended before its first process
 
-STAGE: Mapping[str, Status] = MappingProxyType(
-    {
-        NOT_STARTED: _status("ring", "Not started", Meaning.NEUTRAL),
-        StageState.WAITING: _status("triangle", "Waiting for a worker", Meaning.ATTENTION),
-        StageState.STARTING: _status("half", "Starting", Meaning.BUSY),
-        StageState.RUNNING: _status("disc", "Running", Meaning.OK),
-        StageState.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
-        StageState.DONE: _status("tick", "Done", Meaning.OK),
-        StageState.ENDED: _status("tick", "Ended", Meaning.NEUTRAL),
-        StageState.FAILED: _status("square", "Failed", Meaning.FAILED),
-    }
-)
+STATUSES: Mapping[str, Mapping[str, Status]] = {
+    "run": {
+        NEVER_RAN: Status("ring", "Never started", Meaning.NEUTRAL),
+        RunState.QUEUED: Status("half", "Waiting for a worker", Meaning.BUSY),
+        RunState.STARTING: Status("half", "Starting", Meaning.BUSY),
+        RunState.WAITING: Status("triangle", "Waiting for slots", Meaning.ATTENTION),
+        RunState.RUNNING: Status("disc", "Running", Meaning.OK),
+        RunState.RESTARTING: Status("triangle", "Restarting", Meaning.ATTENTION),
+        RunState.STOPPING: Status("half", "Stopping with savepoint", Meaning.BUSY),
+        RunState.DRAINING: Status("half", "Draining", Meaning.BUSY),
+        RunState.CANCELLING: Status("half", "Cancelling", Meaning.BUSY),
+        RunState.FINISHED: Status("tick", "Finished", Meaning.OK),
+        RunState.STOPPED: Status("pause", "Stopped", Meaning.NEUTRAL),
+        RunState.CANCELED: Status("cross", "Canceled", Meaning.NEUTRAL),
+        RunState.FAILED: Status("square", "Failed", Meaning.FAILED),
+    },
+    "checkpoint": {
+        DISCARDED: Status("ring", "Discarded", Meaning.NEUTRAL),
+        "in_progress": Status("half", "In progress", Meaning.BUSY),
+        "completed": Status("disc", "Completed", Meaning.OK),
+        "failed": Status("square", "Failed", Meaning.FAILED),
+        "aborted": Status("cross", "Aborted", Meaning.NEUTRAL),
+    },
+    "operation": {
+        "queued": Status("half", "Queued", Meaning.BUSY),
+        "running": Status("half", "In progress", Meaning.BUSY),
+        "succeeded": Status("disc", "Succeeded", Meaning.OK),
+        "failed": Status("square", "Failed", Meaning.FAILED),
+        "unknown": Status("triangle", "Unknown", Meaning.ATTENTION),
+    },
+    "version": {
+        "compiling": Status("half", "Compiling", Meaning.BUSY),
+        "ready": Status("disc", "Ready", Meaning.OK),
+        "rejected": Status("square", "Rejected", Meaning.FAILED),
+    },
+    "review": {
+        "unreviewed": Status("ring", "Not reviewed", Meaning.NEUTRAL),
+        "reviewed": Status("disc", "Reviewed", Meaning.OK),
+        "waived": Status("pause", "Waived", Meaning.NEUTRAL),
+    },
+    "attempt": {
+        "": Status("half", "In progress", Meaning.BUSY),
+        "running": Status("disc", "Running", Meaning.OK),
+        "failed": Status("square", "Failed", Meaning.FAILED),
+        "superseded": Status("cross", "Superseded", Meaning.NEUTRAL),
+        "ended": Status("tick", "Ended", Meaning.OK),
+        "released": Status("pause", "Released", Meaning.NEUTRAL),
+        "lost": Status("triangle", "Lost", Meaning.ATTENTION),
+    },
+    "stage": {
+        NOT_STARTED: Status("ring", "Not started", Meaning.NEUTRAL),
+        StageState.WAITING: Status("triangle", "Waiting for a worker", Meaning.ATTENTION),
+        StageState.STARTING: Status("half", "Starting", Meaning.BUSY),
+        StageState.RUNNING: Status("disc", "Running", Meaning.OK),
+        StageState.RESTARTING: Status("triangle", "Restarting", Meaning.ATTENTION),
+        StageState.DONE: Status("tick", "Done", Meaning.OK),
+        StageState.ENDED: Status("tick", "Ended", Meaning.NEUTRAL),
+        StageState.FAILED: Status("square", "Failed", Meaning.FAILED),
+    },
+    "query": {
+        QueryState.QUEUED: Status("half", "Waiting for a worker", Meaning.BUSY),
+        QueryState.RUNNING: Status("half", "Reading", Meaning.BUSY),
+        QueryState.SUCCEEDED: Status("disc", "Succeeded", Meaning.OK),
+        QueryState.FAILED: Status("square", "Failed", Meaning.FAILED),
+        QueryState.CANCELED: Status("cross", "Canceled", Meaning.NEUTRAL),
+    },
+    "guarantee": {
+        Guarantee.EXACTLY_ONCE: Status("disc", "Exactly once", Meaning.OK),
+        Guarantee.AT_LEAST_ONCE: Status("triangle", "At least once", Meaning.ATTENTION),
+        Guarantee.NONE: Status("triangle", "No guarantee", Meaning.ATTENTION),
+    },
+}
 
-QUERY: Mapping[str, Status] = MappingProxyType(
-    {
-        QueryState.QUEUED: _status("half", "Waiting for a worker", Meaning.BUSY),
-        QueryState.RUNNING: _status("half", "Reading", Meaning.BUSY),
-        QueryState.SUCCEEDED: _status("disc", "Succeeded", Meaning.OK),
-        QueryState.FAILED: _status("square", "Failed", Meaning.FAILED),
-        QueryState.CANCELED: _status("cross", "Canceled", Meaning.NEUTRAL),
-    }
-)
 
-GUARANTEE: Mapping[str, Status] = MappingProxyType(
-    {
-        Guarantee.EXACTLY_ONCE: _status("disc", "Exactly once", Meaning.OK),
-        Guarantee.AT_LEAST_ONCE: _status("triangle", "At least once", Meaning.ATTENTION),
-        Guarantee.NONE: _status("triangle", "No guarantee", Meaning.ATTENTION),
-    }
-)
-
-
-def run(state: str | None) -> Status:
-    return _look_up(RUN, state) if state else NEVER_RAN
-
-
-def checkpoint(state: str, *, discarded: bool = False) -> Status:
-    return DISCARDED if discarded else _look_up(CHECKPOINT, state)
-
-
-def operation(state: str) -> Status:
-    return _look_up(OPERATION, state)
-
-
-def version(state: str) -> Status:
-    return _look_up(VERSION, state)
-
-
-def review(state: str) -> Status:
-    return _look_up(REVIEW, state)
-
-
-def attempt(outcome: str) -> Status:
-    return _look_up(ATTEMPT, outcome)
-
-
-def stage(state: str) -> Status:
-    return _look_up(STAGE, state)
-
-
-def query(state: str) -> Status:
-    return _look_up(QUERY, state)
-
-
-def guarantee(name: str) -> Status:
-    return _look_up(GUARANTEE, name)
-
-
-def _look_up(table: Mapping[str, Status], state: str) -> Status:
-    """The status of `state`; a state unknown to this console is shown under its own name."""
-    return table.get(state) or Status("ring", state.replace("_", " ").capitalize(), Meaning.NEUTRAL)
+def status(kind: str, state: str) -> Status:
+    """The status of a `state`; a state unknown to this console is shown under its own name."""
+    return STATUSES[kind].get(state) or Status("ring", state.replace("_", " ").capitalize(), Meaning.NEUTRAL)

@@ -11,9 +11,8 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from math import log1p
 from statistics import median
-from typing import Protocol
 
-from console.checkpoints.models import noun
+from console.checkpoints.models import Checkpoint
 from console.ui import formats
 
 PITCH = 14.0  #: distance of two columns at the usual interval, and the minimum
@@ -30,27 +29,6 @@ HEIGHT = _TOP + _MAX_BAR_HEIGHT + _FOOT
 
 #: The columns of a checkpoint row that are drawn.
 DRAWN_COLUMNS = ("number", "kind", "status", "token", "reason", "triggered_at", "duration_ms")
-
-
-class DrawnCheckpoint(Protocol):
-    """The columns of a checkpoint row that the strip reads."""
-
-    @property
-    def pk(self) -> int: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def token(self) -> int: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def triggered_at(self) -> datetime: ...
-    @property
-    def duration_ms(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +60,7 @@ class Strip:
     about: str
 
 
-def strip(rows: Sequence[DrawnCheckpoint]) -> Strip | None:
+def strip(rows: Sequence[Checkpoint]) -> Strip | None:
     """The strip of `rows`, which may be in any order; None if there are none."""
     ordered = sorted(rows, key=lambda row: row.number)
     if not ordered:
@@ -107,7 +85,7 @@ def strip(rows: Sequence[DrawnCheckpoint]) -> Strip | None:
     )
 
 
-def _places(rows: Sequence[DrawnCheckpoint]) -> list[float]:
+def _places(rows: Sequence[Checkpoint]) -> list[float]:
     """The left edge of each column. The usual interval, the median, is a pitch."""
     gaps = [(later.triggered_at - row.triggered_at).total_seconds() for row, later in pairwise(rows)]
     usual = median(gaps) if gaps else 0
@@ -115,7 +93,7 @@ def _places(rows: Sequence[DrawnCheckpoint]) -> list[float]:
     return [round(x, 1) for x in accumulate(steps, initial=0.0)]
 
 
-def _column(x: float, row: DrawnCheckpoint, longest: int, *, restarted: bool) -> Column:
+def _column(x: float, row: Checkpoint, longest: int, *, restarted: bool) -> Column:
     middle = x + PITCH / 2
     height = _height(row, longest)
     y = _TOP + _MAX_BAR_HEIGHT - height
@@ -135,7 +113,7 @@ def _column(x: float, row: DrawnCheckpoint, longest: int, *, restarted: bool) ->
     )
 
 
-def _height(row: DrawnCheckpoint, longest: int) -> float:
+def _height(row: Checkpoint, longest: int) -> float:
     """Logarithmic height, so that a slow checkpoint does not flatten the rest."""
     if row.outcome in _WITHOUT_BAR:
         return 0.0
@@ -144,14 +122,14 @@ def _height(row: DrawnCheckpoint, longest: int) -> float:
     return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * log1p((row.duration_ms or 0) / 20) / log1p(longest / 20))
 
 
-def _sentence(row: DrawnCheckpoint, *, restarted: bool) -> str:
+def _sentence(row: Checkpoint, *, restarted: bool) -> str:
     took = f", {formats.duration(row.duration_ms)}" if row.duration_ms is not None else ""
     why = f": {row.reason.replace('_', ' ')}" if row.reason else ""
     first = " (first of a new attempt)" if restarted else ""
-    return f"{noun(row.kind)} {row.number}, {row.outcome.replace('_', ' ')}{took}{why}{first}"
+    return f"{row}, {row.outcome.replace('_', ' ')}{took}{why}{first}"
 
 
-def _description(rows: Sequence[DrawnCheckpoint], longest: int) -> str:
+def _description(rows: Sequence[Checkpoint], longest: int) -> str:
     failed, aborted = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
     most = f", longest {formats.duration(longest)}" if longest else ""
     savepoints = sum(row.kind != "checkpoint" for row in rows)

@@ -14,8 +14,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from console.ui import formats, status
+from console.ui import formats
 from console.ui.formats import Quantity
+from console.ui.status import DISCARDED, status
 
 register = template.Library()
 
@@ -98,24 +99,11 @@ def _now(context: Context) -> datetime:
 
 # ---------------------------------------------------------------- states
 
-_KINDS: dict[str, Callable[[Any], status.Status]] = {
-    "run": status.run,
-    "checkpoint": status.checkpoint,
-    "operation": status.operation,
-    "version": status.version,
-    "review": status.review,
-    "attempt": status.attempt,
-    "guarantee": status.guarantee,
-    "stage": status.stage,
-    "query": status.query,
-}
-
 
 @register.inclusion_tag("weir/_status.html")
-def state(kind: str, value: Any, *, discarded: bool = False, large: bool = False) -> dict[str, Any]:
+def state(kind: str, value: str | None, *, discarded: bool = False, large: bool = False) -> dict[str, Any]:
     """A state as shape and word: {% state "run" run.state %}."""
-    found = status.checkpoint(value, discarded=discarded) if kind == "checkpoint" else _KINDS[kind](value)
-    return {"status": found, "large": large}
+    return {"status": status(kind, DISCARDED if discarded else value or ""), "large": large}
 
 
 @register.inclusion_tag("weir/_shape.html")

@@ -11,7 +11,6 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.accounts.refusals import Refused
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
-from console.jobs.guarantees import version_guarantee
 from console.jobs.models import Attempt, Job, Run
 from console.operations.legality import allowed_discard
 from console.operations.models import OperationKind
@@ -157,7 +156,7 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
             "runs": runs,
             "version": version,
             "tolerated": version.settings.get("tolerable_failed_checkpoints") if version else None,
-            "promise": version_guarantee(version) if version else None,
+            "promise": version.guarantee if version else None,
             "statistics": found,
             "spreads": spread_lines(found.summary) if found.summary else (),
         }

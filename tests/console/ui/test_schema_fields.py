@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from django import forms
 
-from console.jobs import job_settings
-from console.ui.forms import SchemaForm, SettingsForm
+from console.jobs.inputs import SETTINGS_SCHEMA
+from console.ui.forms import SchemaForm
 from console.ui.schema_fields import JsonChoiceField
 from tests.console.ui.rows import SCHEMA
 
@@ -83,7 +83,7 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
 
 
 def test_a_type_of_its_own_gives_its_options_but_not_its_name() -> None:
-    mode = SettingsForm().fields["checkpoint_mode"]
+    mode = SchemaForm(SETTINGS_SCHEMA).fields["checkpoint_mode"]
     assert isinstance(mode, forms.TypedChoiceField)
     assert mode.label == "Checkpoint mode"
     assert mode.initial == '"exactly_once"'
@@ -91,9 +91,9 @@ def test_a_type_of_its_own_gives_its_options_but_not_its_name() -> None:
 
 
 def test_settings_are_drawn_from_their_struct_with_bounds_and_help() -> None:
-    form = SettingsForm()
+    form = SchemaForm(SETTINGS_SCHEMA)
     interval = form.fields["checkpoint_interval_ms"]
     assert isinstance(interval, forms.IntegerField)
     assert (interval.initial, interval.min_value) == (5000, 100)
     assert all(field.help_text for field in form.fields.values())
-    assert list(form.fields) == list(job_settings.SCHEMA["$defs"]["JobSettings"]["properties"])
+    assert list(form.fields) == list(SETTINGS_SCHEMA["$defs"]["JobSettings"]["properties"])

@@ -1,36 +1,24 @@
 """The checkpoint strip."""
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
+from typing import Any
 
+from console.checkpoints.models import Checkpoint
 from console.ui.strip import HEIGHT, MAX_GAP_PITCHES, PITCH, Strip, strip
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
-@dataclass
-class Row:
-    pk: int
-    number: int
-    kind: str = "checkpoint"
-    status: str = "completed"
-    token: int = 1
-    reason: str = ""
-    duration_ms: int | None = 300
-    at: float | None = None  #: seconds; its number where nothing is said
-
-    @property
-    def outcome(self) -> str:
-        return "aborted" if (self.status, self.reason) == ("failed", "suspended") else self.status
-
-    @property
-    def triggered_at(self) -> datetime:
-        return NOW + timedelta(seconds=self.number if self.at is None else self.at)
+def row(number: int, *, at: float | None = None, **facts: Any) -> Checkpoint:
+    """A checkpoint `at` seconds, or at its number; it took 300 ms."""
+    triggered_at = NOW + timedelta(seconds=number if at is None else at)
+    given = {"kind": "checkpoint", "status": "completed", "token": 1, "duration_ms": 300, **facts}
+    return Checkpoint(number=number, triggered_at=triggered_at, **given)
 
 
-def drawn(*rows: Row) -> Strip:
+def drawn(*rows: Checkpoint) -> Strip:
     found = strip(rows)
     assert found is not None
     return found
@@ -41,7 +29,7 @@ def test_no_checkpoints_no_strip() -> None:
 
 
 def test_columns_stand_in_the_order_of_time() -> None:
-    found = drawn(Row(30, 3), Row(10, 1), Row(20, 2))
+    found = drawn(row(3, pk=30), row(1, pk=10), row(2, pk=20))
     assert [column.pk for column in found.columns] == [10, 20, 30]
     assert [column.x for column in found.columns] == [0, PITCH, 2 * PITCH]
     assert (found.first, found.last) == (NOW + timedelta(seconds=1), NOW + timedelta(seconds=3))
@@ -49,18 +37,18 @@ def test_columns_stand_in_the_order_of_time() -> None:
 
 def test_columns_stand_as_far_apart_as_they_were_triggered_but_no_gap_pushes_the_rest_out_of_sight() -> None:
     moments = (0, 1, 2, 4, 5, 3_605, 3_606)
-    found = drawn(*(Row(n, n, at=at) for n, at in enumerate(moments)))
+    found = drawn(*(row(n, pk=n, at=at) for n, at in enumerate(moments)))
     steps = [later.x - column.x for column, later in pairwise(found.columns)]
     assert steps == [PITCH, PITCH, 2 * PITCH, PITCH, MAX_GAP_PITCHES * PITCH, PITCH]
     assert found.width == found.columns[-1].x + PITCH
 
 
 def test_columns_of_one_instant_stand_side_by_side() -> None:
-    assert [column.x for column in drawn(*(Row(n, n, at=0) for n in range(3))).columns] == [0, PITCH, 2 * PITCH]
+    assert [column.x for column in drawn(*(row(n, pk=n, at=0) for n in range(3))).columns] == [0, PITCH, 2 * PITCH]
 
 
 def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
-    found = drawn(Row(1, 1, duration_ms=0), Row(2, 2, duration_ms=300), Row(3, 3, duration_ms=90_000))
+    found = drawn(row(1, pk=1, duration_ms=0), row(2, pk=2, duration_ms=300), row(3, pk=3, duration_ms=90_000))
     heights = [column.bar_height for column in found.columns]
     assert heights == sorted(set(heights))
     assert heights[0] > 0
@@ -69,33 +57,33 @@ def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
 
 
 def test_a_failure_is_a_gap_with_its_reason() -> None:
-    column = drawn(Row(1, 1), Row(2, 2, status="failed", duration_ms=None, reason="async_failed")).columns[1]
+    column = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=None, reason="async_failed")).columns[1]
     assert column.bar_height == 0
     assert column.about == "checkpoint 2, failed: async failed"
 
 
 def test_one_that_expired_does_not_make_the_others_look_short() -> None:
-    found = drawn(Row(1, 1), Row(2, 2, status="failed", duration_ms=60_000, reason="expired"))
+    found = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=60_000, reason="expired"))
     assert str(found.longest) == "0.30 s"
 
 
 def test_savepoints_stops_and_drains_carry_a_diamond() -> None:
-    found = drawn(*(Row(n, n, kind=kind) for n, kind in enumerate(("checkpoint", "savepoint", "stop", "drain"))))
+    found = drawn(*(row(n, pk=n, kind=kind) for n, kind in enumerate(("checkpoint", "savepoint", "stop", "drain"))))
     assert [column.savepoint for column in found.columns] == [False, True, True, True]
 
 
 def test_a_rule_stands_where_another_attempt_took_over() -> None:
-    found = drawn(Row(1, 1), Row(2, 2), Row(3, 3, token=2), Row(4, 4, token=2))
+    found = drawn(row(1, pk=1), row(2, pk=2), row(3, pk=3, token=2), row(4, pk=4, token=2))
     assert [column.restarted for column in found.columns] == [False, False, True, False]
 
 
 def test_one_under_way_is_a_stub() -> None:
-    column = drawn(Row(1, 1), Row(2, 2, status="in_progress", duration_ms=None)).columns[1]
+    column = drawn(row(1, pk=1), row(2, pk=2, status="in_progress", duration_ms=None)).columns[1]
     assert 0 < column.bar_height < 5
 
 
 def test_the_sentence_counts() -> None:
-    found = drawn(Row(1, 1), Row(2, 2, kind="savepoint"), Row(3, 3, status="failed", duration_ms=None))
+    found = drawn(row(1, pk=1), row(2, pk=2, kind="savepoint"), row(3, pk=3, status="failed", duration_ms=None))
     assert found.about.startswith("Checkpoints 1 to 3: 1 savepoints, 1 failed, 0 aborted, longest 0.30 s.")
 
 
@@ -107,7 +95,7 @@ def extent(path: str) -> tuple[float, float]:
 
 
 def test_the_cross_of_a_failed_savepoint_stands_clear_of_its_diamond() -> None:
-    column = drawn(Row(1, 1), Row(2, 2, kind="savepoint", status="failed", duration_ms=None)).columns[1]
+    column = drawn(row(1, pk=1), row(2, pk=2, kind="savepoint", status="failed", duration_ms=None)).columns[1]
     assert column.savepoint
     assert extent(column.diamond)[1] < extent(column.cross)[0]
     assert extent(column.diamond)[0] >= 0
@@ -115,7 +103,7 @@ def test_the_cross_of_a_failed_savepoint_stands_clear_of_its_diamond() -> None:
 
 def test_an_aborted_checkpoint_is_counted_apart_and_drawn_without_a_cross() -> None:
     found = drawn(
-        Row(1, 1), Row(2, 2, status="failed", reason="suspended"), Row(3, 3, status="failed", reason="expired")
+        row(1, pk=1), row(2, pk=2, status="failed", reason="suspended"), row(3, pk=3, status="failed", reason="expired")
     )
     assert [column.status for column in found.columns] == ["completed", "aborted", "failed"]
     assert "0 savepoints, 1 failed, 1 aborted" in found.about

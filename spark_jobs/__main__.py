@@ -18,23 +18,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from runtime.connectors.sinks.epoch_stage import EpochStage
+from runtime.connectors.sources.epochs import EpochSource
 from runtime.core.job.settings import ExecutionMode
 from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
 from spark_jobs.batch import run as running
-from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
+from spark_jobs.session import SparkSettings, SparkUnavailable, error_summary, spark_session
+from spark_jobs.sources.table import SparkTable
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import deliver, epochs, tables
-from spark_jobs.stages.standing import StageContext, StageFailure, read_params, stop_on_sigterm
+from spark_jobs.stages.standing import StageContext, StageFailure, parse_params, read_params, stop_on_sigterm
 
 FAILED_EXIT_CODE: Final = 1
 REFUSED_EXIT_CODE: Final = 3
 #: By verb; a source or sink gives it as `stage`.
 STANDING_STAGES: Final[Mapping[str, Callable[[StageContext], None]]] = {
-    epochs.VERB: epochs.write_epochs,
-    deliver.STAGE_VERB: deliver.deliver_epochs,
-    tables.VERB: tables.write_tables,
+    EpochSource.stage: epochs.write_epochs,
+    EpochStage.stage: deliver.deliver_epochs,
+    SparkTable.stage: tables.write_tables,
 }
 
 
@@ -60,8 +63,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
         traceback.print_exc()
         word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
-        code, answer = FAILED_EXIT_CODE, _error(word, _subject(arguments), _first_line(failure))
-        sys.stderr.write(f"{_subject(arguments)}: {_first_line(failure)}\n")  # readers of a log look at its last line
+        code, answer = FAILED_EXIT_CODE, _error(word, _subject(arguments), error_summary(failure))
+        sys.stderr.write(f"{_subject(arguments)}: {error_summary(failure)}\n")  # readers of a log look at its last line
     with answers:
         json.dump(answer, answers)
         answers.write("\n")
@@ -151,19 +154,7 @@ def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _params() -> Mapping[str, Any]:
-    """The parameters from stdin; empty if stdin is empty.
-
-    Raises:
-        JobRejected: stdin is not a JSON object.
-    """
-    text = sys.stdin.read()
-    try:
-        params = json.loads(text) if text.strip() else {}
-    except ValueError as error:
-        raise JobRejected("bad-json", "params", f"stdin is not JSON: {error}") from error
-    if not isinstance(params, dict):
-        raise JobRejected("bad-json", "params", "stdin must hold a JSON object")
-    return params
+    return parse_params(sys.stdin.read())
 
 
 def _error(code: str, field: str, detail: str) -> dict[str, Any]:
@@ -172,12 +163,6 @@ def _error(code: str, field: str, detail: str) -> dict[str, Any]:
 
 def _subject(arguments: argparse.Namespace) -> str:
     return str(getattr(arguments, "operator", "") or arguments.pipeline)
-
-
-def _first_line(failure: Exception) -> str:
-    """The first line of an error: Spark appends a whole Java stack to its messages."""
-    lines = str(failure).strip().splitlines() or ["no message"]
-    return f"{type(failure).__name__}: {lines[0]}"
 
 
 if __name__ == "__main__":

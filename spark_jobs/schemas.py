@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from spark_jobs.column_types import spark_schema
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 #: A row of the package's flights.csv. `dep_time` is null for a cancelled flight; times are hhmm on the local clock.
 FLIGHTS: Final = pa.schema(
@@ -86,13 +87,6 @@ DAILY: Final = pa.schema(
         ("mean_arrival_delay", pa.float64()),
     ]
 )
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """The same contract in Spark's types; times stay without a time zone."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def read_csv(spark: SparkSession, path: Path, schema: pa.Schema, null: str = "") -> DataFrame:

@@ -20,11 +20,13 @@ from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
 
 if TYPE_CHECKING:
+    from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
 #: Environment variables by which a task determines the files that it may read.
 _TASK_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 BATCH_MAX_FAILURES: Final = 4  #: attempts per task, Spark's default on a cluster
+MAX_ERROR_LENGTH: Final = 1_000  #: characters
 
 
 class SparkUnavailable(EnvironmentFailure):
@@ -102,9 +104,29 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise SparkUnavailable(f"Spark does not start at {settings.master}: {first}") from error
+        raise SparkUnavailable(f"Spark does not start at {settings.master}: {first_line(error)}") from error
     try:
         yield session
     finally:
         session.stop()
+
+
+def current_task() -> TaskContext:
+    """The Spark task in which this code runs."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None, "it runs in a Spark task"
+    return task
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error, or its type: Spark appends a whole Java stack to its messages."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip()[:MAX_ERROR_LENGTH]
+
+
+def error_summary(error: BaseException) -> str:
+    """Type and first line of an error."""
+    kind, line = type(error).__name__, first_line(error)
+    return kind if line == kind else f"{kind}: {line}"

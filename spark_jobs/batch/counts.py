@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from spark_jobs.session import current_task
+
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
     from pyspark.accumulators import AccumulatorParam
@@ -82,8 +84,5 @@ class Reporter:
     reports: Accumulator[Reports]
 
     def __call__(self, report: TaskReport) -> None:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None, "it runs in a Spark task"
+        task = current_task()
         self.reports.add({(report.stage, task.partitionId()): replace(report, spark_stage=task.stageId())})

@@ -6,7 +6,8 @@ Spark retries failed tasks. A collect takes exactly one result per partition, so
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,9 @@ from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, Wr
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import CHUNK_ROWS, SINK_RESULT_SCHEMA, task_of
-from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, quote_name
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN
+from spark_jobs.column_types import quote_name, spark_schema
+from spark_jobs.session import first_line
 from spark_jobs.sources.frames import CheckedFrame
 
 if TYPE_CHECKING:
@@ -79,11 +82,8 @@ def execute(
     progress = progress or BatchProgress(spark.sparkContext, stages, group)
     execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
     try:
-        return execution.run()
-    except WeirError:
-        raise
-    except Exception as error:
-        raise task_error(error) from error
+        with typed_task_errors():
+            return execution.run()
     finally:
         execution.close()
 
@@ -128,13 +128,9 @@ class _Execution:
             build.unpersist()
 
     def _frame(self, stage: BatchStage) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         task = task_of(stage, self._job, self._builds, self._chunk_rows, self._progress.reporter)
         schema = (
-            stage.tail.wire.spark_schema()
-            if isinstance(stage.tail, EmitRows)
-            else from_arrow_schema(SINK_RESULT_SCHEMA)
+            stage.tail.wire.spark_schema() if isinstance(stage.tail, EmitRows) else spark_schema(SINK_RESULT_SCHEMA)
         )
         return self._input(stage.head).mapInArrow(task, schema)
 
@@ -180,6 +176,17 @@ def _sink_result(partition: int, row: Any) -> SinkResult:
     return SinkResult(sink=OperatorId(row["sink"]), partition=partition, rows=row["rows"], committables=committables)
 
 
+@contextmanager
+def typed_task_errors() -> Iterator[None]:
+    """Turn Spark's exception into the typed error of the task. Raises WeirError."""
+    try:
+        yield
+    except WeirError:
+        raise
+    except Exception as error:
+        raise task_error(error) from error
+
+
 def task_error(error: Exception) -> WeirError:
     """The typed error of a task, parsed from the text of Spark's exception."""
     text = str(error)
@@ -193,5 +200,4 @@ def task_error(error: Exception) -> WeirError:
     if raised:
         name, message = raised[-1]
         return _ERROR_TYPES.get(name, WeirError)(message)
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return WeirError(first)
+    return WeirError(first_line(error))

@@ -25,6 +25,7 @@ from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from spark_jobs.batch.counts import RowCounter, TaskReport
 from spark_jobs.batch.plan import BatchStage, EmitRows, ExchangeKind, ReadRows, ReadSource, Step, WriteSink
 from spark_jobs.batch.subtask import JobFacts, OperatorChain, Subtask, check_columns, context_of, wall_clock_ms
+from spark_jobs.session import current_task
 from spark_jobs.sources.event_clock import BoundedOutOfOrderness
 from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import SparkTable
@@ -135,13 +136,9 @@ class _Task:
 
     def _read_frame(self, head: ReadSource, shape: FrameShape, batches: Batches) -> Batches:
         """Process a partition of a DataFrame. Several partitions share a subtask index; only shuffles depend on it."""
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None, "it runs in a Spark task"
         assert isinstance(head.source, SparkTable), "only a SparkTable has a shape"
         clock = BoundedOutOfOrderness(head.source.event_time, head.source.max_disorder_ms)
-        with _SubtaskRun(self, task.partitionId() % head.parallelism, self._stage.steps) as run:
+        with _SubtaskRun(self, current_task().partitionId() % head.parallelism, self._stage.steps) as run:
             for batch in batches:
                 rows = shape.to_source_schema(batch)
                 self.tally.count_read(rows.num_rows, head.uid)
@@ -397,11 +394,7 @@ class _SinkWriter:
     """Writes the rows of this attempt under a name of its own: prepared, not visible."""
 
     def __init__(self, write: WriteSink, job: JobFacts, tally: RowCounter) -> None:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None, "it runs in a Spark task"
-        self._uid, self._attempt = write.uid, int(task.taskAttemptId())
+        self._uid, self._attempt = write.uid, int(current_task().taskAttemptId())
         self._rows, self._tally = 0, tally
         self._ready: list[pa.RecordBatch] = []
         self.watermark = _NO_WATERMARK

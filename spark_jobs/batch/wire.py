@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected
+from spark_jobs.column_types import carrier_of, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,73 +33,6 @@ _SHUFFLE_SCHEMA: Final = pa.schema(
 _ORDER_BITS: Final = 40  #: low bits of `order`: row number within its subtask; above: index of the subtask
 
 _SPECIAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may not read as part of a name
-
-types = pa.types
-_UNCHANGED_TYPES: Final = (
-    types.is_boolean, types.is_int8, types.is_int16, types.is_int32, types.is_int64, types.is_float32,
-    types.is_float64, types.is_string, types.is_binary, types.is_date32,
-)  # fmt: skip
-_CARRIER_TYPES: Final = (
-    (types.is_uint8, pa.int16()),
-    (types.is_uint16, pa.int32()),
-    (types.is_uint32, pa.int64()),
-    (types.is_uint64, pa.decimal128(20, 0)),
-    (types.is_float16, pa.float32()),
-    (types.is_large_string, pa.string()),
-    (types.is_string_view, pa.string()),
-    (types.is_large_binary, pa.binary()),
-    (types.is_binary_view, pa.binary()),
-    (types.is_fixed_size_binary, pa.binary()),
-    (types.is_date64, pa.int64()),
-    (types.is_time32, pa.int32()),
-    (types.is_time64, pa.int64()),
-    (types.is_duration, pa.int64()),
-    (types.is_null, pa.int8()),
-)
-_MAX_DECIMAL_PRECISION: Final = 38  #: of Spark's decimal type
-
-
-def carrier_of(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which Spark holds values of `kind` exactly; None: there is no such type."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return None
-    if any(test(kind) for test in _UNCHANGED_TYPES):
-        return kind
-    for test, carrier in _CARRIER_TYPES:
-        if test(kind):
-            return carrier
-    if types.is_timestamp(kind):
-        return pa.int64() if kind.unit == "ns" else pa.timestamp("us")
-    if types.is_decimal(kind):
-        whole = kind.precision <= _MAX_DECIMAL_PRECISION and 0 <= kind.scale <= kind.precision
-        return pa.decimal128(kind.precision, kind.scale) if whole else None
-    if types.is_dictionary(kind):
-        return carrier_of(kind.value_type)
-    return _nested_carrier(kind)
-
-
-def _nested_carrier(kind: pa.DataType) -> pa.DataType | None:
-    carrier: pa.DataType | None = None
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        item = carrier_of(kind.value_type)
-        carrier = None if item is None else pa.list_(item)
-    elif types.is_struct(kind):
-        inner = [(field.name, carrier_of(field.type)) for field in kind]
-        names = {name.casefold() for name, _ in inner}
-        if inner and len(names) == len(inner) and all(one is not None for _, one in inner):
-            carrier = pa.struct(inner)
-    elif types.is_map(kind):
-        key, item = carrier_of(kind.key_type), carrier_of(kind.item_type)
-        carrier = None if key is None or item is None else pa.map_(key, item)
-    return carrier if carrier is not None and _casts_back(kind, carrier) else None
-
-
-def _casts_back(kind: pa.DataType, carrier: pa.DataType) -> bool:
-    try:
-        pa.array([], kind).cast(carrier).cast(kind)
-    except (pa.ArrowException, NotImplementedError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -143,9 +77,7 @@ class WireSchema:
         return pa.schema([*_SHUFFLE_SCHEMA, *carriers])
 
     def spark_schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(self.arrow_schema, prefer_timestamp_ntz=True)
+        return spark_schema(self.arrow_schema)
 
     def column(self, number: int) -> str:
         """The name of a column within Spark.
@@ -211,9 +143,9 @@ class WireSchema:
 def _decode_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
-    if types.is_null(kind):
+    if pa.types.is_null(kind):
         return pa.nulls(len(column))
-    if types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind):
         found = _decode_column(column, kind.value_type).dictionary_encode()
         indices = found.indices.cast(kind.index_type)
         return pa.DictionaryArray.from_arrays(indices, found.dictionary, ordered=kind.ordered)
@@ -222,8 +154,3 @@ def _decode_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _column(values: Any, dtype: Any, rows: int) -> pa.Array:
     return pa.array(np.full(rows, values, dtype) if np.isscalar(values) else np.asarray(values, dtype))
-
-
-def quote_name(column: str) -> str:
-    """The name of a column, quoted for Spark SQL."""
-    return f"`{column.replace('`', '``')}`"

@@ -5,18 +5,18 @@ Rows pass between tasks and files only. The driver gets a row per subtask: its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
-from runtime.errors import JobRejected, WeirError
+from runtime.errors import JobRejected
 from runtime.io.filesystem import FileStore
-from spark_jobs.batch.execute import task_error
-from spark_jobs.batch.wire import quote_name
+from spark_jobs.batch.execute import typed_task_errors
+from spark_jobs.column_types import quote_name, spark_schema
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Redistribution
 from spark_jobs.savepoints.table_rows import TableRows
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_COPY_TASKS: Final = 8
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +199,13 @@ class Execution:
             WeirError: a task failed in all attempts; the operator is named.
         """
         found: dict[str, dict[int, SubtaskSnapshot]] = {}
-        for rows in self._bootstraps:
-            made = _with_typed_errors(lambda rows=rows: self._run_bootstrap(rows))  # type: ignore[misc]
-            before = found.setdefault(rows.maker.uid, {})
-            for index, snapshot in made.items():
-                before[index] = _merge_snapshots(before.get(index, SubtaskSnapshot()), snapshot)
-        found |= _with_typed_errors(self._run_redistributions)
-        _with_typed_errors(self._run_copies)
+        with typed_task_errors():
+            for rows in self._bootstraps:
+                before = found.setdefault(rows.maker.uid, {})
+                for index, snapshot in self._run_bootstrap(rows).items():
+                    before[index] = _merge_snapshots(before.get(index, SubtaskSnapshot()), snapshot)
+            found |= self._run_redistributions()
+            self._run_copies()
         return StoredSnapshots(snapshots=found, redistributions=self._redistributions)
 
     def delete_unnamed_files(self, manifest: Manifest) -> None:
@@ -237,7 +236,7 @@ class Execution:
             names += [(uid, index) for index in range(redeal.parallelism)]
             places += [(redeal, index) for index in range(redeal.parallelism)]
         numbers = self.spark.range(0, len(units), 1, len(units))
-        frame = numbers.mapInArrow(read_parts(units), _spark_schema(PARTS_SCHEMA))
+        frame = numbers.mapInArrow(read_parts(units), spark_schema(PARTS_SCHEMA))
         frame = frame.repartitionById(len(places), PLACE_COLUMN).sortWithinPartitions(
             PLACE_COLUMN, "state", "unit", "number"
         )
@@ -254,11 +253,11 @@ class Execution:
         tasks = min(len(self._copies), MAX_COPY_TASKS)
         numbers = self.spark.range(0, len(self._copies), 1, tasks)
         numbers.mapInArrow(
-            copy_files(self._checkpoint, self._copies, self.folder), _spark_schema(COPIED_SCHEMA)
+            copy_files(self._checkpoint, self._copies, self.folder), spark_schema(COPIED_SCHEMA)
         ).collect()
 
     def _collect_snapshots(self, frame: DataFrame, task: Any) -> dict[int, SubtaskSnapshot]:
-        rows = frame.mapInArrow(task, _spark_schema(SNAPSHOT_SCHEMA)).collect()
+        rows = frame.mapInArrow(task, spark_schema(SNAPSHOT_SCHEMA)).collect()
         return {row["place"]: msgspec.json.decode(bytes(row["snapshot"]), type=SubtaskSnapshot) for row in rows}
 
 
@@ -271,18 +270,3 @@ def _merge_snapshots(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSna
         key_types=one.key_types | other.key_types,
         empty_tables=one.empty_tables | other.empty_tables,
     )
-
-
-def _spark_schema(schema: pa.Schema) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema)
-
-
-def _with_typed_errors(run: Callable[[], T]) -> T:
-    try:
-        return run()
-    except WeirError:
-        raise
-    except Exception as error:
-        raise task_error(error) from error

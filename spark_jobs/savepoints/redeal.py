@@ -39,7 +39,7 @@ from spark_jobs.savepoints.tables import (
     value_types,
     write_table,
 )
-from spark_jobs.state.rows import OpenedCheckpoint, StateFiles, find_state, holds_objects, read_objects, read_table
+from spark_jobs.state.rows import CheckpointState, OpenedCheckpoint, find_state
 
 ROWS_PER_PART: Final = 65_536
 FIRED_STATE: Final = "fired"  #: the state of `operators.windows.late_records`
@@ -101,10 +101,10 @@ class Redistribution:
         for name in self.states:
             state = find_state(self.checkpoint, self.uid, name)
             for files in state.files:
-                if holds_objects(state):
-                    yield from self._object_parts(state, read_objects(self.checkpoint, state, files, groups))
+                if state.holds_objects:
+                    yield from self._object_parts(state, state.read_objects(files, groups))
                 else:
-                    yield from self._column_parts(read_table(self.checkpoint, state, files, groups))
+                    yield from self._column_parts(state.read_table(files, groups))
 
     @property
     def states(self) -> list[str]:
@@ -180,7 +180,7 @@ class Redistribution:
 
     # ------------------------------------------------------------ Python objects
 
-    def _object_parts(self, state: StateFiles, table: ObjectTable) -> Iterator[Part]:
+    def _object_parts(self, state: CheckpointState, table: ObjectTable) -> Iterator[Part]:
         entries: list[tuple[bytes, bytes, bytes, bytes]] = []
         times: list[tuple[int, bytes, int]] = []
         for (group, key, place), stored in table.items():

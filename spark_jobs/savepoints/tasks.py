@@ -25,6 +25,7 @@ from runtime.state.index.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
 from spark_jobs.savepoints.redeal import Assembly, Part, PartKind, Redistribution
+from spark_jobs.session import current_task
 from spark_jobs.state.rows import OpenedCheckpoint
 
 Batches = Iterator[pa.RecordBatch]
@@ -225,11 +226,7 @@ def units_of(redeal: Redistribution) -> list[range]:
 
 
 def _attempt_prefix(index: int) -> str:
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None, "it runs in a Spark task"
-    return f"{index}-{task.taskAttemptId()}"
+    return f"{index}-{current_task().taskAttemptId()}"
 
 
 def _snapshot_row(place: int, snapshot: SubtaskSnapshot) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ import structlog
 from runtime.connectors.commit_log import CommittedEpoch
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.errors import JobRejected, WeirError
+from spark_jobs.session import error_summary
 from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
 
 if TYPE_CHECKING:
@@ -111,8 +112,7 @@ class Delivery:
         except JobRejected:
             raise
         except Exception as error:
-            first = (str(error).strip().splitlines() or ["no message"])[0]
-            raise FunctionFailed(f"epoch {epoch.number}: {type(error).__name__}: {first}") from error
+            raise FunctionFailed(f"epoch {epoch.number}: {error_summary(error)}") from error
 
     def _retry_until_reachable(self, act: Callable[[], None], stopping: threading.Event) -> bool:
         """Call `act` until the target is reachable. Returns False if asked to stop before."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.errors import DataRejected, JobRejected
+from spark_jobs.session import first_line
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns, encode_csv
 from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
 
@@ -76,9 +77,9 @@ class PostgresTable:
             with self._connect() as connection:
                 self._prepare(connection, "")
         except psycopg.errors.InsufficientPrivilege as error:
-            raise JobRejected("no-privilege", "table", f"{self.table}: {_first_line(error)}") from error
+            raise JobRejected("no-privilege", "table", f"{self.table}: {first_line(error)}") from error
         except psycopg.OperationalError as error:
-            raise TargetAway(f"{self.table}: {_first_line(error)}") from error
+            raise TargetAway(f"{self.table}: {first_line(error)}") from error
 
     def __call__(self, spark: SparkSession, frame: DataFrame, epoch: DeliveredEpoch) -> None:
         self.write(frame, epoch)
@@ -96,7 +97,7 @@ class PostgresTable:
             with epoch.written_once(self.table):
                 return self._write(frame, epoch)
         except psycopg.OperationalError as error:
-            raise TargetAway(f"{self.table}: {_first_line(error)}") from error
+            raise TargetAway(f"{self.table}: {first_line(error)}") from error
 
     def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
         with self._connect() as connection:
@@ -251,12 +252,8 @@ class _Copy:
                     copy.write(encode_csv(batch, {_ATTEMPT_COLUMN: mark}))
                     rows += batch.num_rows
         except psycopg.OperationalError as error:
-            away = _first_line(error)
+            away = first_line(error)
         except psycopg.Error as error:  # permanent: a retry would fail too
-            refused = _first_line(error)
+            refused = first_line(error)
         found = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
         yield pa.RecordBatch.from_pydict({name: pa.array(one, _REPORT_TYPES[name]) for name, one in found.items()})
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

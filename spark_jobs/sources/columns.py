@@ -18,7 +18,7 @@ from runtime.connectors.sources.epochs import EpochSource, schema_file
 from runtime.durable import make_folder, sync_path
 from runtime.errors import JobRejected
 from runtime.ports import Source
-from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.session import SparkSettings, error_summary, spark_session
 from spark_jobs.sources.table import SparkTable
 
 if TYPE_CHECKING:
@@ -64,12 +64,6 @@ def make_frame(source: EpochSource | SparkTable, spark: SparkSession, uid: str) 
     except Exception as error:
         raise JobRejected(INPUT_FAILED, uid, f"its function raised {error_summary(error)}") from error
     return frame
-
-
-def error_summary(error: BaseException) -> str:
-    """Type and first line of an error: Spark appends a whole Java stack to its messages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    return f"{type(error).__name__}: {lines[0]}"
 
 
 def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:

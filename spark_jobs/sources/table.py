@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -25,7 +25,6 @@ from spark_jobs.sources.reader import SplitReader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TABLES_VERB: Final = "tables"  #: verb of the stage, which all tables of a run share
 MakeFrame = Callable[["SparkSession"], "DataFrame"]
 
 
@@ -60,7 +59,7 @@ class SparkTable:
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
-    stage: ClassVar[str] = TABLES_VERB
+    stage: ClassVar[str] = "tables"  #: shared by all tables of a run
 
     make: MakeFrame | None
     schema: pa.Schema | None = None

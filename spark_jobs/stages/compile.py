@@ -14,8 +14,8 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline, registry
 from runtime.ports import HasStandingStage
 from spark_jobs.batch.refusals import check_batch
-from spark_jobs.sources import table as tables
 from spark_jobs.sources.columns import derive_columns
+from spark_jobs.sources.table import SparkTable
 
 
 def describe_pipelines() -> list[dict[str, Any]]:
@@ -87,8 +87,8 @@ def _graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) ->
     for operator in graph["operators"]:
         operator["most"] = widest[operator["uid"]].parallelism
         end = ends.get(operator["uid"])
-        if not has_stages or not isinstance(end, HasStandingStage) or (has_tables and end.stage == tables.TABLES_VERB):
+        if not has_stages or not isinstance(end, HasStandingStage) or (has_tables and isinstance(end, SparkTable)):
             continue
         operator["stage"] = end.stage
-        has_tables = has_tables or end.stage == tables.TABLES_VERB
+        has_tables = has_tables or isinstance(end, SparkTable)
     return graph

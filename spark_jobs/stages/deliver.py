@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from runtime.connectors.sinks.epoch_stage import STAGE_VERB, EpochStage
-from runtime.errors import JobRejected
-from spark_jobs.session import SparkSettings, spark_session
+from runtime.connectors.sinks.epoch_stage import EpochStage
 from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
-from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage
+from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage, stage_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["STAGE_VERB", "deliver_epochs"]
-
-SPARK_CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
-_SPARK_CONF: Final = {
-    "spark.cores.max": str(SPARK_CORES),  # otherwise this long-lived session would occupy all cores of a cluster
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
 
 
 def deliver_epochs(standing: StageContext) -> None:
@@ -30,18 +19,12 @@ def deliver_epochs(standing: StageContext) -> None:
         JobRejected: the target can never take these rows.
         StageFailure: the function raised.
     """
-    sink = standing.dataflow.sinks.get(standing.operator)  # type: ignore[call-overload]
-    if not isinstance(sink, EpochStage):
-        detail = f"{standing.pipeline.name} has no sink of this name with an EpochStage"
-        raise JobRejected("unknown-operator", standing.operator, detail)
-    with lock_stage(standing.folder):
-        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=SPARK_CORES)
-        with spark_session(replace(settings, extra={**_SPARK_CONF, **settings.extra})) as spark:
-            delivery = Delivery(sink, spark, _reporter(standing, sink.max_backlog))
-            try:
-                delivery.run(standing.stopping)
-            except FunctionFailed as error:
-                raise StageFailure("function-failed", standing.operator, str(error)) from error
+    sink = standing.endpoint(EpochStage)
+    with lock_stage(standing.lock_file), stage_session(standing) as spark:
+        try:
+            Delivery(sink, spark, _reporter(standing, sink.max_backlog)).run(standing.stopping)
+        except FunctionFailed as error:
+            raise StageFailure("function-failed", standing.operator, str(error)) from error
 
 
 def _reporter(standing: StageContext, max_backlog: int) -> Callable[[DeliveryProgress], None]:

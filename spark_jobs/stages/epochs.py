@@ -11,32 +11,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.connectors.epochs import EpochFolder
-from runtime.connectors.sources.epochs import STAGE_VERB, EpochSource, read_columns
+from runtime.connectors.sources.epochs import EpochSource, read_columns
 from runtime.errors import JobRejected
-from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.session import first_line
 from spark_jobs.sources.columns import INPUT_FAILED, checked_columns, make_frame
-from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage
+from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage, stage_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-VERB: Final = STAGE_VERB
 POLL_S: Final = 0.25
 IDLE_AFTER_S: Final = 10.0  #: age of the last batch from which the stream counts as idle
 _PROCESSING_MESSAGE: Final = "Processing new data"  #: `message` of `StreamingQuery.status`
 _BATCH_DURATION_KEY: Final = "addBatch"  #: key in the durations of a batch
-SPARK_CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
-_SPARK_CONF: Final = {
-    "spark.cores.max": str(SPARK_CORES),  # otherwise this long-lived query would occupy all cores of a cluster
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
 
 
 def write_epochs(standing: StageContext) -> None:
@@ -46,15 +40,10 @@ def write_epochs(standing: StageContext) -> None:
         JobRejected: the query can never feed this job.
         StageFailure: the function or the query failed.
     """
-    source = standing.dataflow.sources.get(standing.operator)  # type: ignore[call-overload]
-    if not isinstance(source, EpochSource):
-        detail = f"{standing.pipeline.name} has no from_spark_stream source of this name"
-        raise JobRejected("unknown-operator", standing.operator, detail)
-    folder = EpochFolder(standing.folder)
-    with lock_stage(folder.path):
+    source, folder = standing.endpoint(EpochSource), EpochFolder(standing.folder)
+    with lock_stage(standing.lock_file):
         folder.prepare()
-        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=SPARK_CORES)
-        with spark_session(replace(settings, extra={**_SPARK_CONF, **settings.extra})) as spark:
+        with stage_session(standing) as spark:
             _run(standing, source, folder, spark)
 
 
@@ -84,7 +73,7 @@ def _run(standing: StageContext, source: EpochSource, folder: EpochFolder, spark
     if isinstance(writer.failure, JobRejected):
         raise writer.failure
     if not standing.stopping.is_set():
-        why = _first_line(writer.failure) if writer.failure is not None else _end_reason(query)
+        why = first_line(writer.failure) if writer.failure is not None else _end_reason(query)
         raise StageFailure("query-failed", standing.operator, why)
 
 
@@ -118,13 +107,7 @@ def _end_reason(query: StreamingQuery) -> str:
         failure = query.exception()
     except Exception as error:  # noqa: BLE001 - the JVM, and its reason, are gone
         return f"Spark is gone: {type(error).__name__}"
-    return "the query ended by itself" if failure is None else _first_line(failure)
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of an error: Spark appends a whole Java stack to its messages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:1_000] if lines else type(error).__name__
+    return "the query ended by itself" if failure is None else first_line(failure)
 
 
 @dataclass(frozen=True, slots=True)

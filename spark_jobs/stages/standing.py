@@ -18,16 +18,29 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeVar
 
 from runtime.connectors.names import encode_name
+from runtime.core.job.ids import OperatorId
 from runtime.data_roots import DataRoots
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import Pipeline, PipelineContext
+from runtime.durable import make_folder
 from runtime.errors import JobRejected, WeirError
+from spark_jobs.session import SparkSettings, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+SPARK_CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
+_SPARK_CONF: Final = {
+    "spark.cores.max": str(SPARK_CORES),  # otherwise this long-lived session would occupy all cores of a cluster
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 
 LOCK_TIMEOUT_S: Final = 30.0  #: for the preceding process to exit
 LOCK_POLL_S: Final = 0.25
@@ -87,7 +100,11 @@ class StageContext:
     @property
     def folder(self) -> Path:
         """The folder of this stage; it outlives the process and the run."""
-        return stage_folder(self.streams, self.operator)
+        return self.streams / encode_name(self.operator)
+
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / "lock"
 
     @cached_property
     def dataflow(self) -> Dataflow:
@@ -95,6 +112,14 @@ class StageContext:
         roots = DataRoots.of_environment(os.environ)
         context = PipelineContext(str(self.inputs), roots, str(self.columns), str(self.streams))
         return self.pipeline.dataflow(self.params, context)
+
+    def endpoint(self, kind: type[T]) -> T:
+        """The source or sink that the stage serves. Raises JobRejected: the job has no such `kind`."""
+        found = {**self.dataflow.sources, **self.dataflow.sinks}.get(OperatorId(self.operator))
+        if not isinstance(found, kind):
+            detail = f"{self.pipeline.name} has no {kind.__name__} of this name"
+            raise JobRejected("unknown-operator", self.operator, detail)
+        return found
 
     def report(self, figures: Sequence[Figure], *, steps: int) -> None:
         """Set the figures on the job page. `steps` counts the completed steps of this process; each is progress."""
@@ -123,10 +148,22 @@ class StageContext:
 
 
 @contextmanager
-def lock_stage(folder: Path) -> Iterator[None]:
-    """Lock `folder` until the process ends: a second process of the stage waits for the first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+def stage_session(standing: StageContext) -> Iterator[SparkSession]:
+    """A Spark session for the life of the stage."""
+    settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=SPARK_CORES)
+    with spark_session(replace(settings, extra={**_SPARK_CONF, **settings.extra})) as spark:
+        yield spark
+
+
+@contextmanager
+def lock_stage(file: Path) -> Iterator[None]:
+    """Lock `file` until the process ends: a second process of the stage waits for the first.
+
+    Raises:
+        StageFailure: the first process does not end.
+    """
+    make_folder(file.parent)
+    with file.open("w") as lock:
         pause = threading.Event()
         for _ in range(int(LOCK_TIMEOUT_S / LOCK_POLL_S)):
             try:
@@ -135,13 +172,19 @@ def lock_stage(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 pause.wait(LOCK_POLL_S)
         else:
-            raise StageFailure("stage-locked", folder.name, f"another process holds {folder / 'lock'}")
+            raise StageFailure("stage-locked", file.parent.name, f"another process holds {file}")
         yield
 
 
-def stage_folder(streams: Path | str, operator: str) -> Path:
-    """The folder of the stage that serves `operator`."""
-    return Path(streams) / encode_name(operator)
+def parse_params(text: str) -> Mapping[str, Any]:
+    """The parameters in `text` from stdin; none if it is empty. Raises JobRejected: it is not a JSON object."""
+    try:
+        params = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise JobRejected("bad-json", "params", f"stdin is not JSON: {error}") from error
+    if not isinstance(params, dict):
+        raise JobRejected("bad-json", "params", "stdin must hold a JSON object")
+    return params
 
 
 def read_params(stdin: TextIO) -> Mapping[str, Any]:
@@ -150,12 +193,7 @@ def read_params(stdin: TextIO) -> Mapping[str, Any]:
     Raises:
         JobRejected: the line is not a JSON object.
     """
-    try:
-        params = json.loads(stdin.readline() or "{}")
-    except ValueError as error:
-        raise JobRejected("bad-json", "params", f"the first line of stdin is not JSON: {error}") from error
-    if not isinstance(params, dict):
-        raise JobRejected("bad-json", "params", "the first line of stdin must hold a JSON object")
+    params = parse_params(stdin.readline())
     threading.Thread(target=_exit_at_eof, args=(stdin,), name="lifeline", daemon=True).start()
     return params
 

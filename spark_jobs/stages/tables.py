@@ -11,12 +11,11 @@ stage ends when all tables are complete. A run that restores a checkpoint has th
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,20 +23,19 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from runtime.dataflow.builder import Dataflow
-from runtime.durable import make_folder
 from runtime.errors import JobRejected
 from spark_jobs.batch.progress import task_counts
-from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sources.columns import INPUT_FAILED, error_summary
+from spark_jobs.session import SparkSettings, error_summary, spark_session
+from spark_jobs.sources.columns import INPUT_FAILED
 from spark_jobs.sources.frames import open_frame
 from spark_jobs.sources.splits import InputFolder
-from spark_jobs.sources.table import TABLES_VERB, SparkTable
-from spark_jobs.stages.standing import Figure, StageContext, StageFailure
+from spark_jobs.sources.table import SparkTable
+from spark_jobs.stages.standing import Figure, StageContext, StageFailure, lock_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VERB: Final = TABLES_VERB
+LOCK_NAME: Final = ".lock"  #: in the folder of the run's inputs
 COMPLETE: Final = "complete"
 POLL_S: Final = 0.2
 MAX_PUBLISH_POLLS: Final = 150  #: polls every `POLL_S`: 30 s for a shared file system to show all files
@@ -97,7 +95,7 @@ def write_tables(standing: StageContext) -> None:
             [Figure(uid, str(one), "text") for uid, one in found.items()], steps=_count_splits(found) - before
         )
 
-    with lock_inputs(standing.inputs):
+    with lock_stage(standing.inputs / LOCK_NAME):  # staging files seen under the lock are of a dead stage
         before = _count_splits(progress_of(inputs_of(standing.dataflow)))
         materialise(inputs_of(standing.dataflow), lambda: spark_session(settings), report, standing.stopping)
 
@@ -150,15 +148,6 @@ def _write_all(
         frames[uid] = found_frame.frame
     for uid, frame in frames.items():
         _TableWrite(uid, InputFolder(Path(inputs[uid].path)), frame, found[uid]).run(report, stopping)
-
-
-@contextmanager
-def lock_inputs(root: Path) -> Iterator[None]:
-    """Lock the inputs of a run; the lock ends with the process. Staging files seen under it are of a dead stage."""
-    make_folder(root)
-    with (root / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _progress_on_disk(folder: InputFolder) -> TableProgress:

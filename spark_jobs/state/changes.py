@@ -22,14 +22,12 @@ from spark_jobs.state.rows import (
     IDENTITY_COLUMNS,
     OBJECT_KEY_COUNT,
     OBJECT_SCHEMA,
+    CheckpointState,
     OpenedCheckpoint,
-    StateFiles,
     find_state,
     has_rows,
-    holds_objects,
+    identity_fields,
     object_columns,
-    read_objects,
-    read_table,
 )
 
 CHANGE: Final = "change"
@@ -41,38 +39,29 @@ ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 class StateChanges:
     """A state in two checkpoints; None: a checkpoint lacks the state, or has no rows of it. Can be pickled."""
 
-    now: tuple[OpenedCheckpoint, StateFiles] | None
-    before: tuple[OpenedCheckpoint, StateFiles] | None
+    now: CheckpointState | None
+    before: CheckpointState | None
     schema: pa.Schema  #: of the rows: operator, state, key group, change, keys, values, older values
 
     @property
-    def key_groups(self) -> int:
-        found = self.now or self.before
-        assert found is not None, "a checkpoint has the state"
-        return found[0].manifest.max_parallelism
-
-    @property
-    def checkpoint(self) -> OpenedCheckpoint:
-        """The newer checkpoint that has the state."""
-        found = self.now or self.before
-        assert found is not None, "a checkpoint has the state"
-        return found[0]
-
-    @property
-    def state(self) -> StateFiles:
+    def newest(self) -> CheckpointState:
         """The state in the newer checkpoint that has it."""
         found = self.now or self.before
         assert found is not None, "a checkpoint has the state"
-        return found[1]
+        return found
+
+    @property
+    def key_groups(self) -> int:
+        return self.newest.key_groups
 
     @property
     def nbytes(self) -> int:
         """Bytes of the state's files in both checkpoints."""
-        return sum(found[1].nbytes for found in (self.now, self.before) if found is not None)
+        return sum(found.nbytes for found in (self.now, self.before) if found is not None)
 
     @property
     def is_broadcast(self) -> bool:
-        return any(found is not None and found[1].is_broadcast for found in (self.now, self.before))
+        return any(found is not None and found.is_broadcast for found in (self.now, self.before))
 
     def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
         """The changed keys in `groups`.
@@ -81,9 +70,7 @@ class StateChanges:
             CorruptState: a file is missing, truncated or altered; it is named.
             JobRejected: the types of a column in the two checkpoints are incompatible.
         """
-        found = self.now or self.before
-        assert found is not None, "a checkpoint has the state"
-        yield from self._objects(groups) if holds_objects(found[1]) else self._columns(groups)
+        yield from self._objects(groups) if self.newest.holds_objects else self._columns(groups)
 
     # ------------------------------------------------------------ typed columns
 
@@ -156,9 +143,7 @@ class StateChanges:
         before: list[pa.Array] | None,
     ) -> pa.RecordBatch:  # fmt: skip
         count, fields = len(groups), list(self.schema)
-        found = self.now or self.before
-        assert found is not None, "a checkpoint has the state"
-        texts = [pa.array([text] * count, pa.string()) for text in (found[1].operator, found[1].name)]
+        texts = [pa.array([text] * count, pa.string()) for text in (self.newest.operator, self.newest.name)]
         first = len(IDENTITY_COLUMNS) + 1 + len(keys)
         now = values if values is not None else [pa.nulls(count, field.type) for field in fields[first:-1]]
         inner = self.schema.field(BEFORE).type
@@ -181,18 +166,17 @@ def find_changes(now: OpenedCheckpoint, since: OpenedCheckpoint, operator: str, 
     if now.manifest.max_parallelism != since.manifest.max_parallelism:
         detail = f"it has {since.manifest.max_parallelism} key groups; this one has {now.manifest.max_parallelism}"
         raise JobRejected("other-key-groups", "since", detail)
-    found = [(each, find_state(each, operator, name)) if has_rows(each, operator, name) else None
-             for each in (now, since)]  # fmt: skip
+    found = [find_state(each, operator, name) if has_rows(each, operator, name) else None for each in (now, since)]
     if found == [None, None]:
-        found[0] = (now, find_state(now, operator, name))  # a state without rows; otherwise it raises
-    states = [state for each in found if each is not None for state in (each[1],)]
+        found[0] = find_state(now, operator, name)  # a state without rows; otherwise it raises
+    states = [state for state in found if state is not None]
     for state in states:
-        if state.is_broadcast and not holds_objects(state):
+        if state.is_broadcast and not state.holds_objects:
             raise JobRejected("no-keys", name, "broadcast rows have no keys, so changes cannot be matched")
     return StateChanges(found[0], found[1], _schema(states))
 
 
-def _schema(states: list[StateFiles]) -> pa.Schema:
+def _schema(states: list[CheckpointState]) -> pa.Schema:
     """The schema of the changes. Raises JobRejected: the older state has other columns."""
     parts = [_columns_of(state) for state in states]
     now, before = ((keys.names, values.names) for keys, values in (parts[0], parts[-1]))
@@ -200,28 +184,24 @@ def _schema(states: list[StateFiles]) -> pa.Schema:
         detail = f"it had the columns {', '.join(chain(*before))}, and has {', '.join(chain(*now))}"
         raise JobRejected("state-columns-changed", states[0].name, detail)
     keys, values = parts[0]
-    own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32()),
-           pa.field(CHANGE, pa.string())]  # fmt: skip
-    taken = sorted({*keys.names, *values.names} & {*IDENTITY_COLUMNS, CHANGE, BEFORE})
-    if taken:
-        raise JobRejected("column-clash", states[0].name, f"a column of the state is called {taken[0]!r}")
+    own = [*identity_fields(states[0], (*keys, *values), CHANGE, BEFORE), pa.field(CHANGE, pa.string())]
     plain = [pa.field(field.name, field.type) for field in (*keys, *values)]
     return pa.schema([*own, *plain, pa.field(BEFORE, pa.struct([pa.field(f.name, f.type) for f in values]))])
 
 
-def _columns_of(state: StateFiles) -> tuple[pa.Schema, pa.Schema]:
-    if holds_objects(state):
+def _columns_of(state: CheckpointState) -> tuple[pa.Schema, pa.Schema]:
+    if state.holds_objects:
         columns = list(OBJECT_SCHEMA)
         return pa.schema(columns[:OBJECT_KEY_COUNT]), pa.schema(columns[OBJECT_KEY_COUNT:])
     return state.key_schema, state.value_schema
 
 
-def _table(found: tuple[OpenedCheckpoint, StateFiles] | None, groups: range) -> KeyedTable | None:
-    return None if found is None else read_table(*found, found[1].segments, groups)
+def _table(found: CheckpointState | None, groups: range) -> KeyedTable | None:
+    return None if found is None else found.read_table(found.segments, groups)
 
 
-def _entries(found: tuple[OpenedCheckpoint, StateFiles] | None, groups: range) -> dict[Any, Any]:
-    return {} if found is None else dict(read_objects(*found, found[1].segments, groups).items())
+def _entries(found: CheckpointState | None, groups: range) -> dict[Any, Any]:
+    return {} if found is None else dict(found.read_objects(found.segments, groups).items())
 
 
 def _types(table: KeyedTable) -> tuple[list[Any], list[Any]]:

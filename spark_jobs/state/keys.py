@@ -16,14 +16,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
-from spark_jobs.state.rows import (
-    OBJECT_SCHEMA,
-    OpenedCheckpoint,
-    StateFiles,
-    arrow_type,
-    has_keys_of_rows,
-    holds_objects,
-)
+from spark_jobs.state.rows import OBJECT_SCHEMA, CheckpointState, arrow_type
 
 MAX_KEY_COMBINATIONS: Final = 64  #: combinations of values; more would select most of a state
 _OBJECT_KEY: Final = OBJECT_SCHEMA.names[0]
@@ -33,9 +26,7 @@ _JSON_EXACT_TYPES: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
 )  # fmt: skip
 
 
-def groups_with_keys(
-    opened: OpenedCheckpoint, state: StateFiles, given: Mapping[str, Sequence[Any]]
-) -> frozenset[int] | None:
+def groups_with_keys(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
     """The key groups of rows whose columns have one of the `given` values.
 
     None if they cannot be determined: a partition column is not given, or a value has no exact form in its type.
@@ -43,15 +34,15 @@ def groups_with_keys(
     if state.is_broadcast:
         return None
     try:
-        columns = _object_columns(opened, state, given) if holds_objects(state) else _typed_columns(state, given)
+        columns = _object_columns(state, given) if state.holds_objects else _typed_columns(state, given)
         if columns is None:
             return None
-        return frozenset(key_groups_of_hashes(hash_columns(columns), opened.manifest.max_parallelism).tolist())
+        return frozenset(key_groups_of_hashes(hash_columns(columns), state.key_groups).tolist())
     except (JobRejected, pa.ArrowException, msgspec.DecodeError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _typed_columns(state: StateFiles, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+def _typed_columns(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
     """A column per partition column, with a row for each combination of values."""
     fields = state.partition_fields
     if not fields or any(field.name not in given for field in fields):
@@ -73,12 +64,10 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _object_columns(
-    opened: OpenedCheckpoint, state: StateFiles, given: Mapping[str, Sequence[Any]]
-) -> list[pa.Array] | None:
+def _object_columns(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
     """For state of Python functions: the column `key` is JSON, a list if the operator has several key columns."""
     texts = given.get(_OBJECT_KEY)
-    if not texts or len(texts) > MAX_KEY_COMBINATIONS or not state.key_types or not has_keys_of_rows(opened, state):
+    if not texts or len(texts) > MAX_KEY_COMBINATIONS or not state.key_types or not state.has_keys_of_rows():
         return None
     kinds = [arrow_type(name) for name in state.key_types.values()]
     decoded = [msgspec.json.decode(text) for text in texts]

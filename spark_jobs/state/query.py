@@ -18,16 +18,14 @@ from msgspec import Meta
 
 from runtime.core.snapshot.contents import CONTENTS_VIEW, StoredState, stored_states
 from runtime.errors import CorruptState, JobRejected
-from spark_jobs.batch.wire import quote_name
-from spark_jobs.column_types import to_spark_types
+from spark_jobs.column_types import quote_name, to_spark_types
 from spark_jobs.state.rows import (
     IDENTITY_COLUMNS,
     OBJECT_KEY_COUNT,
     OBJECT_SCHEMA,
+    CheckpointState,
     OpenedCheckpoint,
-    StateFiles,
     find_state,
-    holds_objects,
     open_checkpoint,
 )
 
@@ -204,13 +202,13 @@ def _ranges(opened: OpenedCheckpoint, stored: StoredState, first: int, *, is_one
         first, width = first + width, 2 * width
 
 
-def _key_columns(state: StateFiles) -> tuple[str, ...]:
-    if holds_objects(state):
+def _key_columns(state: CheckpointState) -> tuple[str, ...]:
+    if state.holds_objects:
         return tuple(OBJECT_SCHEMA.names[:OBJECT_KEY_COUNT])
     return () if state.is_broadcast else tuple(state.key_schema.names)
 
 
-def _typed_key(state: StateFiles, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
+def _typed_key(state: CheckpointState, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
     """The requested key as a batch of a single row, in the types of the key columns.
 
     Raises:
@@ -222,14 +220,14 @@ def _typed_key(state: StateFiles, stored: StoredState, given: Mapping[str, Any])
     if unknown := [name for name in given if name not in known]:
         detail = f"{state.name!r} of {state.operator!r} has no key column {unknown[0]!r}, only {', '.join(known)}"
         raise JobRejected("unknown-column", f"key.{unknown[0]}", detail)
-    if holds_objects(state) and (missing := [name for name in known if name not in given]):
+    if state.holds_objects and (missing := [name for name in known if name not in given]):
         raise JobRejected("incomplete-key", f"key.{missing[0]}", f"this state needs all of its key: {', '.join(known)}")
     typed = {name: _typed_value(name, given[name], kind) for name, kind in known.items() if name in given}
     return pa.RecordBatch.from_pydict(typed)
 
 
-def _key_types(state: StateFiles, stored: StoredState) -> dict[str, pa.DataType]:
-    if not holds_objects(state):
+def _key_types(state: CheckpointState, stored: StoredState) -> dict[str, pa.DataType]:
+    if not state.holds_objects:
         return {} if state.is_broadcast else {field.name: field.type for field in state.key_schema}
     named = stored.keys
     try:
@@ -262,14 +260,16 @@ def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
     return text.cast(kind)
 
 
-def _condition(frame: DataFrame, state: StateFiles, stored: StoredState, given: pa.RecordBatch | None) -> Column | None:
+def _condition(
+    frame: DataFrame, state: CheckpointState, stored: StoredState, given: pa.RecordBatch | None
+) -> Column | None:
     """The filter for the key `given`; object state is looked up by its key as JSON."""
     if given is None:
         return None
     from pyspark.sql import functions as f
 
     row = given.to_pylist()[0]
-    if holds_objects(state):
+    if state.holds_objects:
         values = list(row.values())
         texts = {msgspec.json.encode(values[0] if len(values) == 1 else values).decode()}
         if not stored.keys:

@@ -140,12 +140,14 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 
 
 @dataclass(frozen=True)
-class StateFiles:
-    """A named state of an operator, with the files of each subtask, oldest first; empty for a state without rows.
+class CheckpointState:
+    """A named state of an operator in a checkpoint, readable by ranges of key groups. Can be pickled.
 
-    `stored`: schema of the newest file. `key_types`: Arrow types of the operator's key columns, where known.
+    `stored`: schema of the newest file. `files`: of each subtask, oldest first; empty for a state without rows.
+    `key_types`: Arrow types of the operator's key columns, where known.
     """
 
+    checkpoint: OpenedCheckpoint
     operator: str
     name: str
     stored: pa.Schema
@@ -155,20 +157,24 @@ class StateFiles:
     key_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def key_groups(self) -> int:
+        return self.checkpoint.manifest.max_parallelism
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(segment.nbytes for segment in self.segments)
 
     @property
-    def partition_fields(self) -> list[pa.Field]:
-        """The key columns of a typed table that determine the key group. Raises as `key_schema`."""
-        keys = self.key_schema
-        return [keys.field(place) for place in TableSchema(self.name, keys, self.value_schema).partition_columns]
-
-    @property
     def segments(self) -> tuple[Segment, ...]:
         """The files of all subtasks; a key has rows in the files of a single subtask only."""
         return tuple(segment for files in self.files for segment in files)
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether the state is of Python functions, stored as encoded entries by key."""
+        names, types = self.stored.names[2:], {str(kind) for kind in self.stored.types[2:]}
+        return bool(names == ["key", "value"] and types == {"large_binary"})
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -185,11 +191,100 @@ class StateFiles:
         return pa.schema([column for column in list(self.stored)[2:] if column.name in self._value_names])
 
     @property
+    def partition_fields(self) -> list[pa.Field]:
+        """The key columns of a typed table that determine the key group. Raises as `key_schema`."""
+        keys = self.key_schema
+        return [keys.field(place) for place in self._table_schema.partition_columns]
+
+    @property
+    def _table_schema(self) -> TableSchema:
+        return TableSchema(self.name, self.key_schema, self.value_schema)
+
+    @property
     def _value_names(self) -> frozenset[str]:
         if self.value_columns is None:
             detail = "its manifest predates the record of value columns: restore it once and take a new savepoint"
             raise JobRejected("old-manifest", self.name, detail)
         return self.value_columns
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of `rows`: operator, state, key group, then the columns of the state."""
+        columns = OBJECT_SCHEMA if self.holds_objects else list(self.stored)[0 if self.is_broadcast else 2 :]
+        return pa.schema([*identity_fields(self, columns), *(pa.field(column.name, column.type) for column in columns)])
+
+    # ------------------------------------------------------------ reading
+
+    def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
+        """The rows of `groups`, subtask by subtask; broadcast state once, with key group null.
+
+        Raises:
+            CorruptState: a file is missing, truncated or altered; it is named.
+            JobRejected: the manifest does not separate keys from values.
+        """
+        for files in self.files:
+            if self.holds_objects:
+                entries = self.read_objects(files, groups).items()
+                yield self._with_identity(object_columns(entries, is_broadcast=self.is_broadcast))
+            elif self.is_broadcast:
+                for segment in files:
+                    batch = read_segment(self.checkpoint.store, segment)
+                    yield self._with_identity([pa.nulls(batch.num_rows, pa.int32()), *batch.columns])
+            else:
+                copied = self.read_table(files, groups).copy_all()
+                batch = copied.to_batch(np.arange(len(copied)))
+                yield self._with_identity([batch.column(0), *batch.columns[2:]])
+
+    def read_table(self, files: Iterable[Segment], groups: range) -> KeyedTable:
+        """The typed table that `files` hold for the key groups `groups`. Raises as `rows`."""
+        self.checkpoint.renew_pin()
+        table = KeyedTable(self._table_schema, self.key_groups)
+        for segment in files:
+            if mine := _overlap(segment, groups):
+                table.apply_segment(read_segment(self.checkpoint.store, segment, mine), mine)
+        return table
+
+    def read_objects(self, files: Iterable[Segment], groups: range) -> ObjectTable:
+        """The entries that `files` hold for the key groups `groups`; of broadcast state all. Raises as `rows`."""
+        self.checkpoint.renew_pin()
+        table = ObjectTable(self.name)
+        for segment in files:
+            mine = _overlap(segment, groups)
+            if mine or self.is_broadcast:
+                batch = read_segment(self.checkpoint.store, segment, mine)
+                table.apply_segment(batch, BROADCAST_GROUPS if self.is_broadcast else mine)
+        return table
+
+    def has_keys_of_rows(self) -> bool:
+        """Whether the entries of an object state have keys of rows; operators keep some state per key group alone.
+
+        Reads the first block of a file, since all entries of a state are of the same form.
+
+        Raises:
+            CorruptState: the file is missing, truncated or altered; it is named.
+        """
+        first = next((segment for segment in self.segments if segment.rows), None)
+        if first is None:
+            return False
+        group = range(first.first_group, first.first_group + 1)
+        entries = read_segment(self.checkpoint.store, first, group).column("key")
+        return isinstance(_decode(entries[0].as_py())[0], list)
+
+    def _with_identity(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        names = [pa.array([text] * len(columns[0]), pa.string()) for text in (self.operator, self.name)]
+        return pa.RecordBatch.from_arrays([*names, *columns], schema=self.schema)
+
+
+def identity_fields(state: CheckpointState, columns: Iterable[pa.Field], *more: str) -> list[pa.Field]:
+    """The columns before those of a state; `more` are names of further columns.
+
+    Raises:
+        JobRejected: a column of the state has the name of another column.
+    """
+    taken = sorted({column.name for column in columns} & {*IDENTITY_COLUMNS, *more})
+    if taken:
+        raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
+    return [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
 
 
 def has_rows(opened: OpenedCheckpoint, operator: str, name: str) -> bool:
@@ -199,7 +294,7 @@ def has_rows(opened: OpenedCheckpoint, operator: str, name: str) -> bool:
     return any(snapshot.keyed.get(name) or snapshot.broadcast.get(name) for snapshot in snapshots)
 
 
-def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> StateFiles:
+def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> CheckpointState:
     """The state `name` of `operator`. Reads the head of a file.
 
     Raises:
@@ -215,17 +310,17 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> StateFiles
         raise _unknown_error("state", name, named)
     key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
-        return _empty_state(operator, name, snapshots, key_types)
+        return _empty_state(opened, operator, name, snapshots, key_types)
     keyed = tuple(snapshot.keyed[name] for snapshot in snapshots if snapshot.keyed.get(name))
     copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
     files = keyed or copies[:1]
     stored = _stored_schema(opened, files[0][-1])
-    return StateFiles(operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
+    return CheckpointState(opened, operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
 
 
 def _empty_state(
-    operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]
-) -> StateFiles:
+    opened: OpenedCheckpoint, operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]
+) -> CheckpointState:
     """Raises JobRejected: the manifest lacks the columns (broadcast rows, or an older manifest)."""
     named = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
     if not named:
@@ -235,7 +330,7 @@ def _empty_state(
     fields = [(column, arrow_type(kind)) for part in (columns.keys, columns.values) for column, kind in part.items()]
     stored = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *fields])
     is_broadcast = any(name in snapshot.broadcast for snapshot in snapshots)
-    return StateFiles(operator, name, stored, (), frozenset(columns.values), is_broadcast, key_types)
+    return CheckpointState(opened, operator, name, stored, (), frozenset(columns.values), is_broadcast, key_types)
 
 
 def _typed_columns(columns: TableColumns) -> int:
@@ -265,112 +360,6 @@ def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[st
     types = [snapshot.value_types for snapshot in snapshots if snapshot.value_types]
     named = {column.removeprefix(f"{state}.") for each in types for column in each if column.startswith(f"{state}.")}
     return frozenset(named) if named else None
-
-
-def row_schema(state: StateFiles) -> pa.Schema:
-    """The columns of `rows`: operator, state, key group, then the columns of the state."""
-    columns = pa.schema(list(state.stored)[0 if state.is_broadcast else 2 :])
-    if holds_objects(state):
-        columns = OBJECT_SCHEMA
-    taken = sorted(set(columns.names) & set(IDENTITY_COLUMNS))
-    if taken:
-        raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
-    own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
-    return pa.schema([*own, *(pa.field(column.name, column.type) for column in columns)])
-
-
-@dataclass(frozen=True)
-class StateRows:
-    """The rows of a state of a checkpoint, readable by ranges of key groups. Can be pickled."""
-
-    checkpoint: OpenedCheckpoint
-    state: StateFiles
-
-    @property
-    def schema(self) -> pa.Schema:
-        return row_schema(self.state)
-
-    @property
-    def key_groups(self) -> int:
-        return self.checkpoint.manifest.max_parallelism
-
-    @property
-    def is_broadcast(self) -> bool:
-        return self.state.is_broadcast
-
-    @property
-    def nbytes(self) -> int:
-        return self.state.nbytes
-
-    def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
-        """See `rows`."""
-        return rows(self.checkpoint, self.state, groups)
-
-
-def rows(opened: OpenedCheckpoint, state: StateFiles, groups: range) -> Iterator[pa.RecordBatch]:
-    """The rows of `groups`, subtask by subtask; broadcast state once, with key group null.
-
-    Raises:
-        CorruptState: a file is missing, truncated or altered; it is named.
-        JobRejected: the manifest does not separate keys from values.
-    """
-    schema = row_schema(state)
-    for files in state.files:
-        if state.is_broadcast and not holds_objects(state):
-            for segment in files:
-                batch = read_segment(opened.store, segment)
-                yield _add_identity(state, [pa.nulls(batch.num_rows, pa.int32()), *batch.columns], schema)
-        elif holds_objects(state):
-            yield _object_rows(opened, state, files, groups, schema)
-        else:
-            yield _table_rows(opened, state, files, groups, schema)
-
-
-def read_table(opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range) -> KeyedTable:
-    """The typed table that `files` hold for the key groups `groups`.
-
-    Raises:
-        CorruptState: a file is missing, truncated or altered; it is named.
-        JobRejected: the manifest does not separate keys from values.
-    """
-    opened.renew_pin()
-    table = KeyedTable(TableSchema(state.name, state.key_schema, state.value_schema), opened.manifest.max_parallelism)
-    for segment in files:
-        if mine := _overlap(segment, groups):
-            table.apply_segment(read_segment(opened.store, segment, mine), mine)
-    return table
-
-
-def read_objects(opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range) -> ObjectTable:
-    """The entries that `files` hold for the key groups `groups`; of broadcast state all entries.
-
-    Raises:
-        CorruptState: a file is missing, truncated or altered; it is named.
-    """
-    opened.renew_pin()
-    table = ObjectTable(state.name)
-    for segment in files:
-        mine = _overlap(segment, groups)
-        if mine or state.is_broadcast:
-            table.apply_segment(
-                read_segment(opened.store, segment, mine), BROADCAST_GROUPS if state.is_broadcast else mine
-            )
-    return table
-
-
-def _table_rows(
-    opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range, schema: pa.Schema
-) -> pa.RecordBatch:
-    copied = read_table(opened, state, files, groups).copy_all()
-    batch = copied.to_batch(np.arange(len(copied)))
-    return _add_identity(state, [batch.column(0), *batch.columns[2:]], schema)
-
-
-def _object_rows(
-    opened: OpenedCheckpoint, state: StateFiles, files: tuple[Segment, ...], groups: range, schema: pa.Schema
-) -> pa.RecordBatch:
-    entries = read_objects(opened, state, files, groups).items()
-    return _add_identity(state, object_columns(entries, is_broadcast=state.is_broadcast), schema)
 
 
 def object_columns(entries: Iterable[tuple[Entry, Any]], *, is_broadcast: bool) -> list[pa.Array]:
@@ -418,35 +407,8 @@ def _encode_json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _add_identity(state: StateFiles, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    count = len(columns[0])
-    names = [pa.array([text] * count, pa.string()) for text in (state.operator, state.name)]
-    return pa.RecordBatch.from_arrays([*names, *columns], schema=schema)
-
-
 def _overlap(segment: Segment, groups: range) -> range:
     return range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
-
-
-def holds_objects(state: StateFiles) -> bool:
-    """Whether the state is of Python functions, stored as encoded entries by key."""
-    stored = state.stored
-    return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
-
-
-def has_keys_of_rows(opened: OpenedCheckpoint, state: StateFiles) -> bool:
-    """Whether the entries of an object state have keys of rows; operators keep some state per key group alone.
-
-    Reads the first block of a file, since all entries of a state are of the same form.
-
-    Raises:
-        CorruptState: the file is missing, truncated or altered; it is named.
-    """
-    first = next((segment for segment in state.segments if segment.rows), None)
-    if first is None:
-        return False
-    entries = read_segment(opened.store, first, range(first.first_group, first.first_group + 1)).column("key")
-    return isinstance(_decode(entries[0].as_py())[0], list)
 
 
 def _stored_schema(opened: OpenedCheckpoint, newest: Segment) -> pa.Schema:

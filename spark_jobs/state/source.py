@@ -41,7 +41,14 @@ from runtime.errors import JobRejected
 from spark_jobs.column_types import spark_schema, to_spark_types
 from spark_jobs.state.changes import StateChanges, find_changes
 from spark_jobs.state.keys import groups_with_keys
-from spark_jobs.state.rows import CONTENTS_SCHEMA, OpenedCheckpoint, StateRows, contents, find_state, open_checkpoint
+from spark_jobs.state.rows import (
+    CONTENTS_SCHEMA,
+    CheckpointState,
+    OpenedCheckpoint,
+    contents,
+    find_state,
+    open_checkpoint,
+)
 
 PARTITION_BYTES: Final = 64 << 20  #: compressed bytes of state files per task, which holds their rows in memory
 
@@ -73,7 +80,7 @@ class StateSource(DataSource):
         return open_checkpoint(path)
 
     @cached_property
-    def _rows(self) -> StateRows | StateChanges | None:
+    def _rows(self) -> CheckpointState | StateChanges | None:
         operator, state, since = (self.options.get(name) for name in ("operator", "state", "since"))
         if operator is None and state is None and since is None:
             return None
@@ -82,7 +89,7 @@ class StateSource(DataSource):
             raise JobRejected("incomplete", missing, "the rows of a state need both `operator` and `state`")
         if since is not None:
             return find_changes(self._checkpoint, open_checkpoint(since), operator, state)
-        return StateRows(self._checkpoint, find_state(self._checkpoint, operator, state))
+        return find_state(self._checkpoint, operator, state)
 
     def _partitions(self, opened: OpenedCheckpoint, nbytes: int) -> int:
         by_size = min(opened.manifest.max_parallelism, max(1, math.ceil(nbytes / PARTITION_BYTES)))
@@ -131,7 +138,7 @@ class FilterPushdown:
 class StateReader(DataSourceReader):
     """Reads the rows of a state, or their changes, by ranges of key groups."""
 
-    def __init__(self, rows: StateRows | StateChanges, count: int) -> None:
+    def __init__(self, rows: CheckpointState | StateChanges, count: int) -> None:
         self._rows, self._partition_count = rows, count
         self._selected_groups = range(rows.key_groups)
         self._selected_keys: dict[str, list[Any]] = {}  #: column -> values that the filters allow
@@ -162,7 +169,8 @@ class StateReader(DataSourceReader):
         ranges = [
             range(max(p.start, self._selected_groups.start), min(p.stop, self._selected_groups.stop)) for p in parts
         ]
-        of_keys = groups_with_keys(self._rows.checkpoint, self._rows.state, self._selected_keys)
+        state = self._rows.newest if isinstance(self._rows, StateChanges) else self._rows
+        of_keys = groups_with_keys(state, self._selected_keys)
         if of_keys is None:
             return [GroupPartition((each,)) for each in ranges if each] or [GroupPartition(())]
         found = (tuple(range(group, group + 1) for group in sorted(of_keys) if group in each) for each in ranges)

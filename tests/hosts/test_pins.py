@@ -21,7 +21,7 @@ READS = """
 import json, sys, threading, time
 from runtime.io import pins
 pins.PIN_VALIDITY_MS, pins.RENEWAL_INTERVAL_MS = 4_000, 200
-from spark_jobs.state.rows import find_state, open_checkpoint, rows
+from spark_jobs.state.rows import find_state, open_checkpoint
 opened = open_checkpoint(sys.argv[1])
 print("open", flush=True)
 def keep():
@@ -31,7 +31,7 @@ def keep():
 threading.Thread(target=keep, daemon=True).start()
 sys.stdin.readline()
 state = find_state(opened, "counts", "aggregates")
-found = [row for batch in rows(opened, state, range(128)) for row in batch.to_pylist()]
+found = [row for batch in state.rows(range(128)) for row in batch.to_pylist()]
 print(json.dumps({row["key"]: [row["n:count"], row["total:sum"]] for row in found}), flush=True)
 time.sleep(600)
 """

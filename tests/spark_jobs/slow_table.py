@@ -17,7 +17,8 @@ from pyspark import TaskContext
 
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sources.table import SparkTable, from_spark
-from spark_jobs.stages.tables import SPARK_SETTINGS, lock_inputs, materialise
+from spark_jobs.stages.standing import lock_stage
+from spark_jobs.stages.tables import LOCK_NAME, SPARK_SETTINGS, materialise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,5 +56,5 @@ if __name__ == "__main__":
     place = Path(sys.argv[1])
     settings = SparkSettings.for_batch("slow table")
     settings = replace(settings, scratch_dir=str(place / "spark"), extra={**settings.extra, **SPARK_SETTINGS})
-    with lock_inputs(place):
+    with lock_stage(place / LOCK_NAME):
         materialise({"table": source(place)}, lambda: spark_session(settings))

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.column_types import spark_schema
 from spark_jobs.oracle import Comparison, compare, expected_output
-from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, WEATHER_FILE, spark_schema
+from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, WEATHER_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

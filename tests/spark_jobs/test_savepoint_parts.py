@@ -31,7 +31,7 @@ from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.tasks import _group_by_place, units_of
-from spark_jobs.state.rows import OpenedCheckpoint, contents, find_state, rows
+from spark_jobs.state.rows import OpenedCheckpoint, contents, find_state
 from tests.hosts.jobs import Numbers, committed
 from tests.spark_jobs.visits import Seen, flow, visits
 from weir import SavepointWriter
@@ -78,7 +78,7 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> OpenedCheckpoint:
 
 def read(found: OpenedCheckpoint, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
     wanted = range(found.manifest.max_parallelism) if groups is None else groups
-    batches = rows(found, find_state(found, uid, state), wanted)
+    batches = find_state(found, uid, state).rows(wanted)
     return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
 
 
@@ -251,7 +251,7 @@ def test_rows_of_a_state_make_the_state_again(savepoint: OpenedCheckpoint, uid: 
     root = Path(savepoint.root)
     table = TableRows.of(flow(root).compile(1), uid, state, 2)
     held = find_state(savepoint, uid, state)
-    batches = [batch.select(held.stored.names[2:]) for batch in rows(savepoint, held, range(128))]
+    batches = [batch.select(held.stored.names[2:]) for batch in held.rows(range(128))]
     whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     owners = key_groups(whole, table.keys, 128) * 2 // 128
     parts = [whole.filter(pa.array(owners == index)) for index in range(2)]

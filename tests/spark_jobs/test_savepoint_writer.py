@@ -27,7 +27,7 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import ProcessContext
 from spark_jobs.savepoints import writer as writer_module
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state.rows import find_state, open_checkpoint, rows
+from spark_jobs.state.rows import find_state, open_checkpoint
 from tests.hosts.live import running
 from tests.spark import ROOT
 from tests.spark_jobs.visits import VISITS, Remember, flow, outputs, put, visits
@@ -208,7 +208,7 @@ def test_operators_are_removed_renamed_and_added(
 
 def rows_in(savepoint: Path, operator: str, state: str) -> list[dict[str, Any]]:
     opened = open_checkpoint(str(savepoint))
-    found = rows(opened, find_state(opened, operator, state), range(opened.manifest.max_parallelism))
+    found = find_state(opened, operator, state).rows(range(opened.manifest.max_parallelism))
     return sorted((row for batch in found for row in batch.to_pylist()), key=str)
 
 

@@ -19,7 +19,6 @@ from runtime.data_roots import DataRoots
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders, UsesFolders
 
-STAGE_VERB: Final = "deliver"  #: of the stage
 MAX_BACKLOG: Final = 100
 
 
@@ -39,7 +38,7 @@ class EpochStage:
         guarantee: of a function; "exactly-once" if it only writes to targets. A target has its own guarantee.
     """
 
-    stage: ClassVar[str] = STAGE_VERB
+    stage: ClassVar[str] = "deliver"
 
     function: Callable[..., None] | None = field(repr=False)
     max_backlog: int = MAX_BACKLOG

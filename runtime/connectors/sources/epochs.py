@@ -27,7 +27,6 @@ from runtime.ports import OperatorContext, SourceReader, StageFolders
 LANE_COUNT: Final = 64  #: maximum number of subtasks that read
 POSITIONS_STATE: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
 SCHEMA_SUFFIX: Final = ".schema"
-STAGE_VERB: Final = "stream"  #: verb of the stage
 MAX_BACKLOG: Final = 1_000
 MAX_BACKLOG_BYTES: Final = 1 << 30
 
@@ -45,7 +44,7 @@ class EpochSource:
 
     bounded: ClassVar[bool] = False
     guarantee: ClassVar[str] = "exactly-once"
-    stage: ClassVar[str] = STAGE_VERB
+    stage: ClassVar[str] = "stream"
 
     make: Callable[[Any], Any] | None = field(repr=False)
     event_time: str | None = None

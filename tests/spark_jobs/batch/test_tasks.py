@@ -27,7 +27,8 @@ from spark_jobs.batch.plan import BatchStage, EmitRows
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
-from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, WireSchema, carrier_of
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, WireSchema
+from spark_jobs.column_types import carrier_of
 from tests.spark_jobs.batch.flows import every_type
 
 SCHEMA = pa.schema([("key", pa.int64()), ("at", pa.int64())])

@@ -19,7 +19,7 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.tables import write_table
 from spark_jobs.state.keys import MAX_KEY_COMBINATIONS
-from spark_jobs.state.rows import OpenedCheckpoint, StateRows, arrow_type, find_state, open_checkpoint
+from spark_jobs.state.rows import OpenedCheckpoint, arrow_type, find_state, open_checkpoint
 from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource
 from tests.spark_jobs.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
 
@@ -41,7 +41,7 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reader_of(path: Path, operator: str, state: str, count: int = 8) -> StateReader:
     opened = open_checkpoint(str(path))
-    return StateReader(StateRows(opened, find_state(opened, operator, state)), count)
+    return StateReader(find_state(opened, operator, state), count)
 
 
 def ranges_of(reader: StateReader, filters: Sequence[Filter] = ()) -> list[tuple[range, ...]]:
@@ -153,7 +153,7 @@ def test_keys_of_python_functions_are_json(
     types: dict[str, str], values: list[Any], text: str, *, is_narrowed: bool, tmp_path: Path
 ) -> None:
     opened = objects(tmp_path, [values], types)
-    parts = ranges_of(StateReader(StateRows(opened, find_state(opened, "op", "seen")), 1), [EqualTo(("key",), text)])
+    parts = ranges_of(StateReader(find_state(opened, "op", "seen"), 1), [EqualTo(("key",), text)])
     if not is_narrowed:
         assert parts == [(range(MAX_PARALLELISM),)]
         return
@@ -165,7 +165,7 @@ def test_keys_of_python_functions_are_json(
 def test_what_operators_keep_by_key_group_is_read_whole(tmp_path: Path) -> None:
     """Its entries are in every group under one name, whatever that hashes to."""
     opened = objects(tmp_path, ["pane"] * MAX_PARALLELISM, {"k": "string"})
-    reader = StateReader(StateRows(opened, find_state(opened, "op", "seen")), 1)
+    reader = StateReader(find_state(opened, "op", "seen"), 1)
     assert ranges_of(reader, [EqualTo(("key",), '"pane"')]) == [(range(MAX_PARALLELISM),)]
 
 

@@ -16,7 +16,7 @@ from runtime.operators.aggregates import Count, Sum
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.state.rows import contents, find_state, open_checkpoint, rows
+from spark_jobs.state.rows import contents, find_state, open_checkpoint
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import SCHEMA, expected_counts
 from tests.hosts.live import running
@@ -66,7 +66,7 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path, operator: str, state: str, groups: range = range(128)) -> list[dict[str, Any]]:
     opened = open_checkpoint(str(path))
-    return [row for batch in rows(opened, find_state(opened, operator, state), groups) for row in batch.to_pylist()]
+    return [row for batch in find_state(opened, operator, state).rows(groups) for row in batch.to_pylist()]
 
 
 def test_the_contents_name_every_state(savepoint: Path) -> None:

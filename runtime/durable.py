@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from runtime.errors import EnvironmentFailure, JobRejected
 
@@ -48,6 +49,18 @@ def name_write_errors(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFailure(f"{file}: it cannot be written: {error}") from error
+
+
+def write_file(target: Path, data: bytes) -> None:
+    """Writes a file durably and atomically, first under a hidden name. An existing file is replaced."""
+    hidden = target.with_name(f".{target.name.lstrip('.')}.{uuid4().hex}.tmp")
+    with name_write_errors(target):
+        with hidden.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(target)
+        sync_path(target.parent)
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:

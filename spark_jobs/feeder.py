@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from tqdm import tqdm
 
+from runtime.durable import write_file
 from spark_jobs import nycflights
 from spark_jobs.schemas import FLIGHT_FILES
 
@@ -84,7 +84,7 @@ def claim_folder(folder: Path, plan: FeedPlan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     note, mine = folder / PLAN_FILE, asdict(plan)
     if not note.exists():
-        _write_atomically(note, json.dumps(mine).encode())
+        write_file(note, json.dumps(mine).encode())
     theirs = json.loads(note.read_text())
     if theirs != mine:
         raise FolderTaken(f"{folder} was filled with {theirs}, not {mine}: use the same settings or another folder")
@@ -101,7 +101,7 @@ def feed(flights: pa.Table, folder: Path, plan: FeedPlan, seconds: float) -> Gen
         if index in waiting:
             due = max(due + gap_s, time.monotonic() + MIN_GAP_S)
             time.sleep(due - time.monotonic())
-            _write_atomically(folder / plan.name(index), _csv(part))
+            write_file(folder / plan.name(index), _csv(part))
         yield part.num_rows
 
 
@@ -112,16 +112,6 @@ def _csv(rows: pa.Table) -> bytes:
     plain = pacsv.WriteOptions(include_header=False, quoting_style="none")
     pacsv.write_csv(rows.set_column(0, "scheduled", text), sink, plain)
     return ",".join(rows.schema.names).encode() + b"\n" + bytes(sink.getvalue())
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """Write the file atomically and durably, under a hidden name first."""
-    hidden = path.with_name(f".{path.name.lstrip('.')}.tmp")
-    with hidden.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.rename(path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
+from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path, write_file
 
 CONTENTS_FILE: Final = "_weir.json"  #: hidden from readers of Parquet folders
 _NUMBER_DIGITS: Final = 12
@@ -148,14 +148,8 @@ class EpochFolder:
         return len(doomed)
 
     def _record_release(self, below: int) -> None:
-        target, aside = self.path / "released.json", self.path / ".released.json"
-        with name_write_errors(target):
-            with aside.open("w") as file:
-                json.dump({"below": max(below, self.released_below())}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-            sync_path(self.path)
+        found = {"below": max(below, self.released_below())}
+        write_file(self.path / "released.json", json.dumps(found).encode())
 
     def _numbers(self) -> list[int]:
         try:

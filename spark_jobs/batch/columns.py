@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.graph import Role
-from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
@@ -42,7 +42,7 @@ class StepColumns:
 
     def __init__(self, job: CompiledJob, frames: Mapping[OperatorId, CheckedFrame]) -> None:
         self._job, self._graph, self._frames = job, job.graph, frames
-        self._facts = JobFacts(name=job.name, max_parallelism=job.graph.max_parallelism, token=Token(0))
+        self._facts = JobFacts.of(job)
         self._schemas: dict[OperatorId, pa.Schema] = {}
         self._samples: dict[OperatorId, list[pa.RecordBatch]] = {}
 

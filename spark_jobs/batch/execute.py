@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import pyarrow as pa
 import structlog
 
 from runtime.core.job.ids import OperatorId
@@ -22,7 +21,7 @@ from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, Wr
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import CHUNK_ROWS, SINK_RESULT_SCHEMA, task_of
-from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, to_stream
 from spark_jobs.column_types import quote_name, spark_schema
 from spark_jobs.session import first_line
 from spark_jobs.sources.frames import CheckedFrame
@@ -161,13 +160,8 @@ class _Execution:
     def _broadcast_build(self, tail: EmitRows | WriteSink, frame: DataFrame) -> Any:
         """Broadcast the rows of a build side to all executors: Arrow IPC streams in the types of the step."""
         assert isinstance(tail, EmitRows), "a build side is no sink"
-        streams = []
-        for spark_batch in frame.toArrow().to_batches():
-            for rows in tail.wire.decode(spark_batch):
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, rows.batch.schema) as writer:
-                    writer.write_batch(rows.batch)
-                streams.append(sink.getvalue().to_pybytes())
+        batches = frame.toArrow().to_batches()
+        streams = [to_stream(rows.batch) for batch in batches for rows in tail.wire.decode(batch)]
         return self._spark.sparkContext.broadcast(streams)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from runtime.core.job.ids import Token
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MAX_WATERMARK
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
@@ -30,12 +31,27 @@ class JobFacts:
 
     name: str
     max_parallelism: int
-    token: Token
+    token: Token = Token(0)
+
+    @classmethod
+    def of(cls, job: CompiledJob) -> JobFacts:
+        """For operators that run without an attempt of the job."""
+        return cls(name=job.name, max_parallelism=job.graph.max_parallelism)
 
 
-def context_of(job: JobFacts, uid: str, index: int, parallelism: int, now_ms: Callable[[], int]) -> OperatorContext:
-    """An operator context with empty state."""
-    groups = key_group_range(index % parallelism, job.max_parallelism, parallelism)
+def empty_state(job: JobFacts, index: int, parallelism: int) -> SubtaskState:
+    return SubtaskState(key_group_range(index, job.max_parallelism, parallelism), job.max_parallelism, None)
+
+
+def context_of(
+    job: JobFacts,
+    uid: str,
+    index: int,
+    parallelism: int,
+    now_ms: Callable[[], int],
+    state: SubtaskState | None = None,
+) -> OperatorContext:
+    """An operator context. `state` None: empty state."""
     return OperatorContext(
         job=job.name,
         uid=uid,
@@ -43,13 +59,23 @@ def context_of(job: JobFacts, uid: str, index: int, parallelism: int, now_ms: Ca
         parallelism=parallelism,
         max_parallelism=job.max_parallelism,
         token=job.token,
-        state=SubtaskState(groups, job.max_parallelism, None),
+        state=state or empty_state(job, index % parallelism, parallelism),
         now_ms=now_ms,
     )
 
 
 def wall_clock_ms() -> int:
     return time.time_ns() // (_MS_PER_S * _MS_PER_S)
+
+
+def call_hook(uid: str, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a hook of an operator or source. Raises OperatorFailure: its code raised."""
+    try:
+        return function(*args)
+    except WeirError:
+        raise
+    except Exception as error:
+        raise OperatorFailure(uid, index, hook, error) from error
 
 
 class Subtask:
@@ -112,12 +138,7 @@ class Subtask:
         return JobRejected(PROCESSING_TIME, self._uid, f"{reason}: its answer would differ from run to run in BATCH")
 
     def _call_hook(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except WeirError:
-            raise
-        except Exception as error:
-            raise OperatorFailure(self._uid, self._index, hook, error) from error
+        return call_hook(self._uid, self._index, hook, function, *args)
 
 
 class _CheckedCollector:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.errors import DataRejected, JobRejected, OperatorFailure
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import partition_by_function
@@ -25,8 +26,8 @@ from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from spark_jobs.batch.counts import RowCounter, TaskReport
 from spark_jobs.batch.plan import BatchStage, EmitRows, ExchangeKind, ReadRows, ReadSource, Step, WriteSink
 from spark_jobs.batch.subtask import JobFacts, OperatorChain, Subtask, check_columns, context_of, wall_clock_ms
+from spark_jobs.batch.wire import from_stream
 from spark_jobs.session import current_task
-from spark_jobs.sources.event_clock import BoundedOutOfOrderness
 from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import SparkTable
 
@@ -96,7 +97,9 @@ class _Task:
         self._stage, self._job, self._chunk_rows = stage, job, chunk_rows
         self.tally = RowCounter()
         wanted = {number for step in stage.steps for _, number in step.builds}
-        self._builds = {number: _decode_streams(builds[number].value) for number in wanted}
+        self._builds = {
+            number: [batch for stream in builds[number].value for batch in from_stream(stream)] for number in wanted
+        }
 
     def run(self, batches: Batches) -> Batches:
         head = self._stage.head
@@ -422,7 +425,3 @@ class _SinkWriter:
 
 
 _ROW_COLUMN: Final = ":row"
-
-
-def _decode_streams(streams: Sequence[bytes]) -> list[pa.RecordBatch]:
-    return [batch for data in streams for batch in pa.ipc.open_stream(data).read_all().to_batches()]

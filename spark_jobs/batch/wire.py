@@ -140,6 +140,20 @@ class WireSchema:
             raise DataRejected(f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}") from error
 
 
+def to_stream(batch: pa.RecordBatch) -> bytes:
+    """The batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def from_stream(stream: bytes) -> list[pa.RecordBatch]:
+    found: list[pa.RecordBatch] = pa.ipc.open_stream(stream).read_all().to_batches()
+    return found
+
+
 def _decode_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column

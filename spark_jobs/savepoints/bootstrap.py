@@ -9,24 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
 from runtime.core.job.graph import EdgeSpec, Partitioning, Role
-from runtime.core.job.ids import OperatorId, Token
-from runtime.core.job.key_groups import key_group_range
+from runtime.core.job.ids import OperatorId
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob, PreAggregation
-from runtime.errors import JobRejected, OperatorFailure, WeirError
+from runtime.errors import JobRejected
 from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
-from runtime.ports import Operator, OperatorContext, SnapshotStore
-from runtime.state.backend import SubtaskState
+from runtime.ports import Operator, SnapshotStore
 from runtime.state.index.key_types import KeyTypes
+from spark_jobs.batch.subtask import JobFacts, call_hook, context_of, empty_state
+from spark_jobs.savepoints.declared import role_of, state_of
 
 _FIRST_CHECKPOINT: Final = 1
 _SUPPORTED_OPERATORS: Final = (RunningAggregate, KeyedProcess, TumblingWindow, SlidingWindow)
@@ -87,7 +88,7 @@ class Bootstrap:
             return
         if not isinstance(operator, KeyedProcess):
             raise JobRejected("cannot-bootstrap", self.uid, "a function fills only process-function state")
-        declared, given = (self._declared_state(one).kinds for one in (operator, self._filling_operator()))
+        declared, given = (state_of(self.job, self.uid, one).kinds for one in (operator, self._filling_operator()))
         unknown = sorted(set(given) - set(declared))
         if unknown:
             known = ", ".join(sorted(name for name in declared if not name.startswith("_")))
@@ -111,17 +112,19 @@ class Bootstrap:
         Raises:
             WeirError: the operator cannot process a row.
         """
-        operator, state = self._filling_operator(), self._state(index)
-        types = KeyTypes(self.uid)
-        context = self._context(index, state, now_ms)
+        operator, types = self._filling_operator(), KeyTypes(self.uid)
+        facts = JobFacts.of(self.job)
+        state = empty_state(facts, index, self.parallelism)
+        context = context_of(facts, self.uid, index, self.parallelism, now_ms, state)
+        hook = partial(call_hook, self.uid, index)
         try:
-            self._call_hook(index, "open", operator.open, context)
-            self._call_hook(index, "start", operator.start, _NULL_COLLECTOR)
+            hook("open", operator.open, context)
+            hook("start", operator.start, _NULL_COLLECTOR)
             for batch in batches:
                 types.check(batch.schema, self.edge.keys)
                 for part in self._pre_aggregate(batch):
-                    self._call_hook(index, "process", operator.process, 0, part, _NULL_COLLECTOR)
-            self._call_hook(index, "snapshot", operator.snapshot, _FIRST_CHECKPOINT)
+                    hook("process", operator.process, 0, part, _NULL_COLLECTOR)
+            hook("snapshot", operator.snapshot, _FIRST_CHECKPOINT)
             found, _ = state.capture(full=True).write(store, prefix)
         finally:
             operator.close()
@@ -132,11 +135,7 @@ class Bootstrap:
 
     def _job_operator(self) -> Operator:
         """The operator as the job declares it."""
-        known = [operator.uid for operator in self.job.graph.operators]
-        if self.uid not in known:
-            detail = f"the job has no operator {self.uid!r}, only {', '.join(known)}"
-            raise JobRejected("unknown-operator", self.uid, detail)
-        if self.job.graph.by_uid[OperatorId(self.uid)].role is not Role.OPERATOR:
+        if role_of(self.job, self.uid) is not Role.OPERATOR:
             detail = "only operators are bootstrapped from rows, not sources and sinks"
             raise JobRejected("cannot-bootstrap", self.uid, detail)
         return self.job.operators[OperatorId(self.uid)]()
@@ -148,28 +147,6 @@ class Bootstrap:
             return operator
         return KeyedProcess(self.function(), self.edge.keys, _EMPTY_SCHEMA, operator.time)
 
-    def _declared_state(self, operator: Operator) -> SubtaskState:
-        state = self._state(0)
-        self._call_hook(0, "open", operator.open, self._context(0, state, lambda: 0))
-        operator.close()
-        return state
-
-    def _state(self, index: int) -> SubtaskState:
-        groups = key_group_range(index, self.max_parallelism, self.parallelism)
-        return SubtaskState(groups, self.max_parallelism, None)
-
-    def _context(self, index: int, state: SubtaskState, now_ms: Callable[[], int]) -> OperatorContext:
-        return OperatorContext(
-            job=self.job.name,
-            uid=self.uid,
-            index=index,
-            parallelism=self.parallelism,
-            max_parallelism=self.max_parallelism,
-            token=Token(0),
-            state=state,
-            now_ms=now_ms,
-        )
-
     def _pre_aggregate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The input of the operator for a batch: pre-aggregated rows for a window, otherwise the batch."""
         folding = self.pre_aggregation
@@ -179,14 +156,6 @@ class Bootstrap:
         combiner = folding.create()
         yield from combiner.add(batch)
         yield from combiner.flush()
-
-    def _call_hook(self, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except WeirError:
-            raise
-        except Exception as error:
-            raise OperatorFailure(self.uid, index, hook, error) from error
 
 
 class _NullCollector:

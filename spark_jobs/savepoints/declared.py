@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from runtime.core.job.graph import Role
-from runtime.core.job.ids import OperatorId, Token
-from runtime.core.job.key_groups import key_group_range
+from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob
-from runtime.errors import JobRejected, OperatorFailure, WeirError
-from runtime.ports import OperatorContext
+from runtime.errors import JobRejected
+from runtime.ports import Operator, SourceReader
 from runtime.state.backend import SubtaskState
+from spark_jobs.batch.subtask import JobFacts, call_hook, context_of, empty_state
+
+
+def role_of(job: CompiledJob, uid: str) -> Role:
+    """The role of an operator. Raises JobRejected: the job has no such operator."""
+    known = [operator.uid for operator in job.graph.operators]
+    if uid not in known:
+        raise JobRejected("unknown-operator", uid, f"the job has no operator {uid!r}, only {', '.join(known)}")
+    return job.graph.by_uid[OperatorId(uid)].role
 
 
 def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
@@ -18,25 +26,18 @@ def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
         JobRejected: the operator is unknown, or is a sink.
         OperatorFailure: the operator cannot be opened.
     """
-    known = [operator.uid for operator in job.graph.operators]
-    if uid not in known:
-        raise JobRejected("unknown-operator", uid, f"the job has no operator {uid!r}, only {', '.join(known)}")
-    name, groups = OperatorId(uid), job.graph.max_parallelism
-    role = job.graph.by_uid[name].role
+    name, role = OperatorId(uid), role_of(job, uid)
     if role is Role.SINK:
         raise JobRejected("cannot-bootstrap", uid, "a sink has no state that can be written")
-    state = SubtaskState(key_group_range(0, groups, 1), groups, None)
-    context = OperatorContext(
-        job=job.name, uid=uid, index=0, parallelism=1, max_parallelism=groups, token=Token(0), state=state,
-        now_ms=lambda: 0,
-    )  # fmt: skip
-    code = job.sources[name].reader() if role is Role.SOURCE else job.operators[name]()
+    return state_of(job, uid, job.sources[name].reader() if role is Role.SOURCE else job.operators[name]())
+
+
+def state_of(job: CompiledJob, uid: str, code: Operator | SourceReader) -> SubtaskState:
+    """The empty state that `code` declares. Raises OperatorFailure: it cannot be opened."""
+    facts = JobFacts.of(job)
+    state = empty_state(facts, 0, 1)
     try:
-        code.open(context)
-    except WeirError:
-        raise
-    except Exception as error:
-        raise OperatorFailure(uid, 0, "open", error) from error
+        call_hook(uid, 0, "open", code.open, context_of(facts, uid, 0, 1, lambda: 0, state))
     finally:
         code.close()
     return state

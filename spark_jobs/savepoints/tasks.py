@@ -24,6 +24,7 @@ from runtime.state.files.segment_log import COPY_CHUNK_BYTES
 from runtime.state.index.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
+from spark_jobs.batch.wire import from_stream, to_stream
 from spark_jobs.savepoints.redeal import Assembly, Part, PartKind, Redistribution
 from spark_jobs.session import current_task
 from spark_jobs.state.rows import OpenedCheckpoint
@@ -166,7 +167,7 @@ def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
             for unit in ids.column(0).to_pylist():
                 redeal, first, groups = units[unit]
                 for number, part in enumerate(redeal.read_parts(groups)):
-                    row = [first + part.owner, part.state, unit, number, str(part.kind), _encode_batch(part.batch)]
+                    row = [first + part.owner, part.state, unit, number, str(part.kind), to_stream(part.batch)]
                     columns = [pa.array([value], kind) for value, kind in zip(row, PARTS_SCHEMA.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(columns, schema=PARTS_SCHEMA)
 
@@ -182,8 +183,7 @@ def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Ta
             assembly = Assembly(redeal, index)
             for batch in mine:
                 for row in batch.to_pylist():
-                    rows = pa.ipc.open_stream(row["rows"]).read_all().combine_chunks().to_batches()
-                    for one in rows:
+                    for one in from_stream(row["rows"]):
                         part = Part(state=row["state"], kind=PartKind(row["kind"]), owner=index, batch=one)
                         assembly.add(part)
             prefix = f"{redeal.uid}/{_attempt_prefix(index)}"
@@ -232,11 +232,3 @@ def _attempt_prefix(index: int) -> str:
 def _snapshot_row(place: int, snapshot: SubtaskSnapshot) -> pa.RecordBatch:
     columns: list[Any] = [pa.array([place], pa.int32()), pa.array([msgspec.json.encode(snapshot)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=SNAPSHOT_SCHEMA)
-
-
-def _encode_batch(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found

@@ -24,6 +24,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.errors import DataRejected, JobRejected
+from spark_jobs.column_types import spark_schema
 from spark_jobs.session import first_line
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns, encode_csv
 from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 10
 _ATTEMPT_COLUMN: Final = "weir_try"
-_REPORT_SCHEMA: Final = "try string, rows bigint, away string, refused string"
-_REPORT_TYPES: Final = {"try": pa.string(), "rows": pa.int64(), "away": pa.string(), "refused": pa.string()}
+_REPORT_SCHEMA: Final = pa.schema(
+    [("try", pa.string()), ("rows", pa.int64()), ("away", pa.string()), ("refused", pa.string())]
+)
 _COLUMNS_QUERY: Final = """
 SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND a.attgenerated = ''
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -74,7 +76,7 @@ class PostgresTable:
             TargetAway: Postgres is unreachable.
         """
         try:
-            with self._connect() as connection:
+            with _connect(self.url) as connection:
                 self._prepare(connection, "")
         except psycopg.errors.InsufficientPrivilege as error:
             raise JobRejected("no-privilege", "table", f"{self.table}: {first_line(error)}") from error
@@ -100,14 +102,14 @@ class PostgresTable:
             raise TargetAway(f"{self.table}: {first_line(error)}") from error
 
     def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
-        with self._connect() as connection:
+        with _connect(self.url) as connection:
             names = self._prepare(connection, epoch.source)
             if self._is_recorded(connection, names, epoch):
                 return False
             columns = self._check(connection, names, frame)
             self._empty_staging(connection, names, columns)
         tries = self._stage(frame, names)
-        with self._connect() as connection:
+        with _connect(self.url) as connection:
             return self._move(connection, names, epoch, tries, list(frame.columns))
 
     # ------------------------------------------------------------ steps
@@ -161,10 +163,10 @@ class PostgresTable:
     def _stage(self, frame: DataFrame, names: _TableNames) -> dict[str, int]:
         """Copy the rows in Spark's tasks. Returns the number of rows by accepted task attempt."""
         columns = sql.SQL(", ").join(map(sql.Identifier, [_ATTEMPT_COLUMN, *frame.columns]))
-        with self._connect() as connection:
+        with _connect(self.url) as connection:
             command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(names.staging, columns)
             copy = _Copy(self.url, command.as_string(connection))
-        reports = frame.mapInArrow(copy, _REPORT_SCHEMA).collect()
+        reports = frame.mapInArrow(copy, spark_schema(_REPORT_SCHEMA)).collect()
         for report in reports:
             if report.refused is not None:
                 raise DataRejected(f"{self.table}: {report.refused}")
@@ -208,8 +210,9 @@ class PostgresTable:
         values = [epoch.source, self.table, epoch.number, epoch.job, epoch.sink, epoch.checkpoint, rows]
         return connection.execute(record, values).rowcount == 1
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.url, connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs")
+
+def _connect(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs")
 
 
 @dataclass(frozen=True)
@@ -243,9 +246,7 @@ class _Copy:
         mark, rows, away, refused = uuid4().hex, 0, None, None
         try:
             with (
-                psycopg.connect(
-                    self.url, connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs"
-                ) as connection,
+                _connect(self.url) as connection,
                 connection.cursor().copy(self.command) as copy,
             ):
                 for batch in batches:
@@ -256,4 +257,4 @@ class _Copy:
         except psycopg.Error as error:  # permanent: a retry would fail too
             refused = first_line(error)
         found = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
-        yield pa.RecordBatch.from_pydict({name: pa.array(one, _REPORT_TYPES[name]) for name, one in found.items()})
+        yield pa.RecordBatch.from_pydict(found, _REPORT_SCHEMA)

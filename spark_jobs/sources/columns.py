@@ -6,16 +6,13 @@ the job master nor a slot starts Spark for them. The stage of a table derives th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import pyarrow as pa
 
 from runtime.connectors.sources.epochs import EpochSource, schema_file
-from runtime.durable import make_folder, sync_path
+from runtime.durable import make_folder, write_file
 from runtime.errors import JobRejected
 from runtime.ports import Source
 from spark_jobs.session import SparkSettings, error_summary, spark_session
@@ -48,9 +45,9 @@ def derive_columns(sources: Mapping[Any, Source], folder: str, name: str) -> boo
         return False
     with spark_session(SparkSettings.from_environment(f"weir: {name}, columns")) as spark:
         for uid, source in unknown.items():
-            _store_schema(
-                schema_file(folder, uid), checked_columns(make_frame(source, spark, uid), uid, streaming=True)
-            )
+            columns = checked_columns(make_frame(source, spark, uid), uid, streaming=True)
+            make_folder(schema_file(folder, uid).parent)
+            write_file(schema_file(folder, uid), columns.serialize().to_pybytes())
     return True
 
 
@@ -113,15 +110,3 @@ def _unsupported_type(kind: DataType) -> DataType | None:
         t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
     )  # fmt: skip
     return None if isinstance(kind, known) else kind
-
-
-def _store_schema(target: Path, columns: pa.Schema) -> None:
-    """Write a schema file, atomically and durably."""
-    make_folder(target.parent)
-    aside = target.with_name(f".{target.name}.{uuid4().hex}")
-    with aside.open("wb") as file:
-        file.write(columns.serialize().to_pybytes())
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(target)
-    sync_path(target.parent)

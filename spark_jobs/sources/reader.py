@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.connectors.formats import MalformedFile, ParquetFormat
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.connectors.sources.open_file import OpenFile
 from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
-from spark_jobs.sources.event_clock import BoundedOutOfOrderness
 from spark_jobs.sources.splits import InputFolder, split_name
 
 LIST_INTERVAL_MS: Final = 200  #: between two listings of an incomplete folder

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from runtime.connectors.formats.base import check_schema
+from runtime.connectors.sources.event_clock import check_event_time
 from runtime.errors import JobRejected
-from runtime.operators.event_time import event_times_ms
 from runtime.ports import StageFolders
 from spark_jobs.sources.reader import SplitReader
 
@@ -89,12 +89,9 @@ class SparkTable:
     def check(self) -> None:
         if not callable(self.make):
             raise JobRejected("bad-function", "make", f"a function of a SparkSession is needed, not {self.make!r}")
-        if self.max_disorder_ms < 0:
-            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if self.schema is not None:
             check_schema(self.schema)
-            if self.event_time is not None:
-                event_times_ms(pa.RecordBatch.from_pylist([], self.schema), self.event_time)
+        check_event_time(self.event_time, self.max_disorder_ms, self.schema)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the function: slots read splits, and its closure may hold secrets such as a password."""

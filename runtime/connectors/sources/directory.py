@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Format, Malformed, MalformedFile
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
 from runtime.connectors.sources.open_file import OpenFile
 from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
@@ -71,15 +71,13 @@ class DirectorySource:
     def check(self) -> None:
         if not self.path:
             raise JobRejected("bad-path", "path", "must name the folder to read")
-        if self.max_disorder_ms < 0:
-            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if self.discovery_interval_ms < 1:
             raise JobRejected("bad-interval", "discovery_interval_ms", "must be at least 1 ms")
         if self.idle_after_ms is not None and self.idle_after_ms < 1:
             raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
         self._check_policy()
         self.format.check()
-        self._check_event_time()
+        check_event_time(self.event_time, self.max_disorder_ms, self.format.columns())
 
     @property
     def has_event_time(self) -> bool:
@@ -88,15 +86,6 @@ class DirectorySource:
     def folders(self) -> Mapping[str, str]:
         letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
         return {"path": self.path, **letters}
-
-    def _check_event_time(self) -> None:
-        columns = self.format.columns()
-        if self.event_time is None or columns is None:
-            return
-        try:
-            event_times_ms(pa.RecordBatch.from_pylist([], columns), self.event_time)
-        except JobRejected as error:
-            raise JobRejected(error.code, "event_time", str(error)) from None
 
     def _check_policy(self) -> None:
         if self.on_malformed not in ("fail", "skip", "dead_letter"):
@@ -135,7 +124,7 @@ class DirectoryReader(SourceReader):
         self._idle_since: int | None = None  #: time of the first poll without rows to read
         self._current: OpenFile | None = None
         self._schema: pa.Schema | None = source.format.columns()
-        self._largest_time: int | None = None
+        self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._letters: DeadLetters | None = None
 
     def open(self, context: OperatorContext) -> None:
@@ -158,7 +147,7 @@ class DirectoryReader(SourceReader):
             self._idle_since = None
             batch = self._advance(max_rows)
             if batch is not None:
-                self._track_event_time(batch)
+                self._clock.on_batch(batch)
                 return batch
         return None
 
@@ -178,10 +167,7 @@ class DirectoryReader(SourceReader):
         return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
 
     def watermark(self) -> int | None:
-        """Milliseconds: largest event time - `max_disorder_ms` - 1 (Flink: BoundedOutOfOrdernessWatermarks)."""
-        if self._largest_time is None:
-            return None
-        return self._largest_time - self._source.max_disorder_ms - 1
+        return self._clock.watermark
 
     def snapshot(self, checkpoint: int) -> None:
         if self._letters is not None:
@@ -317,11 +303,6 @@ class DirectoryReader(SourceReader):
         raise DataRejected(
             f"{path}: its columns differ from the columns of earlier files: {batch.schema} / {self._schema}"
         )
-
-    def _track_event_time(self, batch: pa.RecordBatch) -> None:
-        if self._source.event_time is not None:
-            largest = int(event_times_ms(batch, self._source.event_time).max())
-            self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
 
 
 def _shorten(message: str) -> str:

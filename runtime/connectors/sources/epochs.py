@@ -19,9 +19,9 @@ import pyarrow as pa
 from runtime.connectors.epochs import EpochFolder, InputEpoch
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.names import encode_name
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
 from runtime.core.job.key_groups import key_group_range
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader, StageFolders
 
 LANE_COUNT: Final = 64  #: maximum number of subtasks that read
@@ -90,8 +90,6 @@ class EpochSource:
             raise JobRejected("no-stage", "from_spark_stream", problem)
         if not callable(self.make):
             raise JobRejected("bad-function", "make", f"must be a function of a SparkSession, not {self.make!r}")
-        if self.max_disorder_ms < 0:
-            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if self.idle_after_ms is not None and self.idle_after_ms < 1:
             raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
         if self.trigger_ms < 0:
@@ -99,11 +97,7 @@ class EpochSource:
         for name in ("max_backlog", "max_backlog_bytes"):
             if getattr(self, name) < 1:
                 raise JobRejected("bad-backlog", name, "must be at least 1")
-        if self.event_time is not None and self.columns is not None:
-            try:
-                event_times_ms(pa.RecordBatch.from_pylist([], self.columns), self.event_time)
-            except JobRejected as error:
-                raise JobRejected(error.code, "event_time", str(error)) from None
+        check_event_time(self.event_time, self.max_disorder_ms, self.columns)
 
     def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
         """Deletes the epochs that no retained checkpoint needs; see `ports.ReleasesInput`."""
@@ -146,7 +140,7 @@ class EpochReader(SourceReader):
         self._rest: tuple[pa.RecordBatch, int] | None = None
         self._reading: list[_Lane] = []
         self._epoch: InputEpoch | None = None
-        self._largest_time: int | None = None
+        self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._idle_since: int | None = None
         self._recorded_epoch: int | None = None
         self._has_read = False
@@ -173,8 +167,11 @@ class EpochReader(SourceReader):
             self._idle_since = self._context.now_ms() if self._idle_since is None else self._idle_since
             return None
         self._idle_since, self._has_read = None, True
-        if self._source.event_time is not None:
-            self._track_event_time(batch)
+        try:
+            self._clock.on_batch(batch)
+        except DataRejected as error:
+            assert self._epoch is not None, "a share has been begun"
+            raise DataRejected(f"{self._epoch.folder}: {error}") from error
         return batch
 
     @property
@@ -192,8 +189,7 @@ class EpochReader(SourceReader):
         return self._context.now_ms() - self._idle_since >= after_ms
 
     def watermark(self) -> int | None:
-        """Milliseconds: largest event time - `max_disorder_ms` - 1 (Flink: BoundedOutOfOrdernessWatermarks)."""
-        return None if self._largest_time is None else self._largest_time - self._source.max_disorder_ms - 1
+        return self._clock.watermark
 
     def snapshot(self, checkpoint: int) -> None:
         self._state.replace([self._source.lineage, lane.number, lane.epoch, lane.row] for lane in self._lanes)
@@ -335,15 +331,6 @@ class EpochReader(SourceReader):
     def _end(self, lane: _Lane) -> int:
         assert self._epoch is not None, "a share has been begun"
         return self._epoch.rows * (lane.number + 1) // LANE_COUNT
-
-    def _track_event_time(self, batch: pa.RecordBatch) -> None:
-        assert self._source.event_time is not None, "the caller has asked"
-        try:
-            largest = int(event_times_ms(batch, self._source.event_time).max())
-        except DataRejected as error:
-            assert self._epoch is not None, "a share has been begun"
-            raise DataRejected(f"{self._epoch.folder}: {error}") from error
-        self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
 
 
 def _contiguous_prefix(lanes: Sequence[_Lane]) -> list[_Lane]:

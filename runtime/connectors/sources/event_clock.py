@@ -1,9 +1,8 @@
 """The watermark of a source with bounded disorder, as in Flink's `BoundedOutOfOrdernessWatermarks`."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
+from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
 
 
@@ -23,3 +22,14 @@ class BoundedOutOfOrderness:
     def watermark(self) -> int | None:
         """The current watermark in ms. A later row may still have the maximum event time minus the disorder."""
         return None if self._max_event_time is None else self._max_event_time - self._max_disorder_ms - 1
+
+
+def check_event_time(column: str | None, max_disorder_ms: int, columns: pa.Schema | None) -> None:
+    """Raises JobRejected for a negative disorder, or if `columns` are known and have no such column of times."""
+    if max_disorder_ms < 0:
+        raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
+    if column is not None and columns is not None:
+        try:
+            event_times_ms(pa.RecordBatch.from_pylist([], columns), column)
+        except JobRejected as error:
+            raise JobRejected(error.code, "event_time", str(error)) from None

@@ -1,5 +1,6 @@
 """Checks a system's output: DuckDB computes the answer from the sequence's formula and compares every row."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -7,11 +8,25 @@ import duckdb
 
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
-_DIFFERENCES_QUERY: Final = """
-    with one as ({found}), other as ({expected}),
+_APART: Final = """
+    {views} one as ({one}), other as ({other}),
     apart as ((from one except all from other) union all (from other except all from one))
-    select count(*) from apart
+    select (select count(*) from apart), (select count(*) from other)
 """
+
+
+def count(query: str) -> tuple[int, ...]:
+    """The numbers in the single row of the answer to `query`."""
+    with duckdb.connect(config={"threads": 2}) as database:
+        counted = database.execute(query).fetchone()
+    assert counted is not None, "a count has a row"
+    return counted
+
+
+def compare(one: str, other: str, views: Mapping[str, str]) -> tuple[int, ...]:
+    """The number of rows that only one of two queries has, and the number of rows of `other`."""
+    named = "".join(f"{name} as ({query}), " for name, query in views.items())
+    return count(_APART.format(views=f"with {named}", one=one, other=other))
 
 
 def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> int | None:
@@ -25,20 +40,16 @@ def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> in
     if not files:
         return None
     rows = int(checked["rows"])
-    with duckdb.connect(config={"threads": 2}) as database:
-        database.execute(f"create temp view found as {_scan(files, checked['format'], checked['columns'])}")
-        columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
-        database.execute(f"create temp view sequence as select {columns} from range({rows}) as t(id)")
-        query = _DIFFERENCES_QUERY.format(
-            found=workload.found.format(rows=rows), expected=workload.expected.format(rows=rows)
-        )
-        counted = database.execute(query).fetchone()
-    assert counted is not None, "a count has a row"
-    return int(counted[0])
+    columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
+    views = {
+        "found": _scan(files, checked["format"], checked["columns"]),
+        "sequence": f"select {columns} from range({rows}) as t(id)",
+    }
+    return compare(workload.found.format(rows=rows), workload.expected.format(rows=rows), views)[0]
 
 
 def _scan(files: list[str], format: str, columns: dict[str, str]) -> str:
-    listed, typed = _listing(files), ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
+    listed, typed = listing(files), ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
     match format:
         case "parquet":
             scan = f"read_parquet({listed})"
@@ -52,5 +63,5 @@ def _scan(files: list[str], format: str, columns: dict[str, str]) -> str:
     return f"from {scan}"
 
 
-def _listing(files: list[str]) -> str:
+def listing(files: list[str]) -> str:
     return "[" + ", ".join("'" + name.replace("'", "''") + "'" for name in files) + "]"

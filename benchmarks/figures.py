@@ -9,14 +9,19 @@ Each is a module named in `MEASUREMENT_MODULES`, with
     run(plan: Plan) -> Report       measures, in its own process (`figure_run`)
 """
 
+from __future__ import annotations
+
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 import msgspec
+import numpy as np
 
+RESAMPLES: Final = 10_000
+MIN_PAIRS: Final = 3  #: minimum number of pairs for a confidence interval
 #: Name -> module. A new measurement needs a line here only.
 MEASUREMENT_MODULES: Final = {
     "W8": "benchmarks.intervals.measure",
@@ -26,6 +31,16 @@ MEASUREMENT_MODULES: Final = {
     "W15": "benchmarks.modes.measure",
     "W16": "benchmarks.state.reading",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """`low` and `high` bound the 95 % confidence interval of the median; None with too few pairs."""
+
+    median: float
+    low: float | None
+    high: float | None
+    runs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +56,11 @@ class Figure:
     low: float | None = None  #: bound of the 95 % confidence interval
     high: float | None = None
     runs: tuple[float, ...] = ()
+
+    @classmethod
+    def of_ratio(cls, name: str, found: Ratio, **settings: Any) -> Figure:
+        """The figure of a ratio. `settings`: further fields."""
+        return cls(name=name, value=found.median, low=found.low, high=found.high, runs=found.runs, **settings)
 
     @property
     def is_met(self) -> bool | None:
@@ -93,3 +113,13 @@ def measurement(name: str) -> Measurement:
 
 def report_from_json(told: Mapping[str, Any]) -> Report:
     return msgspec.convert(dict(told), Report)
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Ratios of the first of each pair to the second; percentile bootstrap of the median with a fixed seed."""
+    runs = np.array([one / other for one, other in pairs])
+    low = high = None
+    if len(runs) >= MIN_PAIRS:
+        drawn = np.random.default_rng(len(runs)).choice(runs, (RESAMPLES, len(runs)))
+        low, high = (float(bound) for bound in np.percentile(np.median(drawn, axis=1), [2.5, 97.5]))
+    return Ratio(median=float(np.median(runs)), low=low, high=high, runs=tuple(map(float, runs)))

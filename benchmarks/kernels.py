@@ -13,17 +13,19 @@ import sys
 import time
 from typing import Final
 
+from benchmarks.slots import named_totals
 from benchmarks.systems.weir import window
-from runtime.connectors.sinks.discard import STATE_NAME, DiscardSink, totals
+from runtime.connectors.sinks.discard import STATE_NAME, DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.graph import Partitioning
-from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.messages import MAX_WATERMARK, Message, Records, Watermark
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
+from spark_jobs.batch.subtask import JobFacts, context_of, empty_state
 
 KEYS: Final = 100_003
 READY_LINE: Final = "ready"
@@ -69,8 +71,7 @@ class DrivenSubtasks:
         sink = self._operators[_SINK]
         sink.prepare_snapshot_pre_barrier(1, self._outputs[_SINK])
         sink.snapshot(1)
-        rows, sums = totals(self._states[_SINK].capture(full=True).lists[STATE_NAME])
-        return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}}
+        return named_totals(self._states[_SINK].capture(full=True).lists[STATE_NAME])
 
     def _send(self, channel: ChannelId, message: Message) -> None:
         if channel.target != self._index:
@@ -89,19 +90,9 @@ class DrivenSubtasks:
         return Outputs(job.graph, SubtaskId(uid, self._index), self._send, job.partitioners, job.pre_aggregations)
 
     def _context(self, uid: OperatorId) -> OperatorContext:
-        graph, nothing_yet = self._job.graph, None
-        context = OperatorContext(
-            job=self._job.name,
-            uid=uid,
-            index=self._index,
-            parallelism=graph.by_uid[uid].parallelism,
-            max_parallelism=graph.max_parallelism,
-            token=Token(1),
-            state=nothing_yet,  # type: ignore[arg-type]  # set below: the state needs the context's key groups
-            now_ms=lambda: 0,
-        )
-        context.state = self._states[uid] = SubtaskState(context.key_groups, graph.max_parallelism, None)
-        return context
+        facts, parallelism = JobFacts.of(self._job), self._job.graph.by_uid[uid].parallelism
+        state = self._states[uid] = empty_state(facts, self._index, parallelism)
+        return context_of(facts, uid, self._index, parallelism, lambda: 0, state)
 
 
 def write_line(text: str) -> None:

@@ -20,25 +20,43 @@ CHECKED, STARTED, STEPPED, TOLD, MEASURED = "checked", "started", "stepped", "to
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """A task for a system. `kind` names the computation; see the workloads."""
+class Computation:
+    """The computation and the data of a workload, the same for all its systems.
 
-    workload: str
+    Args:
+        kind: the query; each system implements some kinds.
+        zipf: exponent of the distribution of the keys; None: even.
+        window_s, slide_s: size and slide of windows.
+        check_rows: number of rows of the small run.
+        check_us_per_row: event time between two rows of the small run; larger for long windows.
+        files: format of the input files ("parquet", "json"), which all systems share; a system with fewer rows gets the
+            first files. The measured run then writes files, too, and is compared as well. None: engines generate rows.
+        text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
+        disorder_ms: how far a row's event time may lag behind that of a row before it; only in files.
+    """
+
     kind: str
-    rows: int
-    check_rows: int
     keys: int
-    zipf: float | None
-    folder: str  #: for checkpoints and output; on a durable disk
-    window_s: int = 1  #: window size
-    slide_s: int = 1  #: window slide
-    parallelism: int = 2
-    interval_ms: int = 1_000  #: checkpoint interval
-    files: str | None = None  #: format of the input files; None: the engine generates rows, and output is discarded
-    inputs: str = ""  #: folder of the input files, with a folder per phase
+    zipf: float | None = None
+    window_s: int = 1
+    slide_s: int = 1
+    check_rows: int = 6_000_000
     check_us_per_row: int = 1
+    files: str | None = None
     text_keys: bool = False
     disorder_ms: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Computation):
+    """A task for a system. `rows`: of the measured run."""
+
+    workload: str
+    rows: int
+    folder: str  #: for checkpoints and output; on a durable disk
+    inputs: str = ""  #: folder of the input files, with a folder per phase
+    parallelism: int = 2
+    interval_ms: int = 1_000  #: checkpoint interval
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -8,13 +8,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks import kernels, slots
-from benchmarks.figures import Figure, MeasurementPlan, Report
-from benchmarks.ratios import Ratio, ratio
+from benchmarks.figures import Figure, MeasurementPlan, Report, ratio
+from benchmarks.workload import count_errors
 from benchmarks.workloads.windows import totals
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.launch.slot_pool import SlotPoolLauncher
@@ -86,10 +87,8 @@ class SlotRuns:
     def run(self, parallelism: int, rows: int) -> RunTime:
         shutil.rmtree(self._folder, ignore_errors=True)
         run = slots.run(kernels.job(rows), parallelism, self._launcher, str(self._folder), CHECKPOINTS)
-        right = totals(rows, kernels.KEYS)
-        for name, value in right.items():
-            if run.counted.get(name) != value:
-                self.wrong.append(f"{parallelism} slots: {name} is {run.counted.get(name)}, not {value}")
+        errors = count_errors(run.counted, totals(rows, kernels.KEYS))
+        self.wrong += [f"{parallelism} slots: {error}" for error in errors]
         return RunTime(seconds=run.seconds, cpu_seconds=run.cpu_seconds)
 
 
@@ -98,9 +97,8 @@ def steps(plan: MeasurementPlan) -> int:
 
 
 def run(plan: MeasurementPlan) -> Report:
-    launcher = SparkLauncher("weir-scaling", f"local[{CORES}]")
-    weir = SlotRuns(plan.folder / "storage", launcher)
-    try:
+    with closing(SparkLauncher("weir-scaling", f"local[{CORES}]")) as launcher:
+        weir = SlotRuns(plan.folder / "storage", launcher)
         for parallelism in (CORES, 1):
             warm = weir.run(parallelism, WARM_UP_ROWS)
             plan.step("warming up")
@@ -109,8 +107,6 @@ def run(plan: MeasurementPlan) -> Report:
         for turn in range(plan.rounds or ROUNDS):
             found.append(measure_round(turn, rows, weir.run, bare, plan.step))
             plan.report_partial(report(found, rows, weir.wrong))
-    finally:
-        launcher.close()
     return report(found, rows, weir.wrong)
 
 
@@ -133,19 +129,15 @@ def report(found: Sequence[Round], rows: int, wrong: Sequence[str]) -> Report:
     share = ratio([(one / two, alone / both) for (one, two), (alone, both) in zip(gains, bare_gains, strict=True)])
     return Report(
         figures=(
-            _figure("two slots to one", ratio(gains), MIN_GAIN),
-            _figure("two processes of bare operators to one", ratio(bare_gains)),
-            _figure("gain of the slots to that of the bare operators", share, MIN_GAIN_SHARE),
+            Figure.of_ratio("two slots to one", ratio(gains), unit="x", at_least=MIN_GAIN),
+            Figure.of_ratio("two processes of bare operators to one", ratio(bare_gains), unit="x"),
+            Figure.of_ratio(
+                "gain of the slots to that of the bare operators", share, unit="x", at_least=MIN_GAIN_SHARE
+            ),
         ),
         lines=(_rates("slots", weir, rows), _rates("bare operators", bare, rows)),
         wrong=tuple(wrong),
         details={"rows": rows, "rounds": [asdict(one) for one in found]},
-    )
-
-
-def _figure(name: str, found: Ratio, at_least: float | None = None) -> Figure:
-    return Figure(
-        name=name, value=found.median, unit="x", at_least=at_least, low=found.low, high=found.high, runs=found.runs
     )
 
 

@@ -4,16 +4,14 @@ Run records are in memory instead of Postgres. The measured time is from the sta
 checkpoint. Processor time covers the same period, for this process and all its descendants (JVM and workers).
 """
 
-import contextlib
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
-import psutil
-
+from benchmarks.child import CpuMeter
 from runtime.connectors.sinks.discard import STATE_NAME, totals
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.lifecycle import RunEvent, RunState
@@ -48,14 +46,17 @@ class JobRun:
 class _TimedRunStore(MemoryRunStore):
     """Records the times of "running" and of the last record, and the processor time between them."""
 
-    running_at = recorded_at = cpu_seconds = 0.0
-    _before: Mapping[int, float] = MappingProxyType({})
+    running_at = recorded_at = cpu_seconds = _cpu_before = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._meter = CpuMeter(os.getpid())
 
     def change_state(
         self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
     ) -> RunState | None:
         if event is RunEvent.DEPLOYED:
-            self._before = _cpu_seconds()
+            self._cpu_before = self._meter.sample()
             self.running_at = time.monotonic()
         return super().change_state(event, failure, savepoint)
 
@@ -63,19 +64,8 @@ class _TimedRunStore(MemoryRunStore):
         self.recorded_at = time.monotonic()
         manifest = completed.manifest
         if len(manifest.finished_operators()) == len(manifest.operators):  # the last checkpoint: workers still live
-            self.cpu_seconds = sum(used - self._before.get(pid, 0.0) for pid, used in _cpu_seconds().items())
+            self.cpu_seconds = self._meter.sample() - self._cpu_before
         return super().record_checkpoint(completed)
-
-
-def _cpu_seconds() -> dict[int, float]:
-    """Seconds by process, for this process and its live descendants. Spark may end workers of earlier runs any time."""
-    found = {}
-    own = psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            found[process.pid] = times.user + times.system
-    return found
 
 
 def run(
@@ -116,7 +106,11 @@ def _sink_totals(every: Sequence[CompletedCheckpoint]) -> dict[str, int]:
     for completed in every:
         out = completed.manifest.operators.get(OperatorId("out"))
         last |= {} if out is None else out.subtasks
-    entries = [entry for snapshot in last.values() for entry in snapshot.lists.get(STATE_NAME, ())]
+    return named_totals([entry for snapshot in last.values() for entry in snapshot.lists.get(STATE_NAME, ())])
+
+
+def named_totals(entries: Sequence[Any]) -> dict[str, int]:
+    """The totals in a discarding sink's state, by name; empty without state."""
     rows, sums = totals(entries)
     return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}} if entries else {}
 

@@ -1,9 +1,9 @@
 """The definition of a workload: data, parameters, the correct answer, and the number of rows per system."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from benchmarks.protocol import Task
+from benchmarks.protocol import Computation, Task
 
 #: Row `id` has event time `id` microseconds. Keys are SQL over `id` on which DuckDB, Spark and Flink agree.
 EVEN_KEY = "(id * 2654435761) % {keys}"
@@ -19,84 +19,56 @@ DISORDERED_MICROSECONDS = "greatest(id - case when id % 10 = 0 then (id * 7919) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(Computation):
     """A row of the table.
 
     Args:
         name: as in the table and in latest.json.
-        kind: the computation; each system implements some kinds.
         rows: by system, the number of rows of the measured run, for about ten seconds on two cores. A system that is
             not listed does not take part.
         found: SQL over the view `found`, a system's output; its result must equal that of `expected`.
         expected: SQL over the view `sequence` (id, key), the input.
         target: the minimum ratio to the best peer; None: the ratio is reported without a target.
         totals: the expected totals of a counting sink for a number of rows; None: there is no closed form.
-        window_s, slide_s: size and slide of windows.
-        files: format of the input files ("parquet", "json"), which all systems share; a system with fewer rows gets the
-            first files. The measured run then writes files, too, and is compared as well. None: engines generate rows.
-        check_us_per_row: event time between two rows of the small run; larger for long windows.
-        text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
-        disorder_ms: how far a row's event time may lag behind that of a row before it; only in files.
-        absent: by system, the reason why it cannot take part although a reader might expect it to.
         beside: another workload, and the minimum ratio of Weir's rate here to its rate there.
+        absent: by system, the reason why it cannot take part although a reader might expect it to.
     """
 
     name: str
     title: str
-    kind: str
-    keys: int
     rows: Mapping[str, int]
     found: str
     expected: str
     target: float | None
-    zipf: float | None = None
-    window_s: int = 1
-    slide_s: int = 1
-    check_rows: int = 6_000_000
     unit: str = "rec/s"
     totals: Callable[[int], Mapping[str, int]] | None = None
     beside: tuple[str, float] | None = None
-    files: str | None = None
-    check_us_per_row: int = 1
-    text_keys: bool = False
-    disorder_ms: int = 0
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def count_errors(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
         """Differences between the totals of a run's sink and the expected totals; None if either is unknown."""
         if self.totals is None or "rows_out" not in details:
             return None
-        right = self.totals(rows)
-        return [
-            f"{name} {details.get(name)}, not {value}" for name, value in right.items() if details.get(name) != value
-        ]
+        return count_errors(details, self.totals(rows))
 
     def task(self, system: str, folder: str, share: float = 1.0, inputs: str = "") -> Task:
         """The task for `system`, with a share of its rows. `inputs`: folder of the input files, if it reads files."""
-        return Task(
-            workload=self.name,
-            kind=self.kind,
-            rows=round(self.rows[system] * share),
-            check_rows=self.check_rows,
-            keys=self.keys,
-            zipf=self.zipf,
-            folder=folder,
-            window_s=self.window_s,
-            slide_s=self.slide_s,
-            files=self.files,
-            inputs=inputs,
-            check_us_per_row=self.check_us_per_row,
-            text_keys=self.text_keys,
-            disorder_ms=self.disorder_ms,
-        )
+        shared = {each.name: getattr(self, each.name) for each in fields(Computation)}
+        rows = round(self.rows[system] * share)
+        return Task(**shared, workload=self.name, rows=rows, folder=folder, inputs=inputs)
 
 
-def microseconds_sql(workload: Workload) -> str:
+def count_errors(found: Mapping[str, int], right: Mapping[str, int]) -> list[str]:
+    """A text for each total of a sink that differs from the expected total."""
+    return [f"{name} is {found.get(name)}, not {value}" for name, value in right.items() if found.get(name) != value]
+
+
+def microseconds_sql(workload: Computation) -> str:
     """The event time of a row of the small run in microseconds, as SQL over `id` for DuckDB."""
     return DISORDERED_MICROSECONDS if workload.disorder_ms else f"id * {workload.check_us_per_row}"
 
 
-def key_sql(task: Task | Workload) -> str:
+def key_sql(task: Computation) -> str:
     """The key of a row, as SQL over `id`; text keys for DuckDB only."""
     if task.text_keys:
         number = EVEN_KEY.format(keys=task.keys)

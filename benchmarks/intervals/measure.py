@@ -6,13 +6,13 @@ the settings take turns (arXiv 1506.08603).
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks import slots
+from benchmarks import disk, slots
 from benchmarks.figures import MeasurementPlan, Report
-from benchmarks.intervals import disk
 from benchmarks.intervals.report import ALIGNED, MODES, STOP_THE_WORLD, Sample, Setting, report
 from benchmarks.intervals.stop_the_world import StopTheWorld
 from benchmarks.slots import JobRun
@@ -98,9 +98,8 @@ def steps(plan: MeasurementPlan) -> int:
 
 def run(plan: MeasurementPlan) -> Report:
     costs = disk.costs(plan.folder)
-    launcher = SparkLauncher("weir-intervals", f"local[{PARALLELISM}]")
     folder = plan.folder / "storage"
-    try:
+    with closing(SparkLauncher("weir-intervals", f"local[{PARALLELISM}]")) as launcher:
         run_once(WARM_UP_ROWS, (None, ALIGNED), folder, launcher)
         plan.step("warming up")
         first = run_once(CALIBRATION_ROWS, (None, ALIGNED), folder, launcher)
@@ -109,6 +108,4 @@ def run(plan: MeasurementPlan) -> Report:
         for turn in range(plan.rounds or ROUNDS):
             found += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher)
             plan.report_partial(report(found, costs, KEYS))
-    finally:
-        launcher.close()
     return report(found, costs, KEYS)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from benchmarks.figures import Figure, Report
-from benchmarks.intervals import disk
-from benchmarks.ratios import Ratio, ratio
+from benchmarks import disk
+from benchmarks.figures import Figure, Ratio, Report, ratio
 from benchmarks.slots import JobRun
+from benchmarks.workload import count_errors
 from benchmarks.workloads.windows import totals
 
 ALIGNED: Final = "aligned"
@@ -85,30 +85,16 @@ def report(found: Sequence[Sample], costs: Sequence[disk.DiskCost], keys: int) -
 
 
 def _figure(line: IntervalSummary) -> Figure:
-    return Figure(
-        name=f"time to none, {line.interval_ms:,} ms {line.mode}",
-        value=line.time.median,
-        digits=3,
-        at_most=MAX_TIME_RATIOS.get(line.interval_ms) if line.mode == ALIGNED else None,
-        low=line.time.low,
-        high=line.time.high,
-        runs=line.time.runs,
-    )
+    at_most = MAX_TIME_RATIOS.get(line.interval_ms) if line.mode == ALIGNED else None
+    return Figure.of_ratio(f"time to none, {line.interval_ms:,} ms {line.mode}", line.time, digits=3, at_most=at_most)
 
 
 def _stopped_ratio(found: Sequence[Sample]) -> Figure:
     """The ratio of stop-the-world to aligned; both have runs beside the same runs without checkpoints."""
     pairs = pair_runs(found, (STOPPED_RATIO_INTERVAL_MS, STOP_THE_WORLD), (STOPPED_RATIO_INTERVAL_MS, ALIGNED))
     times = ratio([(stopped.seconds, aligned.seconds) for stopped, aligned in pairs])
-    return Figure(
-        name=f"time of {STOP_THE_WORLD} to {ALIGNED}, {STOPPED_RATIO_INTERVAL_MS} ms",
-        value=times.median,
-        digits=3,
-        at_least=MIN_STOPPED_RATIO,
-        low=times.low,
-        high=times.high,
-        runs=times.runs,
-    )
+    name = f"time of {STOP_THE_WORLD} to {ALIGNED}, {STOPPED_RATIO_INTERVAL_MS} ms"
+    return Figure.of_ratio(name, times, digits=3, at_least=MIN_STOPPED_RATIO)
 
 
 _HEADER: Final = (
@@ -136,8 +122,7 @@ def _output_errors(found: Sequence[Sample], keys: int) -> list[str]:
     """A text for each run whose sink counted wrong totals."""
     right = {sample.rows: totals(sample.rows, keys) for sample in found}
     return [
-        f"round {sample.round + 1}, {sample.interval_ms} ms {sample.mode}: {name} is {sample.run.counted.get(name)}"
+        f"round {sample.round + 1}, {sample.interval_ms} ms {sample.mode}: {error}"
         for sample in found
-        for name, value in right[sample.rows].items()
-        if sample.run.counted.get(name) != value
+        for error in count_errors(sample.run.counted, right[sample.rows])
     ]

@@ -11,16 +11,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import duckdb
-
 from benchmarks import inputs
-from benchmarks.figures import Figure, MeasurementPlan, Report
+from benchmarks.answers import compare, listing
+from benchmarks.figures import Figure, MeasurementPlan, Report, ratio
 from benchmarks.modes.one import FULL, MODES, SMALL, Run
-from benchmarks.ratios import ratio
 from benchmarks.workloads import WORKLOADS
 from spark_jobs import nycflights
 from spark_jobs.feeder import FeedPlan as Feed
@@ -37,12 +35,6 @@ COLUMNS: Final = {
     " cancelled, wet, max_wind, mean_arrival_delay",
     "windows": "key, window_start::timestamp, count, sum",
 }
-_DIFFERENCES_QUERY: Final = """
-    with one as (select {columns} from read_parquet('{one}/*.parquet')),
-    other as (select {columns} from read_parquet('{other}/*.parquet')),
-    apart as ((from one except all from other) union all (from other except all from one))
-    select (select count(*) from apart), (select count(*) from other)
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +99,10 @@ def process_s(one: Run) -> float:
 
 def differences(job: str, way: str, output: str, answer: str) -> list[str]:
     """A text on differing rows of a way's output; empty if it is correct."""
-    with duckdb.connect(config={"threads": 2}) as database:
-        query = _DIFFERENCES_QUERY.format(
-            columns=COLUMNS[job], one=output.replace("'", "''"), other=answer.replace("'", "''")
-        )
-        counted = database.execute(query).fetchone()
-    assert counted is not None, "a count has a row"
-    apart, rows = counted
+    one, other = (
+        f"select {COLUMNS[job]} from read_parquet({listing([f'{folder}/*.parquet'])})" for folder in (output, answer)
+    )
+    apart, rows = compare(one, other, {})
     return [f"{job}, {way}: {apart:,} rows differ of {rows:,}"] if apart or not rows else []
 
 
@@ -123,8 +112,7 @@ def report(found: Sequence[Round], wrong: Sequence[str]) -> Report:
         rounds = [one.seconds for one in found if one.job == job]
         for other in ("sql", "streaming"):
             pairs = ratio([(seconds["batch"], seconds[other]) for seconds in rounds])
-            figure = Figure(name=f"{job}: time of BATCH to that of {other}", value=pairs.median, unit="x", digits=2)
-            figures.append(replace(figure, low=pairs.low, high=pairs.high, runs=pairs.runs))
+            figures.append(Figure.of_ratio(f"{job}: time of BATCH to that of {other}", pairs, unit="x"))
         medians = {way: statistics.median(seconds[way] for seconds in rounds) for way in MODES}
         told = "; ".join(f"{way} {seconds:.1f} s" for way, seconds in medians.items())
         lines.append(f"{job}, {FULL_ROWS[job]:,} rows: {told} (medians of {len(rounds)})")

@@ -9,8 +9,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,45 +96,35 @@ def streaming(run: Run) -> Iterator[Timed]:
     tables = {**settings.extra, **TABLE_SETTINGS}
     for phase in (SMALL, FULL):
         materialise(inputs_of(flow_of(run, phase)), lambda: spark_session(replace(settings, extra=tables)))
-    launcher = SparkLauncher("bench", f"local[{CORES}]")
-    try:
+    with closing(SparkLauncher("bench", f"local[{CORES}]")) as launcher:
         yield lambda phase: slots.run(flow_of(run, phase), CORES, launcher, run.storage(phase), CHECKPOINTS).seconds
-    finally:
-        launcher.close()
+
+
+def batch(run: Run, phase: str, spark: SparkSession) -> None:
+    run_batch(flow_of(run, phase), parallelism=CORES, spark=spark, storage=run.storage(phase))
+
+
+def sql(run: Run, phase: str, spark: SparkSession) -> None:
+    query_of(run, phase, spark).write.parquet(run.output(phase))
 
 
 @contextmanager
-def batch(run: Run) -> Iterator[Timed]:
-    with _session() as spark:
-
-        def run_once(phase: str) -> float:
-            begun = time.monotonic()
-            run_batch(flow_of(run, phase), parallelism=CORES, spark=spark, storage=run.storage(phase))
-            return time.monotonic() - begun
-
-        yield run_once
-
-
-@contextmanager
-def sql(run: Run) -> Iterator[Timed]:
-    with _session() as spark:
-
-        def run_once(phase: str) -> float:
-            begun = time.monotonic()
-            query_of(run, phase, spark).write.parquet(run.output(phase))
-            return time.monotonic() - begun
-
-        yield run_once
-
-
-MODES: Final[Mapping[str, Any]] = {"streaming": streaming, "batch": batch, "sql": sql}
-
-
-@contextmanager
-def _session() -> Iterator[SparkSession]:
+def in_session(act: Callable[[Run, str, SparkSession], None], run: Run) -> Iterator[Timed]:
+    """A way that runs in a Spark session."""
     settings = replace(SparkSettings.for_batch("bench", cores=CORES), driver_memory=MEMORY, shuffle_partitions=CORES)
     with spark_session(settings) as spark:
-        yield spark
+
+        def run_once(phase: str) -> float:
+            begun = time.monotonic()
+            act(run, phase, spark)
+            return time.monotonic() - begun
+
+        yield run_once
+
+
+MODES: Final[Mapping[str, Any]] = {
+    "streaming": streaming, "batch": partial(in_session, batch), "sql": partial(in_session, sql),
+}  # fmt: skip
 
 
 def main() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import duckdb
-
+from benchmarks.answers import compare, count, listing
 from benchmarks.figures import Figure, MeasurementPlan, Report
 from benchmarks.recovery.faults import FAULTS
 from benchmarks.recovery.job import HURRY, RecoveryParams
@@ -38,15 +37,12 @@ _FIGURES: Final = (
     ("exception, next committed output", "exception", "committed", 3.0),
     ("job master killed, next committed output", "master killed", "committed", None),
 )
-_WRONG: Final = """
-    with found as (from read_parquet('{output}/part-*.parquet')),
-    last as (select key, max(count) as count, max(sum) as sum, min(first) as first, max(last) as last
-        from found group by key),
-    rows as (select id, {key} as key from range({rows}) as t(id)),
-    expected as (select key, count(*) as count, sum(id)::bigint as sum, min(id) as first, max(id) as last
-        from rows group by key),
-    apart as ((from last except all from expected) union all (from expected except all from last))
-    select (select count(*) from apart), (select count(*) - count(distinct (key, count)) from found)
+#: Counts only rise, so the newest update of a key has the largest count.
+_LAST: Final = """
+    select key, max(count) as count, max(sum) as sum, min(first) as first, max(last) as last from found group by key
+"""
+_EXPECTED: Final = """
+    select key, count(*) as count, sum(id)::bigint as sum, min(id) as first, max(id) as last from rows group by key
 """
 
 
@@ -107,12 +103,12 @@ def _let_it_end(job: Run, params: RecoveryParams) -> None:
 
 def wrong(params: RecoveryParams) -> tuple[str, ...]:
     """Errors in the committed files. Counts only rise, so a second row with the same count is a repetition."""
-    query = _WRONG.format(output=params.output_dir, rows=params.rows, key=EVEN_KEY.format(keys=params.keys))
-    with duckdb.connect(config={"threads": 2}) as database:
-        counted = database.execute(query).fetchone()
-    assert counted is not None, "a count has a row"
-    texts = ("keys have a wrong last update", "updates were written twice")
-    return tuple(f"{count} {text}" for count, text in zip(counted, texts, strict=True) if count)
+    found = f"from read_parquet({listing([f'{params.output_dir}/part-*.parquet'])})"
+    rows = f"select id, {EVEN_KEY.format(keys=params.keys)} as key from range({params.rows}) as t(id)"
+    apart, _ = compare(_LAST, _EXPECTED, {"found": found, "rows": rows})
+    (repeated,) = count(f"select count(*) - count(distinct (key, count)) {found}")
+    texts = ((apart, "keys have a wrong last update"), (repeated, "updates were written twice"))
+    return tuple(f"{number} {text}" for number, text in texts if number)
 
 
 # ---------------------------------------------------------------- report

@@ -5,11 +5,9 @@ value of 100 bytes per key of a row-wise function, and twelve columns of eight b
 threads of this process, which share the interpreter lock. State and manifests are synced to a real folder.
 """
 
-import os
 import shutil
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -18,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from benchmarks import disk
 from benchmarks.figures import Figure, MeasurementPlan, Report
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.checkpoint.statistics import distribution
@@ -49,8 +48,6 @@ MB: Final = 1_000_000
 
 _STRIDE: Final = 2_654_435_761  #: spreads the keys that change together over the whole state
 _SAMPLE_BYTES: Final = 1 << 20
-_DISK_CHUNK_BYTES: Final = 8 << 20
-_DISK_CHUNKS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,18 +218,6 @@ def _cost(completed: CompletedCheckpoint, fresh: set[str], changed_bytes: int) -
     )
 
 
-def disk_rate(folder: Path) -> float:
-    """The disk's write rate in bytes per second, with an fsync per 8 MB."""
-    data, began = os.urandom(_DISK_CHUNK_BYTES), time.monotonic()
-    with (folder / "rate").open("wb") as file:
-        for _ in range(_DISK_CHUNKS):
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    (folder / "rate").unlink()
-    return _DISK_CHUNKS * len(data) / (time.monotonic() - began)
-
-
 # ---------------------------------------------------------------- reporting
 
 
@@ -245,13 +230,13 @@ def run(plan: MeasurementPlan) -> Report:
     for case in CASES:
         folder = plan.folder / case.name.replace(", ", "-").replace(" ", "")
         folder.mkdir()
-        rate = disk_rate(folder)
-        chosen = case if plan.rounds is None else Case(**{**_fields(case), "checkpoints": plan.rounds})
+        rate = disk.write_rate(folder)
+        chosen = case if plan.rounds is None else replace(case, checkpoints=plan.rounds)
         costs = measure_case(chosen, folder)
         shutil.rmtree(folder)  # several gigabytes for the largest state
         figures += _figures(case, costs)
         lines.append(_line(case, costs, rate))
-        details.append({"case": case.name, "disk_bytes_per_s": rate, "checkpoints": [_fields(cost) for cost in costs]})
+        details.append({"case": case.name, "disk_bytes_per_s": rate, "checkpoints": [asdict(cost) for cost in costs]})
         plan.step(case.name)
         found = Report(figures=tuple(figures), lines=tuple(lines), details={"cases": list(details)})
         plan.report_partial(found)
@@ -284,7 +269,3 @@ def _line(case: Case, costs: Sequence[CheckpointCost], rate: float) -> str:
         f" {max(cost.named_files for cost in costs)} named at most;"
         f" the disk took {rate / MB:.0f} MB/s beside it"
     )
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in type(value).__slots__}

@@ -4,6 +4,7 @@ Run records are in memory instead of Postgres, since peers have no such database
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -74,16 +75,13 @@ def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.s
 
 def main() -> None:
     task = protocol.read_task()
-    launcher = SparkLauncher("weir-bench", f"local[{task.parallelism}]")
-    try:
+    with closing(SparkLauncher("weir-bench", f"local[{task.parallelism}]")) as launcher:
         run(task, launcher, "check", task.check_rows, weir.ParquetSink(str(task.output)))
         protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
         protocol.send_started()
         sink = weir.DiscardSink() if task.files is None else weir.ParquetSink(str(task.measured_output))
         found = run(task, launcher, "measure", task.rows, sink)
         protocol.send_measured(rows=task.rows, seconds=found.seconds, checkpoints=found.checkpoints, **found.counted)
-    finally:
-        launcher.close()
 
 
 if __name__ == "__main__":

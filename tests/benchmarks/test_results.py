@@ -96,13 +96,13 @@ def test_a_measured_run_that_counted_something_else_is_wrong_output() -> None:
     """The sink of the run that is timed counts rows and adds columns up; both are known beforehand."""
     right = {"rows_out": 2_000, "sum_of_key": 999_000, "sum_of_count": 2_000_000, "sum_of_sum": 1_999_999_000_000}
     assert WORKLOADS["W1"].count_errors(2_000_000, right) == []
-    assert WORKLOADS["W1"].count_errors(2_000_000, right | {"rows_out": 1_999}) == ["rows_out 1999, not 2000"]
+    assert WORKLOADS["W1"].count_errors(2_000_000, right | {"rows_out": 1_999}) == ["rows_out is 1999, not 2000"]
     assert WORKLOADS["W1"].count_errors(2_000_000, {"batches": 3}) is None, "who counts nothing is not compared"
     wrong = measured(30e6)
-    wrong.miscounted = ["rows_out 1999, not 2000"]
+    wrong.miscounted = ["rows_out is 1999, not 2000"]
     assert ratio_to_best_peer({"weir": wrong, "spark": measured(3e6)}) is None
     assert not all_right([{"weir": wrong}])
-    assert "wrong: rows_out 1999, not 2000" in render({"W1": {"weir": wrong}}, WORKLOADS)
+    assert "wrong: rows_out is 1999, not 2000" in render({"W1": {"weir": wrong}}, WORKLOADS)
 
 
 def test_a_last_window_that_is_not_full_counts_too() -> None:

@@ -7,14 +7,11 @@ from benchmarks.workload import DISORDER_MS, Workload
 from benchmarks.workloads.windows import windows
 
 #: Input consists of 64 whole files, so the rows of a peer are a multiple of 1/64 of Weir's rows.
-ROWS: Final = {"weir": 96_000_000, "spark": 24_000_000}
-JSON_ROWS: Final = {"weir": 12_000_000, "spark": 6_000_000, "flink_sql": 6_000_000}
-_W1: Final = windows("W7", 1_000, {}, target=3)
+_W1: Final = windows("W7", 1_000, {"weir": 96_000_000, "spark": 24_000_000}, target=3)
 
 W7: Final[Workload] = replace(
     _W1,
     title="tumbling 1 s window (as W1), Parquet files to Parquet files",
-    rows=ROWS,
     files="parquet",
     absent={"flink_sql": "no Parquet format in the distribution"},
 )
@@ -22,7 +19,7 @@ W7_JSON: Final[Workload] = replace(
     _W1,
     name="W7-json",
     title="tumbling 1 s window (as W1), JSON lines to files",
-    rows=JSON_ROWS,
+    rows={"weir": 12_000_000, "spark": 6_000_000, "flink_sql": 6_000_000},
     target=None,
     check_rows=4_000_000,
     files="json",
@@ -32,15 +29,12 @@ W7_JSON: Final[Workload] = replace(
 def _text(name: str, keys: int, rows: dict[str, int]) -> Workload:
     late = "10 % of rows up to 2 s late"
     return replace(
-        windows(name, keys, {}, target=3, disorder_ms=DISORDER_MS),
+        windows(name, keys, rows, target=3, check_rows=8_000_000, disorder_ms=DISORDER_MS),
         title=f"Parquet into Parquet, {keys:,} uuid keys as text, {late}, windows of 1 s",
-        rows=rows,
         target=None,
-        check_rows=8_000_000,
         totals=None,
         files="parquet",
         text_keys=True,
-        disorder_ms=DISORDER_MS,
         absent=W7.absent,
     )
 

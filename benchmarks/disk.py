@@ -9,7 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from runtime.durable import sync_path
+
 REPETITIONS: Final = 100
+_CHUNK_BYTES: Final = 8 << 20
+_CHUNKS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +52,16 @@ def _write(path: Path, nbytes: int) -> None:
 
 def _rename(folder: Path, number: int) -> None:
     (folder / f"small-{number}").rename(folder / f"renamed-{number}")
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(folder)
+
+
+def write_rate(folder: Path) -> float:
+    """The disk's write rate in bytes per second, with an fsync per 8 MB."""
+    data, began = os.urandom(_CHUNK_BYTES), time.monotonic()
+    with (folder / "rate").open("wb") as file:
+        for _ in range(_CHUNKS):
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    (folder / "rate").unlink()
+    return _CHUNKS * len(data) / (time.monotonic() - began)

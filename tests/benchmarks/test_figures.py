@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.ratios import ratio
+from benchmarks.figures import ratio
 
 
 def test_the_ratio_is_the_median_over_pairs_and_lies_in_its_interval() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from benchmarks.workload import Workload
 from runtime.connectors.sources.sequence import KEY_MULTIPLIER
 
-KIND: Final = "function"
 KEYS: Final = 1_000
 
 
@@ -22,7 +21,7 @@ def totals(rows: int) -> Mapping[str, int]:
 W6 = Workload(
     name="W6",
     title="row-wise Python keyed function with value state, 1,000 keys",
-    kind=KIND,
+    kind="function",
     keys=KEYS,
     rows={"weir": 12_000_000, "bytewax": 4_000_000, "pyflink": 200_000},
     found="select key, count(*), max(total) from found group by key",

@@ -4,10 +4,6 @@ from typing import Final
 
 from benchmarks.workload import Workload
 
-KIND: Final = "running"
-#: The last update of a key has the largest count.
-FOUND: Final = "select key, max(count), max(sum) from found group by key"
-EXPECTED: Final = "select key, count(*), sum(id) from sequence group by key"
 MANY: Final = 10_000_000
 
 
@@ -16,12 +12,12 @@ def _running(name: str, keys: int, zipf: float | None, rows: dict[str, int]) -> 
     return Workload(
         name=name,
         title=f"running count and sum per key, {keys:,} keys, {spread}",
-        kind=KIND,
+        kind="running",
         keys=keys,
         zipf=zipf,
         rows=rows,
-        found=FOUND,
-        expected=EXPECTED,
+        found="select key, max(count), max(sum) from found group by key",  # the last update has the largest count
+        expected="select key, count(*), sum(id) from sequence group by key",
         target=5,
         check_rows=2_000_000,
     )

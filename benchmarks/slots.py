@@ -24,7 +24,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.slot_pool import SlotPoolLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.run_store import CompletedCheckpoint
 
 PHASES: Final = ("start_delay", "alignment", "sync", "async")

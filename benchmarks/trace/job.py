@@ -28,7 +28,8 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.operators.aggregates import Count
 from runtime.ports import Exchange, ExchangeListener
 from stack.services import start_postgres

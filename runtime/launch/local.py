@@ -27,7 +27,8 @@ from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
 from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartSlot, serve_slots
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.operators.arguments import check_folder
 from runtime.ports import Exchange, ExchangeListener
 from runtime.slot.slot import SlotConfig, run_slot

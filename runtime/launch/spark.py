@@ -34,9 +34,10 @@ from runtime.io.postgres.store import PostgresRunStore, RunRow
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.delivery import reject_undelivered_epochs
+from runtime.master.job_master import JobMaster
 from runtime.master.master_process import compile_job, records_of, run_master, settings_of, stream_root, touch_heartbeat
-from runtime.master.undelivered import reject_undelivered_epochs
 from runtime.slot.slot import SlotConfig, run_slot
 
 if TYPE_CHECKING:

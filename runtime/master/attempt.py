@@ -6,36 +6,45 @@ threads and other processes post.
 
 import queue
 import secrets
-from collections import ChainMap
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 
 from runtime.core.checkpoint import effects, events
 from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.job.ids import CheckpointId, OperatorId
+from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import BuildSideRead, CheckpointAborted, ProbeSideOpened, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.build_sides import BuildSides
-from runtime.errors import EnvironmentFailure, JobRejected, WeirError
+from runtime.errors import EnvironmentFailure, WeirError
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
 from runtime.io.logs import traceback_text
-from runtime.master.epoch_backlog import DeliveryBacklog
-from runtime.master.epoch_commit import EpochCommits
-from runtime.master.finalize import Timings, finalize_checkpoint
+from runtime.master.config import MasterConfig
+from runtime.master.delivery import DeliveryBacklog
+from runtime.master.finalize import NotRecorded, Recorded, Timings, finalize_checkpoint
 from runtime.master.launcher import Launcher
 from runtime.master.live_report import LIVE_INTERVAL_MS, LiveReports
 from runtime.master.metadata_thread import MetadataThread
-from runtime.master.outages import is_outage
-from runtime.master.prepared_output import PreparedOutput
-from runtime.master.result import AttemptConfig, AttemptResult, AttemptResultKind, result_of_failure
+from runtime.master.output_commit import CheckpointOutput
+from runtime.master.result import (
+    AttemptFailed,
+    AttemptResult,
+    Canceled,
+    Ended,
+    Released,
+    SavepointCompleted,
+    Superseded,
+    master_failure,
+    slot_failure,
+)
 from runtime.master.shared_folders import remove_markers
 from runtime.master.slot_monitor import SlotMonitor
 from runtime.ports import Clock, SnapshotStore
@@ -46,39 +55,61 @@ TICK_INTERVAL_S: Final = 0.25
 log = structlog.get_logger()
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
+class AttemptStart:
+    """The start of an attempt."""
+
+    token: Token
+    restored: Mapping[SubtaskId, SubtaskRestore]
+    markers: Sequence[messages.Marker] = ()  #: for slots on other hosts; removed once every slot is deployed
+    is_first: bool = False  #: first start of the run
+
+
 class Attempt:
-    """Create, then `run` once. `poke` and `release` are thread-safe."""
+    """Create, then `run` once. `poke` and `release` are thread-safe.
 
-    config: AttemptConfig
-    records: RunStore
-    store: SnapshotStore
-    launcher: Launcher
-    clock: Clock
-    on_completed: Callable[[Manifest], None]  #: called after each completed checkpoint, on the metadata thread
-    on_alive: Callable[[], None]  #: called at least four times a second while the loop runs
-    _mail: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+    Args:
+        facts: returns entries that each live report has.
+        on_completed: called after each completed checkpoint, on the metadata thread.
+        on_alive: called at least four times a second while the loop runs.
+    """
 
-    def __post_init__(self) -> None:
-        config = self.config
+    def __init__(
+        self,
+        config: MasterConfig,
+        start: AttemptStart,
+        records: RunStore,
+        store: SnapshotStore,
+        launcher: Launcher,
+        clock: Clock,
+        facts: Callable[[], Mapping[str, Any]],
+        on_completed: Callable[[Manifest], None],
+        on_alive: Callable[[], None],
+    ) -> None:
+        self._config, self._start, self._token = config, start, start.token
+        self._records, self._store, self._launcher, self._clock = records, store, launcher, clock
+        self._on_completed, self._on_alive = on_completed, on_alive
         self._graph = config.job.graph
-        self._coordinator = Coordinator(config.job_id, config.token, self._graph, config.settings)
+        self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._coordinator = Coordinator(config.job_id, self._token, self._graph, config.coordinator)
         self._build_sides = BuildSides(self._graph)
         self._monitor = SlotMonitor(self._graph)
         self._metadata_thread = MetadataThread(
             lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}"))
         )
-        own: dict[str, Any] = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
-        self._facts = own
-        facts = ChainMap(own, cast("dict[str, Any]", config.facts))
-        self._live_reports = LiveReports(self._monitor, self._coordinator, self._metadata_thread, self.records, facts)
-        self._prepared_output = PreparedOutput(config.job.sinks, config.restored.values())
-        self._epoch_commits = EpochCommits(config.job.sinks, config.token)
-        self._uncommitted_checkpoint: int | None = None  #: recorded checkpoint whose output the master could not commit
+        self._ui_address = ""
+        self._live_reports = LiveReports(
+            self._monitor,
+            self._coordinator,
+            self._metadata_thread,
+            records,
+            lambda: {**facts(), "spark_ui": self._ui_address},
+        )
+        self._output = CheckpointOutput(config.job.sinks, self._token, start.restored.values())
         self._backlog = DeliveryBacklog(config.job.sinks)
         self._backlog_checked_at: float | None = None
         self._are_sources_paused = False
-        self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
+        self._epoch_ms = clock.now_ms() - int(clock.monotonic_ms())
         self._result: AttemptResult | None = None
         self._addresses: dict[int, str] = {}
         self._deployed_slots: set[int] = set()
@@ -93,7 +124,7 @@ class Attempt:
 
     def _now(self) -> int:
         """Milliseconds since the epoch, by a clock that does not jump within the attempt."""
-        return self._epoch_ms + int(self.clock.monotonic_ms())
+        return self._epoch_ms + int(self._clock.monotonic_ms())
 
     # ------------------------------------------------------------ from other threads
 
@@ -103,7 +134,7 @@ class Attempt:
 
     def release(self) -> None:
         """Ends the attempt so that another worker can claim the run."""
-        self._post(partial(self._end, AttemptResult(AttemptResultKind.RELEASED)))
+        self._post(partial(self._end, Released()))
 
     def _post(self, mail: Callable[[], None]) -> None:
         self._mail.put(mail)
@@ -113,26 +144,26 @@ class Attempt:
     def run(self) -> AttemptResult:
         secret = secrets.token_hex(16)
         control = ControlServer(
-            self.config.token,
+            self._token,
             secret,
             messages.ToMaster,
             on_hello=lambda slot, hello: self._post(partial(self._on_hello, slot, hello)),
             on_message=lambda slot, message: self._post(partial(self._on_message, slot, message)),
             on_lost=lambda slot, reason: self._post(partial(self._on_lost, slot, reason)),
-            host=self.config.host,
+            host=self._config.host,
         )
         self._control = control
-        self._started_at = self.clock.monotonic_ms()
+        self._started_at = self._clock.monotonic_ms()
         try:
-            self.launcher.launch(self.config.job, self.config.token, secret, control.address, self._on_slot_exit)
+            self._launcher.launch(self._config.job, self._token, secret, control.address, self._on_slot_exit)
             while self._result is None:
                 self._turn()
         finally:
-            outcome = self._shut_down(control)
-        return outcome
+            result = self._shut_down(control)
+        return result
 
     def _turn(self) -> None:
-        self.on_alive()
+        self._on_alive()
         try:
             self._mail.get(timeout=self._mail_timeout_s())()
             while self._result is None and not self._mail.empty():
@@ -146,16 +177,16 @@ class Attempt:
         return min([TICK_INTERVAL_S, *(max(0, at - self._now()) / 1000 for at in self._wake_at)])
 
     def _check_timers(self) -> None:
-        now, at = self.clock.monotonic_ms(), self._now()
+        now, at = self._clock.monotonic_ms(), self._now()
         self._check_backlog(now)
         if self._wake_at and at >= min(self._wake_at):
             self._wake_at = [wanted for wanted in self._wake_at if wanted > at]
             self._on_tick(at)
-        silent = self._monitor.silent_slot(now, self.config.heartbeat_timeout_ms)
+        silent = self._monitor.silent_slot(now, self._config.heartbeat_timeout_ms)
         if silent is not None:
-            self._fail(f"slot {silent} has been silent for {self.config.heartbeat_timeout_ms} ms")
+            self._fail(f"slot {silent} has been silent for {self._config.heartbeat_timeout_ms} ms")
         missing = sorted(set(range(self._graph.parallelism)) - self._addresses.keys())
-        timeout_ms = self.config.slot_start_timeout_ms
+        timeout_ms = self._config.slots.start_ms
         if missing and now - self._started_at > timeout_ms:
             self._fail(f"slots {missing} did not connect within {timeout_ms} ms")
         self._live_reports.write_if_due(now)
@@ -172,31 +203,38 @@ class Attempt:
 
     def _shut_down(self, control: ControlServer) -> AttemptResult:
         """Suspends the coordinator, shuts the slots down and waits for pending metadata writes."""
-        outcome = self._result or AttemptResult(AttemptResultKind.FAILED, "the master failed")
+        result = self._result or AttemptFailed("the master failed")
         self._handle(events.CoordinatorSuspended(self._now()))
         for slot in range(self._graph.parallelism):
             control.send(slot, messages.Shutdown())
         control.close()
-        self.launcher.rest() if outcome.is_intact else self.launcher.stop()
-        self._live_reports.write_last(self.clock.monotonic_ms(), outcome)
-        self._metadata_thread.close(timeout_s=10.0 if outcome.kind is AttemptResultKind.RELEASED else 60.0)
+        is_intact = isinstance(result, AttemptFailed) and result.is_intact
+        self._launcher.rest() if is_intact else self._launcher.stop()
+        self._live_reports.write_last(self._clock.monotonic_ms(), is_end=isinstance(result, Ended))
+        self._metadata_thread.close(timeout_s=10.0 if isinstance(result, Released) else 60.0)
         self._remove_markers()
         while not self._mail.empty():  # a manifest in flight may have been recorded
             self._mail.get()()
         savepoint = self._coordinator.savepoint
-        ran_ms = 0 if self._running_since is None else int(self.clock.monotonic_ms() - self._running_since)
-        return replace(outcome, savepoint=savepoint, has_progressed=self._has_completed_checkpoint, ran_ms=ran_ms)
+        if isinstance(result, Ended):
+            return Ended(savepoint)
+        if savepoint is not None and not isinstance(result, Superseded):
+            return SavepointCompleted(savepoint)
+        if isinstance(result, AttemptFailed):
+            ran_ms = 0 if self._running_since is None else int(self._clock.monotonic_ms() - self._running_since)
+            return replace(result, has_progressed=self._has_completed_checkpoint, ran_ms=ran_ms)
+        return result
 
-    def _end(self, outcome: AttemptResult) -> None:
-        if self._result is None and outcome.kind is AttemptResultKind.FAILED:
-            log.warning("attempt fails", token=self.config.token, detail=outcome.detail)
-        self._result = self._result or outcome
+    def _end(self, result: AttemptResult) -> None:
+        if self._result is None and isinstance(result, AttemptFailed):
+            log.warning("attempt fails", token=self._token, detail=result.detail)
+        self._result = self._result or result
 
     def _fail(self, detail: str) -> None:
-        self._end(AttemptResult(AttemptResultKind.FAILED, detail))
+        self._end(AttemptFailed(detail))
 
     def _on_superseded(self) -> None:
-        self._end(AttemptResult(AttemptResultKind.SUPERSEDED))
+        self._end(Superseded())
 
     # ------------------------------------------------------------ slots
 
@@ -204,27 +242,27 @@ class Attempt:
         self._post(partial(self._fail, error or "the slots ended before the job did"))
 
     def _on_hello(self, slot: int, hello: Hello) -> None:
-        self._monitor.on_hello(slot, hello, self.clock.monotonic_ms())
+        self._monitor.on_hello(slot, hello, self._clock.monotonic_ms())
         self._addresses[slot] = hello.address
-        config = self.config
+        config = self._config
         if len(self._addresses) == self._graph.parallelism:
-            log.info("every slot is there", token=config.token)
+            log.info("every slot is there", token=self._token)
             for each in self._addresses:
-                restored = [r for subtask, r in config.restored.items() if subtask.index == each]
+                restored = [r for subtask, r in self._start.restored.items() if subtask.index == each]
                 deploy = messages.Deploy(
                     config.job_id,
                     config.storage,
                     self._addresses,
                     restored,
-                    config.settings.mode,
-                    list(config.markers),
-                    config.is_first_start,
+                    config.coordinator.mode,
+                    list(self._start.markers),
+                    self._start.is_first,
                     config.slot_memory_bytes,
                 )
                 self._control.send(each, deploy)
 
     def _on_message(self, slot: int, message: messages.ToMaster) -> None:
-        now, at = self.clock.monotonic_ms(), self._now()
+        now, at = self._clock.monotonic_ms(), self._now()
         self._monitor.on_message(slot, now, message if isinstance(message, messages.Heartbeat) else None)
         match message:
             case messages.SlotDeployed():
@@ -236,7 +274,7 @@ class Attempt:
                     self._handle(events.SubtaskReported(at, subtask, report))
             case messages.SlotFailed():
                 log.error("slot failed", slot=slot, detail=message.detail, traceback=message.traceback)
-                self._end(result_of_failure(message))
+                self._end(slot_failure(message))
 
     def _open_probe_side(self, join: OperatorId | None) -> None:
         if join is not None:
@@ -247,20 +285,20 @@ class Attempt:
         self._deployed_slots.add(slot)
         if len(self._deployed_slots) < self._graph.parallelism or self._result is not None:
             return
-        self._running_since = self.clock.monotonic_ms()
-        self._facts["spark_ui"] = self.launcher.ui_address
-        log.info("every slot is deployed", token=self.config.token)
+        self._running_since = self._clock.monotonic_ms()
+        self._ui_address = self._launcher.ui_address
+        log.info("every slot is deployed", token=self._token)
         self._metadata_thread.submit(self._remove_markers, once=True)
         for each in self._deployed_slots:
             self._control.send(each, messages.StartSubtasks())
         self._handle(
-            events.JobStarted(at, resumed=any(restored.snapshots for restored in self.config.restored.values()))
+            events.JobStarted(at, resumed=any(restored.snapshots for restored in self._start.restored.values()))
         )
         self._change_state(RunEvent.DEPLOYED)
         self._take_operations()
 
     def _remove_markers(self) -> None:
-        remove_markers(self.config.markers, self.config.job_id, self.config.token)
+        remove_markers(self._start.markers, self._config.job_id, self._token)
 
     def _on_lost(self, slot: int, reason: str) -> None:
         self._fail(f"slot {slot} is gone: {reason}")
@@ -308,7 +346,7 @@ class Attempt:
                 for slot in {subtask.index for subtask in subtasks}:
                     self._control.send(slot, CheckpointAborted(checkpoint))
             case effects.ReportCheckpoint():
-                self._metadata_thread.submit(partial(self.records.report_checkpoint, effect))
+                self._metadata_thread.submit(partial(self._records.report_checkpoint, effect))
             case effects.CompleteOperation(operation, checkpoint, reason, detail):
                 self._complete_operation(operation, checkpoint, str(reason or ""), detail)
             case effects.LateAnswer():
@@ -316,14 +354,14 @@ class Attempt:
             case effects.ResumeJob():
                 self._change_state(RunEvent.SHUTDOWN_ABANDONED)
             case effects.FailAttempt(detail):
-                self._end(AttemptResult(AttemptResultKind.FAILED, detail, is_intact=True))
+                self._end(AttemptFailed(detail, is_intact=True))
             case effects.EndJob():
-                self._end(AttemptResult(AttemptResultKind.ENDED))
+                self._end(Ended())
 
     def _issue_checkpoint_id(self) -> int | None:
         """Runs on the metadata thread. Any error fails this checkpoint only, as an unavailable database does."""
         try:
-            return self.records.next_checkpoint_id()
+            return self._records.next_checkpoint_id()
         except EnvironmentFailure:
             raise
         except Exception as error:
@@ -340,44 +378,32 @@ class Attempt:
         else:
             self._post(partial(self._handle, events.IdIssued(at, CheckpointId(answer))))
 
-    def _finalize(self, manifest: Manifest, timings: Timings) -> bool | str:
+    def _finalize(self, manifest: Manifest, timings: Timings) -> Recorded | NotRecorded | Superseded:
         """Runs on the metadata thread."""
-        if self._uncommitted_checkpoint is not None:
-            return f"the output of the preceding checkpoint {self._uncommitted_checkpoint} could not be committed"
-        lost = self._prepared_output.missing_files(manifest)
-        if lost:
-            return f"prepared output cannot be seen from the job master: {lost[0]} is missing"
-        return finalize_checkpoint(self.store, self.records, manifest, timings, self._now())
+        problem = self._output.problem(manifest)
+        if problem is not None:
+            return NotRecorded(problem)
+        return finalize_checkpoint(self._store, self._records, manifest, timings, self._now())
 
-    def _commit_epoch(self, manifest: Manifest) -> None:
-        """Commits on the metadata thread before slots are notified. If it fails, the next checkpoint names the output.
+    def _on_finalized(self, manifest: Manifest, result: Recorded | NotRecorded | Superseded) -> None:
+        """Runs on the metadata thread: output is committed before slots are notified.
 
-        A failure ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
+        A failed commit ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
         """
-        try:
-            self._epoch_commits.on_recorded(manifest)
-        except (WeirError, OSError) as error:
-            detail = f"checkpoint {manifest.checkpoint} cannot be committed: {error}"
-            code = error.code if isinstance(error, JobRejected) else ""
-            outage = is_outage(error)
-            failed = AttemptResult(
-                AttemptResultKind.FAILED, detail, is_final=bool(code), is_outage=outage, code=code, is_intact=True
-            )
-            self._post(partial(self._end, failed))
-            self._uncommitted_checkpoint = manifest.checkpoint
-
-    def _on_finalized(self, manifest: Manifest, recorded: bool | str) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
-        if isinstance(recorded, str):
-            self._post(partial(self._handle, events.ManifestFailed(self._now(), checkpoint, recorded)))
-        elif recorded:
-            self._prepared_output.on_recorded(manifest)
-            if manifest.kind is not CheckpointKind.SAVEPOINT:  # a plain savepoint commits no output
-                self._commit_epoch(manifest)
-            self._post(partial(self._on_recorded, checkpoint))
-            self._metadata_thread.submit(partial(self.on_completed, manifest))
-        else:
-            self._post(self._on_superseded)
+        match result:
+            case Recorded():
+                try:
+                    self._output.on_recorded(manifest)
+                except (WeirError, OSError) as error:
+                    failed = master_failure(error, f"checkpoint {checkpoint} cannot be committed: ")
+                    self._post(partial(self._end, replace(failed, damaged_file="", is_intact=True)))
+                self._post(partial(self._on_recorded, checkpoint))
+                self._metadata_thread.submit(partial(self._on_completed, manifest))
+            case NotRecorded(detail):
+                self._post(partial(self._handle, events.ManifestFailed(self._now(), checkpoint, detail)))
+            case Superseded():
+                self._post(self._on_superseded)
 
     def _on_recorded(self, checkpoint: CheckpointId) -> None:
         self._has_completed_checkpoint = True
@@ -389,7 +415,7 @@ class Attempt:
         self._poked_meanwhile = self._is_taking_operations  # a query in flight may miss later operations
         if not self._is_taking_operations and self._result is None:
             self._is_taking_operations = True
-            work = partial(self.records.take_operations, only_cancel=self._running_since is None)
+            work = partial(self._records.take_operations, only_cancel=self._running_since is None)
             self._metadata_thread.submit(work, lambda taken: self._post(partial(self._on_operations, taken)), once=True)
 
     def _on_operations(self, taken: list[OperationRequest] | None | EnvironmentFailure) -> None:
@@ -408,7 +434,7 @@ class Attempt:
         if request.kind == "cancel":
             self.cancel_operations.append(request.id)
             self._change_state(RunEvent.CANCEL_REQUESTED)
-            self._end(AttemptResult(AttemptResultKind.CANCELED))
+            self._end(Canceled())
             return
         event = {"stop": RunEvent.STOP_REQUESTED, "drain": RunEvent.DRAIN_REQUESTED}.get(request.kind)
         if event is not None:
@@ -424,7 +450,7 @@ class Attempt:
             return
         result = {"checkpoint": checkpoint} if checkpoint is not None else None
         error = None if result else {"code": reason, "message": detail}
-        self._metadata_thread.submit(partial(self.records.complete_operation, operation, result, error))
+        self._metadata_thread.submit(partial(self._records.complete_operation, operation, result, error))
 
     def _is_requeued(self, operation: str, reason: str) -> bool:
         """Whether an interrupted operation stays queued, so that the next attempt takes it.
@@ -432,16 +458,14 @@ class Attempt:
         Each does when the worker shuts down; a stop or drain also after the loss of a slot and during an outage. If
         code of the job raised, the stop or drain may be the cause, so it fails.
         """
-        end = self._result
-        if end is None or end.is_final or reason != FailureReason.SUSPENDED:
+        if reason != FailureReason.SUSPENDED:
             return False
-        if end.kind is AttemptResultKind.RELEASED:
-            return True
-        return (
-            end.kind is AttemptResultKind.FAILED
-            and operation in self._ending_operations
-            and (not end.operator or end.is_outage)
-        )
+        match self._result:
+            case Released():
+                return True
+            case AttemptFailed(is_final=False) as failed:
+                return operation in self._ending_operations and (not failed.operator or failed.is_outage)
+        return False
 
     # ------------------------------------------------------------ reports
 
@@ -450,4 +474,4 @@ class Attempt:
             if state is None:
                 self._post(self._on_superseded)
 
-        self._metadata_thread.submit(partial(self.records.change_state, event), on_state)
+        self._metadata_thread.submit(partial(self._records.change_state, event), on_state)

@@ -1,5 +1,6 @@
 """Completion of a checkpoint: its manifest is made durable, then recorded under the attempt's token."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from runtime.core.job.ids import SubtaskId
@@ -8,6 +9,7 @@ from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.io.savepoints import make_self_contained
+from runtime.master.result import Superseded
 from runtime.ports import SnapshotStore
 from runtime.run_store import CompletedCheckpoint, RunStore
 
@@ -21,10 +23,22 @@ _CHECKPOINT_PHASES: Final = (
 )  #: in order; their sum is the duration of a subtask
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The checkpoint exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotRecorded:
+    """The checkpoint is known not to be recorded."""
+
+    detail: str
+
+
 def finalize_checkpoint(
     store: SnapshotStore, records: RunStore, manifest: Manifest, timings: Timings, at: int
-) -> bool | str:
-    """Completes a checkpoint. Returns True if recorded, False if superseded, or why the manifest was not written.
+) -> Recorded | NotRecorded | Superseded:
+    """Makes the manifest durable, then records the checkpoint.
 
     Raises:
         EnvironmentFailure: it is unknown whether the checkpoint was recorded. A retry is safe: recording is idempotent.
@@ -35,7 +49,7 @@ def finalize_checkpoint(
             manifest, copied_bytes = make_self_contained(store, manifest)
         folder, nbytes = write_manifest(store, manifest)
     except (OSError, EnvironmentFailure) as error:
-        return f"{type(error).__name__}: {error}"
+        return NotRecorded(f"{type(error).__name__}: {error}")
     record = CompletedCheckpoint(
         manifest=manifest,
         folder=folder,
@@ -44,7 +58,7 @@ def finalize_checkpoint(
         at=at,
         operators=_summary(manifest, timings),
     )
-    return records.record_checkpoint(record)
+    return Recorded() if records.record_checkpoint(record) else Superseded()
 
 
 def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:

@@ -3,13 +3,12 @@
 A report is skipped while more important writes are queued. The last report is never skipped: it has the final numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.master.metadata_thread import MetadataThread
-from runtime.master.result import AttemptResult, AttemptResultKind
 from runtime.master.slot_monitor import SlotMonitor, checkpoint_progress
 from runtime.run_store import RunStore
 
@@ -20,7 +19,7 @@ class LiveReports:
     """Owned by the master's loop. Times are monotonic milliseconds.
 
     Args:
-        facts: entries that are added to every report.
+        facts: returns entries that are added to every report.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class LiveReports:
         coordinator: Coordinator,
         metadata_thread: MetadataThread,
         records: RunStore,
-        facts: Mapping[str, Any],
+        facts: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._monitor, self._coordinator = monitor, coordinator
         self._metadata_thread, self._records, self._facts = metadata_thread, records, facts
@@ -41,13 +40,13 @@ class LiveReports:
             self._written_at = now
             self._write(now, once=True)
 
-    def write_last(self, now: float, outcome: AttemptResult) -> None:
-        """Writes the last report. At the end of a job it waits for an unavailable database, as all final records do."""
-        self._write(now, once=outcome.kind is not AttemptResultKind.ENDED)
+    def write_last(self, now: float, *, is_end: bool) -> None:
+        """Writes the last report. At the end of the job it waits for the database, as all final records do."""
+        self._write(now, once=not is_end)
 
     def _write(self, now: float, *, once: bool) -> None:
         live = self._monitor.report(now)
         if self.not_triggered:
             live["counters"]["checkpoints_not_triggered"] = self.not_triggered
-        live |= {"checkpoint": checkpoint_progress(self._coordinator.progress), **self._facts}
+        live |= {"checkpoint": checkpoint_progress(self._coordinator.progress), **self._facts()}
         self._metadata_thread.submit(partial(self._records.write_live, live), once=once)

@@ -1,16 +1,11 @@
-"""Fallback for a checkpoint that cannot be read: the error report, and the earlier checkpoint that can be restored.
+"""Report of a checkpoint that cannot be read, and of the earlier checkpoint that can be restored instead.
 
 The job's policy decides whether to fall back, since output committed after the earlier checkpoint is repeated.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-
-from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import CorruptState, JobRejected
-from runtime.ports import SnapshotStore
-from runtime.run_store import RunStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,51 +52,6 @@ class RestoreFallback:
             f"{self.detail}. By policy checkpoint {self.previous} is restored instead, which repeats the output of "
             + (_join_numbers(self.repeated_checkpoints) or "none")
         )
-
-
-def find_fallback(
-    file: str,
-    operator: str,
-    detail: str,
-    passed_over: Sequence[str],
-    records: RunStore,
-    store: SnapshotStore,
-    read: Callable[[str], Manifest],
-) -> RestoreFallback:
-    """Finds a restorable checkpoint other than the unusable checkpoints in folders `passed_over`.
-
-    `read` reads the manifest in a folder, and raises JobRejected if the job cannot be restored from it.
-    """
-    unusable = list(passed_over)
-    previous = None
-    while previous is None and (folder := records.restore_point(unusable)) is not None:
-        previous = _complete_manifest(folder, file, store, read)
-        if previous is None:
-            unusable.append(folder)
-    return RestoreFallback(
-        file=file,
-        operator=operator,
-        detail=detail,
-        checkpoint=checkpoint_number(passed_over[-1]) if passed_over else None,
-        previous=None if previous is None else previous.checkpoint,
-        repeated_checkpoints=() if previous is None else tuple(records.checkpoints_since(previous.checkpoint)),
-        unusable_folders=tuple(unusable),
-    )
-
-
-def _complete_manifest(
-    folder: str, damaged: str, store: SnapshotStore, read: Callable[[str], Manifest]
-) -> Manifest | None:
-    """The manifest, if it is readable and all its files exist; else None.
-
-    Checkpoints share files, so the damaged file may belong to it too. The restore verifies the other files.
-    """
-    try:
-        manifest = read(folder)
-    except (CorruptState, JobRejected):
-        return None
-    existing = set(store.list("")) - {damaged}
-    return manifest if all(segment.path in existing for segment in manifest.segments()) else None
 
 
 def checkpoint_number(folder: str) -> int | None:

@@ -1,38 +1,57 @@
-"""The result of an attempt, and the configuration that the job master gives it."""
+"""The result of an attempt, or of a wait between two attempts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass
 
-from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
-from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
-from runtime.dataflow.plan import CompiledJob
-from runtime.io.control.messages import Marker, SlotFailed
-
-
-class AttemptResultKind(StrEnum):
-    ENDED = "ended"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    RELEASED = "released"
-    SUPERSEDED = "superseded"
-    BROKEN = "broken"  #: this process can start no more slots
+from runtime.errors import CorruptState, JobRejected, is_outage
+from runtime.io.control.messages import SlotFailed
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptResult:
-    """Result of an attempt. `is_final`: a retry cannot help."""
+class Ended:
+    """Every subtask has ended. `savepoint`: of a completed stop or drain."""
 
-    kind: AttemptResultKind
-    detail: str = ""
+    savepoint: Manifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointCompleted:
+    """The savepoint of a stop or drain is recorded, but not every subtask has ended."""
+
+    savepoint: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    """A user has canceled the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker shuts down: another worker may claim the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A newer attempt exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherBroken:
+    """This process can start no more slots."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """The restart strategy, or the policy for damaged checkpoints, decides whether another attempt follows."""
+
+    detail: str
     operator: str = ""
-    is_final: bool = False
+    is_final: bool = False  #: a retry cannot help
     events: tuple[str, ...] = ()
-    savepoint: Manifest | None = None  #: of a completed stop or drain
     has_progressed: bool = False  #: completed a checkpoint
     ran_ms: int = 0  #: since all subtasks were running
     damaged_file: str = ""  #: file of the checkpoint to restore that is missing or altered
@@ -42,13 +61,15 @@ class AttemptResult:
     is_intact: bool = False  #: no slot is known to be lost or to hang
 
 
-def result_of_failure(failure: SlotFailed) -> AttemptResult:
-    """Outcome of an attempt in which a slot reported its own failure; all slots are still connected.
+AttemptResult = Ended | SavepointCompleted | Canceled | Released | Superseded | LauncherBroken | AttemptFailed
+
+
+def slot_failure(failure: SlotFailed) -> AttemptFailed:
+    """An attempt in which a slot reported its own failure; all slots are still connected.
 
     A process that exceeded its memory bound is replaced: an allocator does not return all of its memory.
     """
-    return AttemptResult(
-        AttemptResultKind.FAILED,
+    return AttemptFailed(
         failure.detail,
         failure.operator,
         failure.is_final,
@@ -61,19 +82,11 @@ def result_of_failure(failure: SlotFailed) -> AttemptResult:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptConfig:
-    job_id: str
-    token: Token
-    job: CompiledJob
-    storage: str
-    host: str
-    settings: CoordinatorSettings
-    heartbeat_timeout_ms: int
-    slot_start_timeout_ms: int
-    restored: Mapping[SubtaskId, SubtaskRestore]
-    restarts: int
-    facts: Mapping[str, Any] = field(default_factory=dict)  #: entries for each live report; they may change
-    markers: Sequence[Marker] = ()  #: for slots on other hosts; removed once every slot is deployed
-    is_first_start: bool = False  #: first start of the run
-    slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process
+def master_failure(error: Exception, context: str = "") -> AttemptFailed:
+    """An attempt that fails by an error of the master's own work."""
+    detail = f"{context}{error}"
+    if isinstance(error, JobRejected):
+        return AttemptFailed(detail, is_final=True, code=error.code)
+    if isinstance(error, CorruptState):
+        return AttemptFailed(detail, damaged_file=error.file)
+    return AttemptFailed(detail, is_outage=is_outage(error))

@@ -8,12 +8,134 @@ start.
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import structlog
+
 from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.commit import pending_committables, pending_only, retained_committables
 from runtime.core.snapshot.manifest import Manifest, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
-from runtime.errors import CorruptState, JobRejected
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.manifests import read_manifest
-from runtime.ports import SnapshotStore
+from runtime.io.pins import active_pin_folders
+from runtime.io.savepoints import drop_committed_output
+from runtime.master.config import MasterConfig
+from runtime.ports import Clock, ReleasesInput, SnapshotStore
+from runtime.run_store import RunStore
+
+log = structlog.get_logger()
+
+
+class Retention:
+    """Deletes the files, output and input that no retained checkpoint of a run needs. Mutable, owned by a job master.
+
+    `retry` retries work while the database or storage is unavailable.
+    """
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        records: RunStore,
+        store: SnapshotStore,
+        clock: Clock,
+        retry: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        self._config, self._records, self._store, self._clock, self._retry = config, records, store, clock, retry
+        self._discarded_folders: list[str] = []  #: folders of discarded checkpoints whose files still exist
+        self._pending_savepoints: list[Manifest] = []  #: savepoints whose output may not be committed yet
+        self.unreadable_folders: list[str] = []  #: folders of retained checkpoints with an unreadable manifest
+
+    def on_completed(self, manifest: Manifest) -> None:
+        """Called on the metadata thread after each completed checkpoint."""
+        if manifest.kind is CheckpointKind.SAVEPOINT and pending_committables(manifest):
+            self._pending_savepoints.append(manifest)
+        else:
+            self._drop_committed_output(manifest)
+        self._discarded_folders += self._records.discard_older(self._config.retained_checkpoints)
+        if self._discarded_folders:
+            retained = self._read_retained()
+            self._discarded_folders = discard_checkpoints(
+                self._store, self._discarded_folders, retained, self.unreadable_folders, self._pinned_folders
+            )
+            if not self.unreadable_folders:
+                self._release_input(retained)
+
+    def remove_leftovers(self, token: Token, restored: Manifest | None) -> None:
+        """Removes what attempts older than `token` have left. `restored`: the checkpoint that is being restored."""
+        retained = self._read_retained()
+        if restored is not None:
+            self._pending_savepoints = [
+                each for each in retained if each.kind is CheckpointKind.SAVEPOINT and pending_committables(each)
+            ]
+            self._drop_committed_output(restored)
+        self._pending_savepoints = []
+        if not self.unreadable_folders:  # prepared output of an unreadable checkpoint is not known
+            needed = retained if restored is None else [*retained, restored]  # it may have no record
+            self._clean_output(needed, token)
+            self._release_input(needed)
+        self._sweep_storage(retained, token)
+
+    def drop_committed_output(self, savepoint: Manifest, later: Manifest | None = None) -> None:
+        """Updates the stored manifest, whose paths lie in the savepoint's folder. A damaged manifest stays as it is."""
+        folder = manifest_folder(savepoint)
+        try:
+            drop_committed_output(self._store, read_manifest(self._store, folder), later)
+        except (CorruptState, JobRejected) as error:
+            log.warning("a savepoint cannot record what is committed", folder=folder, error=str(error))
+
+    def _drop_committed_output(self, later: Manifest) -> None:
+        """Removes output that `later` shows to be committed from savepoints. Reads a manifest only if it changes."""
+        left = [(savepoint, pending_only(savepoint, later)) for savepoint in self._pending_savepoints]
+        for before, after in left:
+            if after != before:
+                self.drop_committed_output(before, later)
+        self._pending_savepoints = [after for _, after in left if pending_committables(after)]
+
+    def _read_retained(self) -> list[Manifest]:
+        """Restorable manifests of the job. Sets `unreadable_folders`.
+
+        Files that an unreadable manifest (damaged, or of newer software) may need stay until it is discarded.
+        """
+        found, unreadable = [], []
+        for folder in self._retry(self._records.retained_folders):
+            try:
+                found.append(read_manifest(self._store, folder))
+            except (CorruptState, JobRejected) as error:
+                log.error(
+                    "a retained checkpoint is unreadable: what it may need stays", folder=folder, error=str(error)
+                )
+                unreadable.append(folder)
+        self.unreadable_folders = unreadable
+        return found
+
+    def _clean_output(self, retained: list[Manifest], token: Token) -> None:
+        for uid, sink in self._config.job.sinks.items():
+            keep = retained_committables(retained, uid)
+            removed = sink.committer().clean(self._config.job_id, uid, token, keep)
+            if removed:
+                log.info("removed leftovers of older attempts", operator=uid, files=removed)
+
+    def _release_input(self, retained: list[Manifest]) -> None:
+        """Deletes input that no retained checkpoint needs. A failure is retried at the next checkpoint."""
+        for uid, source in self._config.job.sources.items():
+            if isinstance(source, ReleasesInput):
+                try:
+                    released = source.release(list_states_of(retained, uid))
+                except (OSError, EnvironmentFailure) as error:
+                    log.warning("processed input is not deleted yet", operator=uid, error=str(error))
+                else:
+                    log.debug("released input", operator=uid, pieces=released)
+
+    def _sweep_storage(self, retained: list[Manifest], token: Token) -> None:
+        """Deletes leftovers. Checkpoints that are being read stay until a later completion."""
+        kept = {manifest_folder(manifest) for manifest in retained}
+        read = readable_manifests(self._store, [folder for folder in self._pinned_folders() if folder not in kept])
+        self._discarded_folders = [manifest_folder(manifest) for manifest in read if not manifest.kind.is_savepoint]
+        sweep_orphans(self._store, token, [*retained, *read], self.unreadable_folders)
+
+    def _pinned_folders(self) -> frozenset[str]:
+        """Folders of checkpoints that other processes are reading."""
+        return active_pin_folders(self._store, self._clock.now_ms())
 
 
 def files_of(manifest: Manifest) -> set[str]:

@@ -2,14 +2,13 @@
 
 A mount that is missing on a host leaves an ordinary folder in its place. Slots there would read no input, or write
 output and state that no other host sees. Before any subtask is opened, the master marks checkpoint storage and every
-folder of a source or sink. A slot that does not find a marker fails the start.
+folder of a source or sink. A slot that does not find a marker fails the start (`slot.folder_check`).
 """
 
 import contextlib
 import itertools
 import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,6 @@ from runtime.ports import UsesFolders
 
 INPUT_ARGUMENT: Final = "path"  #: argument of a source that names its input; it may appear later, and is never created
 MAX_SAMPLE_FILES: Final = 5
-MARKER_TIMEOUT_S: Final = 3.0  #: for a shared file system to show a new file on other hosts
 
 log = structlog.get_logger()
 
@@ -70,25 +68,6 @@ def remove_markers(markers: Sequence[Marker], job_id: str, token: Token) -> None
     for marker in markers:
         with contextlib.suppress(OSError):  # the next attempt removes it
             (Path(marker.folder) / _marker_name(job_id, token)).unlink(missing_ok=True)
-
-
-def find_unshared_folder(markers: Sequence[Marker]) -> str | None:
-    """The first folder that differs from the master's on this host, or None. Blocks for seconds at most."""
-    for marker in markers:
-        for pause_s in _poll_pauses():
-            if all(os.path.lexists(Path(marker.folder) / file) for file in marker.files):
-                break
-            threading.Event().wait(pause_s)
-        else:
-            return marker.folder
-    return None
-
-
-def _poll_pauses() -> Iterator[float]:
-    waited, pause_s = 0.0, 0.05
-    while waited < MARKER_TIMEOUT_S:
-        yield pause_s
-        waited, pause_s = waited + pause_s, pause_s * 2
 
 
 def _write_marker(folder: Path, name: str, job_id: str) -> Marker:

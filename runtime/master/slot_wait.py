@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from runtime.core.job.lifecycle import RunEvent
 from runtime.master.launcher import Launcher, SlotPhase, SlotStatus
-from runtime.master.result import AttemptResult, AttemptResultKind
+from runtime.master.result import AttemptFailed, LauncherBroken
 from runtime.ports import Clock
 
 SHORTAGE_GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting
@@ -23,7 +23,7 @@ Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
 
 
 class SlotWait:
-    """Wait of a single attempt, owned by the master's thread. Call `turn` until it returns an outcome or `is_over`.
+    """Wait of a single attempt, owned by the master's thread. Call `poll` until it returns a result or `is_over`.
 
     Args:
         report: records a change of the run's state and the live report.
@@ -52,10 +52,10 @@ class SlotWait:
         self._pause_s = min(2 * self._pause_s, MAX_POLL_S)
         return SHORTAGE_POLL_S if self.is_reported else self._pause_s
 
-    def poll(self) -> AttemptResult | None:
-        """Polls the launcher. Returns the outcome if the wait failed, else None."""
+    def poll(self) -> AttemptFailed | LauncherBroken | None:
+        """Polls the launcher. Returns the result if the wait failed, else None."""
         if not self._launcher.is_usable:
-            return AttemptResult(AttemptResultKind.BROKEN, "Spark is gone, or has forgotten this application")
+            return LauncherBroken("Spark is gone, or has forgotten this application")
         status, now = self._launcher.status(), self._clock.monotonic_ms()
         match status.phase:
             case SlotPhase.READY:
@@ -69,7 +69,7 @@ class SlotWait:
             case SlotPhase.OPENING:
                 return None
 
-    def _on_starting(self, status: SlotStatus, now: float) -> AttemptResult | None:
+    def _on_starting(self, status: SlotStatus, now: float) -> AttemptFailed | None:
         self._shortage_since = None
         self._report_available()
         if self._starting_since is None:
@@ -77,18 +77,16 @@ class SlotWait:
         if now - self._starting_since <= self._start_ms:
             return None
         slots = ", ".join(map(str, status.missing))
-        return AttemptResult(
-            AttemptResultKind.FAILED, f"slots {slots} did not connect within {self._start_ms} ms of their start"
-        )
+        return AttemptFailed(f"slots {slots} did not connect within {self._start_ms} ms of their start")
 
-    def _on_shortage(self, status: SlotStatus, now: float) -> AttemptResult | None:
+    def _on_shortage(self, status: SlotStatus, now: float) -> AttemptFailed | None:
         self._starting_since = None
         if self._shortage_since is None:
             self._shortage_since = now
         waited_ms = now - self._shortage_since
         if self._timeout_ms is not None and waited_ms > self._timeout_ms:
             text = f"no slots within {self._timeout_ms} ms: {status}"
-            return AttemptResult(AttemptResultKind.FAILED, text, is_final=True, code="no-slots")
+            return AttemptFailed(text, is_final=True, code="no-slots")
         if waited_ms >= SHORTAGE_GRACE_MS and (
             self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL_MS
         ):

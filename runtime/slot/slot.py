@@ -5,7 +5,6 @@ downstream first; compare Flink's mailbox threading model. The loop never blocks
 not runnable. Threads exist only at the edges, for network, heartbeat and state files.
 """
 
-import errno
 import os
 import queue
 import socket
@@ -44,14 +43,14 @@ from runtime.errors import (
     JobRejected,
     OperatorFailure,
     SlotOutOfMemory,
+    is_outage,
 )
 from runtime.io.clock import SystemClock
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
-from runtime.master.outages import is_outage
-from runtime.master.shared_folders import find_unshared_folder
 from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.slot.folder_check import check_folders
 from runtime.slot.gc_tuning import GrowthCollector, resident_bytes
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
 from runtime.slot.programming_errors import describe_error, fingerprint
@@ -250,7 +249,7 @@ class Slot:
 
     def _deploy(self, deploy: messages.Deploy) -> None:
         self._job_id = deploy.job
-        self._check_folders(deploy)
+        check_folders(deploy.markers, self._config.index, is_first_start=deploy.is_first_start)
         self._bound_memory(deploy.memory_bytes)
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
         store = self._open_store(deploy.storage)
@@ -278,24 +277,6 @@ class Slot:
         """Called on the watch's thread: a step of the loop that allocates memory may not come to its end."""
         self._send_failure(bound_exceeded_error(self._config.index, used_bytes, bound_bytes))
         self._mail.put(_stop_after_failure_report)
-
-    def _check_folders(self, deploy: messages.Deploy) -> None:
-        """Compares this host's folders with the master's.
-
-        Raises:
-            JobRejected: a folder differs, at the first start of the run.
-            EnvironmentFailure: a folder differs at a later start; the mount may come back.
-        """
-        folder = find_unshared_folder(deploy.markers)
-        if folder is None:
-            return
-        detail = (
-            f"host {socket.gethostname()!r} (slot {self._config.index}) has another folder there than the job master: "
-            "is a mount missing on this host?"
-        )
-        if deploy.is_first_start:
-            raise JobRejected("folder-not-shared", folder, detail)
-        raise EnvironmentFailure(f"{folder}: {detail}") from OSError(errno.ENODEV, "not mounted")  # an outage
 
     def _create_task(self, restored: SubtaskRestore, mode: CheckpointMode, store: SnapshotStore) -> Task:
         job, subtask = self._config.job, restored.subtask

@@ -32,7 +32,7 @@ from runtime.io.manifests import read_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import drop_committed_output
 from runtime.launch.local import newest_ids
-from runtime.master.finalize import finalize_checkpoint
+from runtime.master.finalize import NotRecorded, Recorded, finalize_checkpoint
 from runtime.ports import SnapshotStore
 from runtime.run_store import RunStore
 from spark_jobs.batch.columns import StepColumns
@@ -209,8 +209,10 @@ class BatchRun:
             operators={o.uid: self._snapshot(o.uid, o.parallelism, prepared) for o in self.job.graph.operators},
         )
         done = self.retry(partial(finalize_checkpoint, self.store, self.records, manifest, (), now))
-        if done is not True:
-            raise EnvironmentFailure(done) if isinstance(done, str) else Superseded
+        if isinstance(done, NotRecorded):
+            raise EnvironmentFailure(done.detail)
+        if not isinstance(done, Recorded):
+            raise Superseded
         return manifest
 
     @staticmethod

@@ -15,7 +15,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore, load_run
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from tests.contracts.test_records import url
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import running

@@ -22,7 +22,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from tests.contracts.test_records import completed, make_run, report, url
 from tests.contracts.test_sinks import batch, clean, names, visible, writer
 from tests.hosts.jobs import Numbers, committed, counts

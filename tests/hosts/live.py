@@ -21,7 +21,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.running_aggregate import RunningAggregate

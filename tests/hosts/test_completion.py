@@ -3,7 +3,7 @@
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
-from runtime.master.finalize import finalize_checkpoint
+from runtime.master.finalize import Recorded, finalize_checkpoint
 from tests.core.builders import manifest, segment, subtask
 
 KEPT = SubtaskSnapshot(keyed={"counts": (segment("one"), segment("two"))})
@@ -14,10 +14,8 @@ SLOW = SnapshotTimings(start_delay_ms=5, alignment_ms=0, sync_ms=4, async_ms=99.
 def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
     records = MemoryRunStore()
     timings = ((subtask("a/0"), QUICK), (subtask("a/1"), SLOW))
-    assert (
-        finalize_checkpoint(MemorySnapshotStore(), records, manifest({"a": [KEPT, KEPT], "b": []}), timings, at=9)
-        is True
-    )
+    completed = manifest({"a": [KEPT, KEPT], "b": []})
+    assert finalize_checkpoint(MemorySnapshotStore(), records, completed, timings, at=9) == Recorded()
     shown, ended = records.completed[0].operators
     assert (shown["subtasks"], shown["state_bytes"], shown["written_bytes"]) == (2, 40, 30)
     longest = {name: ms for name, ms in shown.items() if name.startswith("max_")}

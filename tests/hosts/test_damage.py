@@ -20,7 +20,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
 from runtime.master.retention import files_of
 from runtime.run_store import OperationRequest

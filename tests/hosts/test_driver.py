@@ -26,8 +26,8 @@ from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher, local_master, run_local
-from runtime.master import job_master
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.master.metadata_thread import MetadataThread
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
@@ -163,15 +163,13 @@ def test_a_recorded_savepoint_of_a_drain_ends_the_run_and_is_committed_from_its_
     assert records.settled["d"] == ({"checkpoint": records.completed[-1].manifest.checkpoint}, None)
 
 
-def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savepoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savepoint(tmp_path: Path) -> None:
     records, _ = drained_but_not_committed(tmp_path)
     for path in (tmp_path / "out").glob(".*.pending"):
         path.unlink()
-    monkeypatch.setattr(job_master, "COMMIT_TIMEOUT_MS", 0)
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
-    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is MasterExitCode.DONE
+    with running(job, tmp_path / "state", records, commit_timeout_ms=0) as run:
+        assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
     number = records.completed[-1].manifest.checkpoint

@@ -10,7 +10,6 @@ from runtime import durable
 from runtime.connectors import commit_log
 from runtime.connectors.commit_log import CommitLog
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay
-from runtime.master import job_master
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import committed, counts, expected_counts, final_counts
 from tests.hosts.live import running
@@ -48,7 +47,7 @@ def test_a_log_that_cannot_be_written_is_an_outage_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry of a recorded checkpoint fails twice, once in the attempt and once in the restore."""
-    monkeypatch.setattr(job_master, "OUTAGE_BACKOFF", ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000))
+    soon = ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000)
     source, output, rename, left = Gated(total=40), tmp_path / "out", durable.rename_without_replacing, [3]
 
     def failing(temporary: Any, entry: Any) -> None:
@@ -58,7 +57,7 @@ def test_a_log_that_cannot_be_written_is_an_outage_and_loses_nothing(
         rename(temporary, entry)
 
     monkeypatch.setattr(commit_log, "rename_without_replacing", failing)
-    with running(counts(source, output).compile(2), tmp_path / "state") as run:
+    with running(counts(source, output).compile(2), tmp_path / "state", outage_backoff=soon) as run:
         run.wait_for(lambda: left[0] < 0)
         source.total += 20
         run.wait_for(lambda: len(committed(output)) > 0 and final_counts(output) == expected_counts(source.numbers))

@@ -51,7 +51,8 @@ from runtime.io.control.messages import (
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.master.launcher import SlotPhase, SlotStatus
 from runtime.ports import OperatorContext, SourceReader
 from runtime.run_store import OperationRequest

@@ -15,9 +15,7 @@ from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, Fix
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
-from runtime.errors import EnvironmentFailure
-from runtime.master import job_master
-from runtime.master.outages import is_outage
+from runtime.errors import EnvironmentFailure, is_outage
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import Numbers, committed, counts
 from tests.hosts.live import running
@@ -51,9 +49,11 @@ class TroubledSink(ParquetSink):
         return ReadOnlyCommitter(Path(self.path))
 
 
+SOON = ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000)
+
+
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_master, "OUTAGE_BACKOFF", ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000))
+def present() -> None:
     for event in (FullWriter.away, ReadOnlyCommitter.away):
         event.clear()
 
@@ -69,7 +69,7 @@ def test_a_sink_whose_folder_is_away_is_waited_for(tmp_path: Path, away: threadi
     """Ten restarts would be used up in seconds: here there is not one."""
     source, output = Gated(total=100), tmp_path / "out"
     job = troubled(source, output).compile(2)
-    with running(job, tmp_path / "state", restart=FixedDelay(attempts=0)) as run:
+    with running(job, tmp_path / "state", restart=FixedDelay(attempts=0), outage_backoff=SOON) as run:
         run.checkpoints()
         away.set()
         source.total = 200
@@ -85,13 +85,12 @@ def test_a_sink_whose_folder_is_away_is_waited_for(tmp_path: Path, away: threadi
     assert sorted(row["value"] for row in committed(output)) == sorted(list(range(source.total)) * source.splits)
 
 
-def test_the_last_output_of_a_drain_waits_for_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_output_of_a_drain_waits_for_its_folder(tmp_path: Path) -> None:
     """The savepoint is recorded: the run ends when its output is committed, not after a minute as failed."""
-    monkeypatch.setattr(job_master, "COMMIT_TIMEOUT_MS", 0)
-    monkeypatch.setattr(job_master, "MAX_WAIT_STEP_S", 0.02)
     source, output = Numbers(total=100, unbounded=True), tmp_path / "out"
     seldom = CoordinatorSettings(interval_ms=3_000, min_pause_ms=0)  # none may come, and fail, before the drain
-    with running(troubled(source, output).compile(1), tmp_path / "state", settings=seldom) as run:
+    job = troubled(source, output).compile(1)
+    with running(job, tmp_path / "state", settings=seldom, commit_timeout_ms=0, wait_step_s=0.02) as run:
         run.wait_for(lambda: len(committed(output)) == source.total * source.splits)
         source_rows = committed(output)
         ReadOnlyCommitter.away.set()

@@ -17,16 +17,13 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.master import shared_folders
-from runtime.master.shared_folders import find_unshared_folder, folders_of, remove_markers, write_markers
+from runtime.master.shared_folders import folders_of, remove_markers, write_markers
 from runtime.ports import Exchange, ExchangeListener
+from runtime.slot.folder_check import find_unshared_folder
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import running
 
-
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folders, "MARKER_TIMEOUT_S", 0.05)
+SOON_S = 0.05
 
 
 def copying(folder: Path) -> CompiledJob:
@@ -48,11 +45,11 @@ def test_every_folder_of_a_job_is_marked(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     markers = write_markers(job, "1", Token(2), storage)
     assert {marker.folder for marker in markers} == outputs | inputs
-    assert find_unshared_folder(markers) is None
+    assert find_unshared_folder(markers, SOON_S) is None
     assert all(len(list(Path(folder).iterdir())) == 1 for folder in outputs | inputs), "the first attempt's are gone"
     (tmp_path / "out").rename(tmp_path / "mounted")
     (tmp_path / "out").mkdir()
-    assert find_unshared_folder(markers) == str(tmp_path / "out")
+    assert find_unshared_folder(markers, SOON_S) == str(tmp_path / "out")
     remove_markers(markers, "1", Token(2))
     assert list((tmp_path / "in").iterdir()) == []
 
@@ -72,9 +69,9 @@ def test_a_folder_that_cannot_be_marked_is_compared_by_its_files(
 
     monkeypatch.setattr(Path, "touch", read_only)
     markers = write_markers(job, "1", Token(1), storage)
-    assert find_unshared_folder(markers) is None
+    assert find_unshared_folder(markers, SOON_S) is None
     shutil.move(tmp_path / "in" / "a.txt", tmp_path / "b.txt")
-    assert find_unshared_folder(markers) == str(tmp_path / "in")
+    assert find_unshared_folder(markers, SOON_S) == str(tmp_path / "in")
 
 
 class Hosts(LocalLauncher):

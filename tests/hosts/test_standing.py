@@ -20,7 +20,8 @@ from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import SlotPool, StartSlot, serve_slots
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.ports import Exchange, ExchangeListener
 from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts

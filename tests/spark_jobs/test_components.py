@@ -23,7 +23,8 @@ from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.launch.spark import SparkLauncher
-from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
 from runtime.operators.functions.batch import MapBatches
 from spark_jobs.pipelines import components
 from tests.hosts.gated import Bomb

@@ -1,8 +1,4 @@
-"""Check for undelivered epochs of an `EpochStage` that the job of this run lacks.
-
-Committed epochs are named by no checkpoint, so the mapping of operators does not cover them. After the restore no
-operator would need their folder, and it would be removed.
-"""
+"""Committed epochs that await delivery by a sink's PySpark stage: they pause sources and delay the end of a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +8,34 @@ from runtime.connectors.names import decode_name, encode_name
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
-from runtime.ports import Sink
+from runtime.ports import DeliversEpochs, Sink
+
+
+class DeliveryBacklog:
+    """Undelivered epochs of all sinks with a stage."""
+
+    def __init__(self, sinks: Mapping[OperatorId, Sink]) -> None:
+        self._sinks = {uid: sink for uid, sink in sinks.items() if isinstance(sink, DeliversEpochs)}
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether the job has such a sink."""
+        return bool(self._sinks)
+
+    def is_too_large(self) -> bool:
+        """Whether sources must be paused. Does I/O."""
+        return any(sink.backlog() > sink.max_backlog for sink in self._sinks.values())
+
+    def undelivered_epochs(self) -> Mapping[OperatorId, int]:
+        """Number of undelivered epochs per sink that has any. Does I/O."""
+        return {uid: count for uid, sink in self._sinks.items() if (count := sink.backlog())}
 
 
 def reject_undelivered_epochs(streams: Path, sinks: Mapping[OperatorId, Sink]) -> None:
     """Rejects a job that would drop undelivered epochs. `streams`: folder of the lineage; `sinks`: the job's, by uid.
+
+    No checkpoint names committed epochs, so the mapping of operators does not cover them. After the restore no operator
+    would need their folder, and it would be removed.
 
     Raises:
         JobRejected: epochs are undelivered, and their sink is missing from the job or is no `EpochStage` any more.

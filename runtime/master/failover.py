@@ -1,0 +1,100 @@
+"""Failover: whether and when another attempt follows a failed attempt, as when a slot dies, hangs or raises.
+
+The restart strategy of the job decides, with three exceptions. An outage of storage or a service is waited out without
+limit. A programming error that repeats at the same record ends the run. A damaged checkpoint is a question of its own
+(`Restorer.fall_back`).
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from runtime.core.job.restart_strategy import (
+    MIN_RUN_WITHIN_MEMORY_MS,
+    OUTAGE_CODE,
+    SLOT_OUT_OF_MEMORY_CODE,
+    AttemptFailure,
+    ExponentialDelay,
+    NoRestart,
+    RepeatedErrors,
+    RestartStrategy,
+)
+from runtime.master.result import AttemptFailed
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Another attempt follows. `reason` and `failure` are recorded with it."""
+
+    reason: str
+    failure: Mapping[str, Any]
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The run fails."""
+
+    failure: Mapping[str, Any]
+
+
+class Failover:
+    """Counts the failures of a run. Mutable, owned by a job master."""
+
+    def __init__(self, strategy: RestartStrategy, outage_backoff: ExponentialDelay) -> None:
+        self._strategy, self._outage_backoff = strategy, outage_backoff
+        self._repeated_errors = RepeatedErrors()
+        self._consecutive_failures = 0
+        self._consecutive_outages = 0
+        self._consecutive_memory_failures = 0
+
+    def decide(self, failed: AttemptFailed, now_ms: int) -> Restart | GiveUp:
+        if self._repeated_errors.is_final(failed.fingerprint, failed.has_progressed):
+            failed = replace(failed, is_final=True, detail=f"{failed.detail}. It failed twice at the same record")
+        if failed.is_outage and not failed.is_final and not isinstance(self._strategy, NoRestart):
+            return self._wait_out(failed, now_ms)
+        failure: dict[str, Any] = {
+            "code": failed.code or ("final" if failed.is_final else "attempt-failed"),
+            "message": failed.detail,
+            "operator": failed.operator,
+            "story": list(failed.events),
+        }
+        counted = _failure_of(failed)
+        if failed.code != SLOT_OUT_OF_MEMORY_CODE or counted.progressed:
+            self._consecutive_memory_failures = 0
+        if failed.code == SLOT_OUT_OF_MEMORY_CODE:
+            self._consecutive_memory_failures += 1
+            failure["tries"] = self._consecutive_memory_failures
+        if failed.is_final:
+            return GiveUp(failure)
+        decision = self._strategy.decide(counted, self._consecutive_failures)
+        self._consecutive_failures = decision.failures
+        return GiveUp(failure) if decision.delay_ms is None else Restart(failed.detail, failure, decision.delay_ms)
+
+    def _wait_out(self, failed: AttemptFailed, now_ms: int) -> Restart:
+        """Retries at growing intervals. The restart strategy is not consulted and counts no failure."""
+        decision = self._outage_backoff.decide(_failure_of(failed), self._consecutive_outages)
+        self._consecutive_outages = decision.failures
+        assert decision.delay_ms is not None, "an exponential delay never gives up"
+        failure = {
+            "code": OUTAGE_CODE,
+            "message": failed.detail,
+            "operator": failed.operator,
+            "tries": self._consecutive_outages,
+            "next_at": now_ms + decision.delay_ms,
+        }
+        log.warning("waiting for storage or a service", **failure)
+        return Restart(failed.detail, failure, decision.delay_ms)
+
+
+def _failure_of(failed: AttemptFailed) -> AttemptFailure:
+    progressed = failed.has_progressed
+    if failed.code == SLOT_OUT_OF_MEMORY_CODE:
+        progressed = failed.ran_ms >= MIN_RUN_WITHIN_MEMORY_MS
+    draw = random.random()  # noqa: S311 - it keeps no secret
+    return AttemptFailure(ran_ms=failed.ran_ms, progressed=progressed, draw=draw)

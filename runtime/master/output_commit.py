@@ -1,0 +1,91 @@
+"""Output of sinks, as the job master checks, commits and removes it.
+
+A checkpoint guarantees that any later restore can commit its output. The guarantee is the master's, so it must see the
+files itself: output that a slot wrote behind a lost mount fails the checkpoint. Each committable is checked once. After
+it was recorded it may be committed, and moved by its readers, at any time.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.commit import pending_committables, permit_for_manifest
+from runtime.core.snapshot.manifest import Manifest
+from runtime.errors import JobRejected, WeirError
+from runtime.ports import Sink, SinkCommitter
+
+Sinks = Mapping[OperatorId, Sink]
+log = structlog.get_logger()
+
+
+class CheckpointOutput:
+    """Output of the checkpoints of an attempt; used by the metadata thread."""
+
+    def __init__(self, sinks: Sinks, token: Token, restored: Iterable[SubtaskRestore]) -> None:
+        self._sinks, self._token = sinks, token
+        self._committers: dict[OperatorId, SinkCommitter] = {}
+        self._uncommitted_checkpoint: int | None = None  #: recorded checkpoint whose output could not be committed
+        #: Committables of the newest recorded checkpoint.
+        self._recorded_committables = {
+            _key(each.subtask.operator, committable)
+            for each in restored
+            for snapshot in each.snapshots
+            for committable in snapshot.committables
+        }
+
+    def problem(self, manifest: Manifest) -> str | None:
+        """The reason why the checkpoint must not be recorded, if any."""
+        if self._uncommitted_checkpoint is not None:
+            return f"the output of the preceding checkpoint {self._uncommitted_checkpoint} could not be committed"
+        for uid, committables in pending_committables(manifest).items():
+            fresh = [each for each in committables if _key(uid, each) not in self._recorded_committables]
+            if fresh and (lost := self._committer(uid).missing(fresh)):
+                return f"prepared output cannot be seen from the job master: {lost[0]} is missing"
+        return None
+
+    def on_recorded(self, manifest: Manifest) -> None:
+        """Commits the output of a recorded checkpoint as a whole, sink by sink. A plain savepoint commits no output.
+
+        Raises:
+            OSError, EnvironmentFailure: a target failed. Earlier sinks have committed.
+            JobRejected: a sink refuses permanently; the error names it.
+        """
+        pending = pending_committables(manifest)
+        self._recorded_committables = {
+            _key(uid, each) for uid, committables in pending.items() for each in committables
+        }
+        if manifest.kind is CheckpointKind.SAVEPOINT:
+            return
+        permit = permit_for_manifest(manifest, self._token)
+        try:
+            for uid, committables in pending.items():
+                self._committer(uid).commit_epoch(permit, committables)
+        except (WeirError, OSError) as error:
+            self._uncommitted_checkpoint = manifest.checkpoint
+            if isinstance(error, JobRejected):
+                raise JobRejected(error.code, f"{uid}.{error.field}", error.detail) from error
+            raise
+
+    def _committer(self, uid: OperatorId) -> SinkCommitter:
+        if uid not in self._committers:
+            self._committers[uid] = self._sinks[uid].committer()
+        return self._committers[uid]
+
+
+def commit_pending(sinks: Sinks, manifest: Manifest, token: Token) -> None:
+    """Commits all pending output of a checkpoint that is restored, or that ends the run. Idempotent."""
+    permit = permit_for_manifest(manifest, token)
+    for uid, committables in pending_committables(manifest).items():
+        committer = sinks[uid].committer()
+        count = committer.commit(permit, committables)
+        committer.commit_epoch(permit, committables)
+        log.info("committed pending output", operator=uid, files=len(committables), newly=count)
+
+
+def _key(uid: OperatorId, committable: Any) -> bytes:
+    return msgspec.json.encode((uid, committable), order="deterministic")

@@ -18,7 +18,7 @@ from stack.demo_children import Children
 from stack.demo_live import FlowDetector, InputEndDetector, live_report
 from stack.demo_output import Output
 from stack.demo_spark import RecordCounts, records_by_job
-from stack.processes import ProcessId, children_of
+from stack.processes import ProcessId, ancestors, children_of
 
 T = TypeVar("T")
 
@@ -73,13 +73,13 @@ class Story:
         if self.bar.disable:
             print(f"{time.monotonic() - self.began:7.1f} s  {self.results[-1].what}", flush=True)
 
-    def until(self, what: str, check: Callable[[Row], T | None], timeout_s: float = STEP_TIMEOUT_S) -> T:
+    def until(self, what: str, check: Callable[[Row], T | None]) -> T:
         """Polls the run until `check` returns a result other than None and False, and returns it.
 
         Raises:
             StoryFailed: the time is up, or the run has failed.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + STEP_TIMEOUT_S
         while True:
             run = self.refresh_run()
             found = check(run)
@@ -88,7 +88,7 @@ class Story:
             if run["state"] == "failed":
                 raise StoryFailed(f"run {run['id']} failed while waiting for {what}: {run['failure']}")
             if time.monotonic() > deadline:
-                raise StoryFailed(f"{what}: not within {timeout_s:.0f} s (run {run['id']} is {run['state']})")
+                raise StoryFailed(f"{what}: not within {STEP_TIMEOUT_S:.0f} s (run {run['id']} is {run['state']})")
             time.sleep(POLL_S)
 
     def refresh_run(self) -> Row:
@@ -300,23 +300,11 @@ def _worker_above(pid: int) -> list[ProcessId]:
 
     The job master is not included: it must detect by itself that its supervisor is gone.
     """
-    above = [process for process in _ancestors(pid) if _is_worker(process.pid)]
+    above = [process for each in ancestors(pid) if _is_worker(each) and (process := ProcessId.of(each))]
     if not above:
         raise StoryFailed(f"pid {pid} has no Celery worker among its ancestors: is the run on another machine?")
     main = above[-1]
     return [main, *(child for child in children_of([main]) if child != main and _is_worker(child.pid))]
-
-
-def _ancestors(pid: int) -> Iterator[ProcessId]:
-    while (pid := _parent(pid)) > 1:
-        process = ProcessId.of(pid)
-        if process is not None:
-            yield process
-
-
-def _parent(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith("PPid:")).split()[1])
 
 
 def _is_worker(pid: int) -> bool:

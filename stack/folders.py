@@ -76,7 +76,7 @@ def private_folder(wanted: Path, account: Account | None) -> Path:
         if is_reachable(wanted.parent, account):
             wanted.mkdir(mode=0o700)
         else:
-            wanted.symlink_to(_create_empty(_durable_base() / _short_name(wanted)))
+            wanted.symlink_to(_create_empty(_durable_base() / short_name(wanted)))
     real = wanted.resolve()
     if account:
         os.chown(real, account.uid, account.gid)
@@ -84,16 +84,29 @@ def private_folder(wanted: Path, account: Account | None) -> Path:
     return real
 
 
-def socket_folder(wanted: Path, account: Account | None) -> Path:
-    """Like `private_folder`, but with a path short enough for a Unix socket. The contents are lost at a reboot."""
+def socket_folder(wanted: Path, account: Account | None, base: Path | None = None) -> Path:
+    """Like `private_folder`, but with a path short enough for a Unix socket. The contents are lost at a reboot.
+
+    Args:
+        base: parent of the short folder; None: the machine's folder for runtime data.
+    """
     fits = len(os.fsencode(wanted / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES
     if fits and not wanted.is_symlink():
         wanted.parent.mkdir(parents=True, exist_ok=True)
         if is_reachable(wanted.parent, account):
             return private_folder(wanted, account)
-    short = _short_base() / _short_name(wanted)
+    short = (base or _short_base()) / short_name(wanted)
     _take_over(short, account)
     return short
+
+
+def write_private(path: Path, text: str, account: Account | None = None) -> None:
+    """Writes a file that only its owner may read; the account becomes its owner."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as sink:
+        sink.write(text)
+    if account:
+        os.chown(path, account.uid, account.gid)
 
 
 def remove(folder: Path) -> None:
@@ -106,7 +119,7 @@ def remove(folder: Path) -> None:
 
 
 def remove_socket_folder(wanted: Path) -> None:
-    shutil.rmtree(_short_base() / _short_name(wanted), ignore_errors=True)
+    shutil.rmtree(_short_base() / short_name(wanted), ignore_errors=True)
     shutil.rmtree(wanted, ignore_errors=True)
 
 
@@ -116,7 +129,7 @@ def remove_service_folders(var: Path) -> None:
     remove_socket_folder(var / "run/pg")
 
 
-def _short_name(wanted: Path) -> str:
+def short_name(wanted: Path) -> str:
     """A name that is unique to the user and the full path, so that checkouts never share a folder."""
     return f"weir-{os.geteuid()}-{hashlib.sha256(os.fsencode(wanted.absolute())).hexdigest()[:12]}"
 

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from stack.services import Service
 from stack.settings import ROOT, Settings
 from stack.supervisor import ProcessSpec
 
@@ -24,19 +23,6 @@ _WORKERS: Final = (
     ("runs-1", "runs", 2, 25.0),
     ("runs-2", "runs", 2, 25.0),
 )
-
-
-def server(service: Service) -> ProcessSpec:
-    return ProcessSpec(
-        name=service.name,
-        argv=service.argv,
-        environment=service.environment,
-        folder=service.folder,
-        account=service.account,
-        is_ready=service.is_ready,
-        stop_signal=service.stop_signal,
-        orphan_signal=service.stop_signal,
-    )
 
 
 def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:

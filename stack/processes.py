@@ -96,7 +96,7 @@ def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
 def marked_processes(value: Path | str, mark: str = MARK) -> list[ProcessId]:
     """Processes with `mark=value` in their environment, except the current process and its ancestors."""
     wanted = f"{mark}={value}".encode()
-    spared = set(_ancestors())
+    spared = set(ancestors(os.getpid()))
     found = (ProcessId.of(pid) for pid in all_pids() if pid not in spared and wanted in _environment(pid))
     return [process for process in found if process]
 
@@ -108,8 +108,8 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def _ancestors() -> Iterator[int]:
-    pid = os.getpid()
+def ancestors(pid: int) -> Iterator[int]:
+    """`pid` and its ancestors, except pid 1."""
     while pid > 1 and (fields := _stat(pid)):
         yield pid
         pid = int(fields[1])
@@ -147,6 +147,11 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None]:
 def save_identity(path: Path, process: ProcessId) -> None:
     """Writes an identity that `load` accepts only until the next reboot."""
     text = json.dumps({"pid": process.pid, "started_ticks": process.started_ticks, "boot": _boot_id()})
+    replace_text(path, text)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file atomically, so that readers never see an incomplete file."""
     temporary = path.with_suffix(".new")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

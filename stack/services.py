@@ -16,16 +16,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psycopg
 import redis
 
-from stack.folders import Account, identity, private_folder, service_account, socket_folder
+from stack.folders import Account, identity, private_folder, service_account, socket_folder, write_private
 from stack.processes import ProcessId, die_with_parent, end_processes, servers_in
 from stack.programs import postgres_programs, reachable_redis
+from stack.supervisor import ProcessSpec, spawn, tail
 
 _FIRST_PORT: Final = 20_000  #: below the ephemeral ports of outgoing connections,
 _LAST_PORT: Final = 32_000  #: so that a port stays free while its server restarts
@@ -36,18 +37,15 @@ class ServiceFailed(Exception):
     """A server did not start; the text ends with its last log lines."""
 
 
+_ENVIRONMENT: Final = {"LANG": "C", "LC_ALL": "C", "PATH": os.defpath}
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A server that is prepared to start in the foreground."""
 
-    name: str
-    argv: tuple[str, ...]
+    spec: ProcessSpec
     url: str
-    folder: Path
-    account: Account | None
-    is_ready: Callable[[], bool] = field(repr=False)
-    stop_signal: signal.Signals = signal.SIGTERM
-    environment: dict[str, str] = field(default_factory=lambda: {"LANG": "C", "LC_ALL": "C", "PATH": os.defpath})
 
 
 def free_port(preferred: int = 0) -> int:
@@ -96,7 +94,11 @@ def postgres(
     }
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     argv = (str(programs / "postgres"), "-D", str(folder / "data"), *options)
-    return Service("postgres", argv, url, folder, account, lambda: _answers_sql(url), stop_signal=signal.SIGINT)
+    spec = ProcessSpec(
+        name="postgres", argv=argv, environment=_ENVIRONMENT, folder=folder, account=account,
+        is_ready=lambda: _answers_sql(url), stop_signal=signal.SIGINT, orphan_signal=signal.SIGINT,
+    )  # fmt: skip
+    return Service(spec, url)
 
 
 def _check_version(data: Path, program: Path) -> None:
@@ -124,8 +126,8 @@ def _make_cluster(folder: Path, programs: Path, account: Account | None, passwor
     """
     unfinished = folder / "data.new"
     shutil.rmtree(unfinished, ignore_errors=True)
-    _write_private(folder / "password", password, account)
-    _write_private(folder / "superuser", secrets.token_hex(16), account)
+    write_private(folder / "password", password, account)
+    write_private(folder / "superuser", secrets.token_hex(16), account)
     initdb = [str(programs / "initdb"), "-D", str(unfinished), "-U", "postgres", f"--pwfile={folder / 'superuser'}"]
     _run_as(
         account, [*initdb, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
@@ -176,10 +178,14 @@ def redis_server(home: Path, port: int, *, password: str = "") -> Service:
         "bind 127.0.0.1", f"port {port}", "daemonize no", f"dir {folder}", 'save ""', "appendonly no",
         f"requirepass {secret}", "databases 16", "loglevel notice",
     ]  # fmt: skip
-    _write_private(folder / "redis.conf", "\n".join(lines) + "\n", account)
+    write_private(folder / "redis.conf", "\n".join(lines) + "\n", account)
     url = f"redis://:{secret}@127.0.0.1:{port}/0"
     argv = (str(program), str(folder / "redis.conf"))
-    return Service("redis", argv, url, folder, account, lambda: _answers_ping(url))
+    spec = ProcessSpec(
+        name="redis", argv=argv, environment=_ENVIRONMENT, folder=folder, account=account,
+        is_ready=lambda: _answers_ping(url),
+    )  # fmt: skip
+    return Service(spec, url)
 
 
 def _answers_ping(url: str) -> bool:
@@ -190,14 +196,6 @@ def _answers_ping(url: str) -> bool:
         return False
     finally:
         client.close()
-
-
-def _write_private(path: Path, text: str, account: Account | None) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as sink:
-        sink.write(text)
-    if account:
-        os.chown(path, account.uid, account.gid)
 
 
 # ---------------------------------------------------------------- running a server
@@ -243,12 +241,12 @@ def _run_server(make: Callable[[int], Service], folder: Path, port: int) -> Iter
     try:
         yield RunningServer(service.url, process, _log_of(service, folder))
     finally:
-        child.send_signal(service.stop_signal)
+        child.send_signal(service.spec.stop_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=10)
         child.kill()
         child.wait()
-        end_processes(lambda: servers_in(service.folder), grace_s=2)
+        end_processes(lambda: servers_in(service.spec.folder), grace_s=2)
 
 
 def _start_somewhere(
@@ -257,42 +255,27 @@ def _start_somewhere(
     """Starts a server, on another free port if another process takes the port first."""
     for last_try in (False, False, True):
         service = make(port or free_port())
-        child = launch(service, _log_of(service, folder))
-        if wait_ready(service, lambda child=child: child.poll() is None):  # type: ignore[misc]
+        log = _log_of(service, folder)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            child = spawn(service.spec, sink)
+        if _wait_ready(service.spec, child):
             return service, child
         child.kill()
         child.wait()
         if port or last_try:
             break
-    raise ServiceFailed(f"{service.name} did not start:\n{tail(_log_of(service, folder))}")
+    raise ServiceFailed(f"{service.spec.name} did not start:\n{tail(log)}")
 
 
-def launch(service: Service, log: Path) -> subprocess.Popen[bytes]:
-    """Starts the server in a new session, so that Ctrl-C in a terminal reaches only the supervisor."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as sink:
-        return subprocess.Popen(
-            service.argv,
-            stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd="/", env=service.environment,
-            start_new_session=True, preexec_fn=die_with_parent(service.stop_signal), **identity(service.account),
-        )  # fmt: skip
-
-
-def wait_ready(service: Service, is_alive: Callable[[], bool], timeout_s: float = _READY_S) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while is_alive() and time.monotonic() < deadline:
-        if service.is_ready():
+def _wait_ready(spec: ProcessSpec, child: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + _READY_S
+    while child.poll() is None and time.monotonic() < deadline:
+        if spec.is_ready is None or spec.is_ready():
             return True
         time.sleep(0.05)
     return False
 
 
-def tail(log: Path, lines: int = 15) -> str:
-    try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-    except OSError:
-        return "(no log)"
-
-
 def _log_of(service: Service, folder: Path) -> Path:
-    return folder / "log" / f"{service.name}.log"
+    return folder / "log" / f"{service.spec.name}.log"

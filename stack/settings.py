@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stack.folders import write_private
 from stack.launch.java import find_java
 from stack.processes import MARK
 
@@ -84,12 +85,6 @@ def load_or_create_secret(path: Path, given: str = "") -> str:
     secret = given or secrets.token_urlsafe(18)
     write_private(path, secret + "\n")
     return secret
-
-
-def write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as sink:
-        sink.write(text)
 
 
 def stack_variables(settings: Settings, database: str, broker: str, http_port: int) -> dict[str, str]:

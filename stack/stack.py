@@ -20,6 +20,7 @@ from stack.processes import (
     end_processes,
     load_identity,
     marked_processes,
+    replace_text,
     save_identity,
     servers_in,
     session_members,
@@ -34,9 +35,10 @@ from stack.settings import (
     stack_variables,
     write_env_file,
 )
-from stack.supervisor import EndRequested, ManagedProcess, StartFailed, Supervisor, rotate_logs, write_status
+from stack.supervisor import EndRequested, ManagedProcess, StartFailed, Supervisor, rotate_logs
 
 _START_S: Final = 90.0
+_GRACE_S: Final = 5.0
 _FIRST_HTTP_PORT: Final = 8000
 
 
@@ -134,7 +136,7 @@ class Stack:
             self._print_line("stopping in order; a second Ctrl-C stops at once")
         servers = {"postgres", "redis", "web"}
         supervisor.stop([child for child in reversed(supervisor.children) if child.spec.name not in servers])
-        end_processes(self._strays, grace_s=5)
+        end_processes(self._strays, _GRACE_S)
         supervisor.stop_all()
         sweep(self._settings)
         if self._phase != "failed":
@@ -152,7 +154,7 @@ class Stack:
         for last_try in (False, False, True):
             port = free_port(_remembered_port(self._settings, name))
             service = make(port)
-            child = self._supervisor.start(plan.server(service))
+            child = self._supervisor.start(service.spec)
             try:
                 self._supervisor.wait_ready(child, _START_S, may_restart=False)
             except StartFailed:
@@ -193,7 +195,7 @@ class Stack:
             "user": self._settings.admin_user,
             "processes": self._supervisor.report(),
         }
-        write_status(self._settings.run / "status.json", status)
+        replace_text(self._settings.run / "status.json", json.dumps(status, indent=1))
 
     def _greeting(self) -> str:
         return greeting(self._settings, self._url) if self._shows_password else f"ready at {self._url}"
@@ -204,7 +206,7 @@ def greeting(settings: Settings, url: str) -> str:
     return f"\n  console   {url}\n  user      {settings.admin_user}\n  password  {password}\n"
 
 
-def sweep(settings: Settings, grace_s: float = 5.0) -> int:
+def sweep(settings: Settings) -> int:
     """Ends every process of this `var` and returns their number.
 
     Processes are found by mark, by recorded identity, and servers by their working folder. Servers end last.
@@ -217,8 +219,8 @@ def sweep(settings: Settings, grace_s: float = 5.0) -> int:
         found = {*recorded, *held, *marked_processes(settings.var)}
         return [process for process in found if process.pid != os.getpid()]
 
-    count = end_processes(lambda: [p for p in remaining() if not _is_server(p)], grace_s)
-    count += end_processes(remaining, grace_s, first=signal.SIGINT)
+    count = end_processes(lambda: [p for p in remaining() if not _is_server(p)], _GRACE_S)
+    count += end_processes(remaining, _GRACE_S, first=signal.SIGINT)
     for path in records:
         path.unlink(missing_ok=True)
     return count

@@ -6,7 +6,6 @@ Single-threaded; every wait also reacts to SIGCHLD, SIGTERM and SIGINT.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from stack.folders import Account, identity
 from stack.processes import (
@@ -98,6 +97,23 @@ class ManagedProcess:
         return self.popen.returncode if self.popen else None
 
 
+def spawn(spec: ProcessSpec, sink: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    """Starts a process in a new session, so that Ctrl-C in a terminal reaches only the supervisor."""
+    return subprocess.Popen(
+        list(spec.argv), env=dict(spec.environment), cwd=spec.folder, pass_fds=spec.pass_fds,
+        stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
+        preexec_fn=die_with_parent(spec.orphan_signal), **identity(spec.account),
+    )  # fmt: skip
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
+    except OSError:
+        return "(no log)"
+
+
 def delay_s(deaths_in_a_row: int, first_s: float) -> float:
     """Delay before the next start, doubled with every consecutive death."""
     return min(first_s * 2.0 ** max(deaths_in_a_row - 1, 0), max(_MAX_DELAY_S, first_s))
@@ -149,7 +165,7 @@ class Supervisor:
         deadline = time.monotonic() + timeout_s
         while not self._check_ready(child):
             if time.monotonic() > deadline or not (may_restart or child.is_alive):
-                raise StartFailed(f"{child.spec.name} did not start:\n{self.tail(child.spec.name)}")
+                raise StartFailed(f"{child.spec.name} did not start:\n{tail(self._log_of(child.spec.name))}")
             self.wait(0.1)
             self.check_not_ending()
             if may_restart:
@@ -164,7 +180,7 @@ class Supervisor:
             self.check_children()
         self.forget(child)
         if child.exit_code != 0:
-            raise StartFailed(f"{spec.name} failed:\n{self.tail(spec.name)}")
+            raise StartFailed(f"{spec.name} failed:\n{tail(self._log_of(spec.name))}")
 
     def check_not_ending(self) -> None:
         if self.is_ending:
@@ -174,11 +190,7 @@ class Supervisor:
         spec = child.spec
         with contextlib.ExitStack() as stack:
             sink = None if spec.shows_output else stack.enter_context(self._log_of(spec.name).open("ab"))
-            child.popen = subprocess.Popen(
-                list(spec.argv), env=dict(spec.environment), cwd=spec.folder, pass_fds=spec.pass_fds,
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
-                preexec_fn=die_with_parent(spec.orphan_signal), **identity(spec.account),
-            )  # fmt: skip
+            child.popen = spawn(spec, sink)
         child.identity = ProcessId.of(child.popen.pid)
         child.started_at_s = time.monotonic()
         self._set_state(child, State.STARTING)
@@ -276,13 +288,6 @@ class Supervisor:
 
     # ------------------------------------------------------------ status
 
-    def tail(self, name: str, lines: int = 25) -> str:
-        try:
-            text = self._log_of(name).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return "(no log)"
-        return "\n".join(text.splitlines()[-lines:])
-
     def report(self) -> list[dict[str, object]]:
         """Rows for `make status`."""
         return [
@@ -300,10 +305,3 @@ def rotate_logs(log: Path, longest_bytes: int = _MAX_LOG_BYTES) -> None:
         if path.stat().st_size > longest_bytes:
             shutil.copyfile(path, path.with_suffix(".log.1"))
             os.truncate(path, 0)
-
-
-def write_status(path: Path, status: Mapping[str, object]) -> None:
-    """Writes the status atomically, so that readers never see an incomplete file."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(status, indent=1), encoding="utf-8")
-    temporary.replace(path)

@@ -33,7 +33,7 @@ def is_current(root: str) -> bool:
     """Whether `.venv` was created in this place from the current files, and its interpreter still runs."""
     try:
         with open(_stamp(root), encoding="utf-8") as stamp:
-            same = stamp.read() == _digest(root)
+            same = stamp.read() == digest(root)
         return same and subprocess.run([python_of(root), "-c", ""], check=False).returncode == 0
     except OSError:
         return False
@@ -51,11 +51,13 @@ def make_venv(root: str, interpreter: str, log: str) -> None:
     os.makedirs(os.path.dirname(log), exist_ok=True)
     with open(log, "w", encoding="utf-8") as sink:
         if not os.path.exists(python_of(root)):
-            _run([interpreter, "-m", "venv", folder], sink, "creating .venv")
+            run_logged([interpreter, "-m", "venv", folder], sink, "creating .venv")
         for arguments in _installations(root):
-            _run([python_of(root), "-m", "pip", "install", *_PIP_OPTIONS, *arguments], sink, "installing packages")
+            run_logged(
+                [python_of(root), "-m", "pip", "install", *_PIP_OPTIONS, *arguments], sink, "installing packages"
+            )
     with open(_stamp(root), "w", encoding="utf-8") as stamp:
-        stamp.write(_digest(root))
+        stamp.write(digest(root))
 
 
 def _installations(root: str) -> list[list[str]]:
@@ -81,18 +83,20 @@ def _stamp(root: str) -> str:
     return os.path.join(root, ".venv", "weir-stamp")
 
 
-def _digest(root: str) -> str:
-    digest = hashlib.sha256()
+def digest(root: str) -> str:
+    """Identifies the files, the interpreter and the place from which `.venv` is created."""
+    found = hashlib.sha256()
     for name in _INPUTS:
         with open(os.path.join(root, name), "rb") as source:
-            digest.update(source.read())
-    digest.update(os.path.realpath(python_of(root)).encode())
-    digest.update(os.path.realpath(root).encode())
-    digest.update(EXTRAS.encode())
-    return digest.hexdigest()
+            found.update(source.read())
+    found.update(os.path.realpath(python_of(root)).encode())
+    found.update(os.path.realpath(root).encode())
+    found.update(EXTRAS.encode())
+    return found.hexdigest()
 
 
-def _run(command: list[str], sink: IO[str], what: str) -> None:
+def run_logged(command: list[str], sink: IO[str], what: str) -> None:
+    """Runs a command, with its output in `sink`. Raises SetupFailed, with the last lines."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=environment

@@ -83,7 +83,7 @@ def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
     Path(venv.python_of(str(tmp_path))).symlink_to(sys.executable)
     assert not venv.is_current(str(tmp_path))
 
-    (tmp_path / ".venv/weir-stamp").write_text(venv._digest(str(tmp_path)))
+    (tmp_path / ".venv/weir-stamp").write_text(venv.digest(str(tmp_path)))
     assert venv.is_current(str(tmp_path))
 
     (tmp_path / venv.LOCK).write_text("two")
@@ -93,7 +93,7 @@ def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
 def test_a_failed_installation_ends_with_its_last_lines(tmp_path: Path) -> None:
     wanted = "trying failed:\nno such package\nwhole log: "
     with (tmp_path / "log").open("w") as sink, pytest.raises(venv.SetupFailed, match=wanted):
-        venv._run(["/bin/sh", "-c", "echo no such package; exit 1"], sink, "trying")
+        venv.run_logged(["/bin/sh", "-c", "echo no such package; exit 1"], sink, "trying")
 
 
 OTHER_PYTHONS = ["python3.8", "python3.13", *(pytest.param(f"python3.{n}", marks=pytest.mark.slow) for n in (9, 10))]

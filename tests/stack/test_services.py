@@ -111,7 +111,7 @@ def test_a_half_made_cluster_is_made_anew(home: Path) -> None:
 
     service = postgres(home, free_port())
 
-    assert (service.folder / "data/PG_VERSION").exists()
+    assert (service.spec.folder / "data/PG_VERSION").exists()
     assert not unfinished.exists()
 
 

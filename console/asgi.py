@@ -12,27 +12,32 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 
-_django = get_asgi_application()
 
+def limit_body(application: Any) -> Any:
+    """`application` with the limit: 413 if Content-Length exceeds it, a disconnect if the body grows beyond it."""
 
-async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answer 413 if Content-Length exceeds the limit; disconnect a client whose body grows beyond it."""
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if _content_length(scope) > limit:
-        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": f"The request body exceeds {limit} bytes.\n".encode()})
-        return
-    received = 0
+    async def limited(scope: Any, receive: Any, send: Any) -> None:
+        limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        if _content_length(scope) > limit:
+            await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": f"The request body exceeds {limit} bytes.\n".encode()})
+            return
+        received = 0
 
-    async def receive_limited() -> Any:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        return message if received <= limit else {"type": "http.disconnect"}
+        async def receive_limited() -> Any:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message if received <= limit else {"type": "http.disconnect"}
 
-    await _django(scope, receive_limited, send)
+        await application(scope, receive_limited, send)
+
+    return limited
 
 
 def _content_length(scope: Any) -> int:
     given = dict(scope.get("headers", ())).get(b"content-length", b"0")
     return int(given) if given.isdigit() else 0
+
+
+application = limit_body(get_asgi_application())

@@ -117,6 +117,7 @@ WEIR_STATE_QUERY_TIMEOUT_S = 600
 
 #: Requests handled concurrently, which bounds their Postgres connections. Job masters need the rest.
 WEIR_WEB_CONNECTIONS = 48
+WEIR_WEB_WAIT_S = 5  # of a request beyond them, before it is refused
 #: Maximum slots of a run; each slot is a process.
 WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
 
@@ -156,7 +157,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "console.accounts.middleware.RequestIdMiddleware",
-    "console.accounts.concurrency.ConcurrencyLimit",
+    "console.accounts.middleware.ConcurrencyLimit",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.gzip.GZipMiddleware",

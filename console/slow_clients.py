@@ -4,17 +4,15 @@ uvicorn closes idle connections but waits without limit for the rest of a reques
 """
 
 import asyncio
-from typing import Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-REQUEST_TIMEOUT_S: Final = 20.0  #: for receiving a whole request, headers and body
-
 
 class DeadlineProtocol(H11Protocol):
-    """Closes a connection whose request is not complete `REQUEST_TIMEOUT_S` after it could begin."""
+    """Closes a connection whose request is not complete `request_timeout_s` after it could begin."""
 
+    request_timeout_s = 20.0  #: for receiving a whole request, headers and body
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -40,7 +38,7 @@ class DeadlineProtocol(H11Protocol):
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._cancel_deadline()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_TIMEOUT_S, self.transport.abort)
+            self._deadline = self.loop.call_later(self.request_timeout_s, self.transport.abort)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:

@@ -27,6 +27,13 @@ class Refused(Exception):
         self.facts = facts
 
 
+class InvalidField(Refused):
+    """A value of the request is out of bounds. `field` is also the beginning of the sentence."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__("invalid-field", f"{field}: {problem}.", field)
+
+
 class Conflict(Refused):
     """The request is valid, but not in the present state of the job."""
 

@@ -12,19 +12,21 @@ from django.db.models.functions import Coalesce, Now
 from console.accounts.models import ApiToken, User
 
 PREFIX: Final = "weir_"  #: lets scanners for leaked secrets recognise a token
-MAX_TOKENS_PER_USER: Final = 100  #: per user; a further token replaces the least recently used
 _ENTROPY_BYTES: Final = 32
 _HINT_CHARACTERS: Final = len(PREFIX) + 4
 _USED_AT_PRECISION: Final = timedelta(minutes=1)  #: saves a write per request
 
 
-def issue(user: User, expires_at: datetime | None = None) -> str:
-    """A new token of `user`, which cannot be read again. Without `expires_at` it is valid until it is revoked."""
+def issue(user: User, expires_at: datetime | None = None, *, max_tokens: int = 100) -> str:
+    """A new token of `user`, which cannot be read again. Without `expires_at` it is valid until it is revoked.
+
+    Beyond `max_tokens` of the user it replaces the least recently used.
+    """
     token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user.pk)  # concurrent issues must not exceed the limit
         own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
-        kept = list(own.values_list("pk", flat=True)[: MAX_TOKENS_PER_USER - 1])
+        kept = list(own.values_list("pk", flat=True)[: max_tokens - 1])
         ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
         ApiToken.objects.create(
             user=user, digest=token_digest(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.reverse import reverse
 
 from console.accounts import tokens
-from console.accounts.refusals import Refused
+from console.accounts.refusals import InvalidField, Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
 from console.api.base import IF_MATCH, ScopedView, StrictView
@@ -41,7 +41,7 @@ class Login(StrictView):
             raise Refused("wrong-credentials", "The user name or password is wrong.", status=HTTPStatus.UNAUTHORIZED)
         expires_at = given.get("expires_at")
         if expires_at is not None and expires_at <= timezone.now():
-            raise Refused("invalid-field", "expires_at: must lie in the future.", field="expires_at")
+            raise InvalidField("expires_at", "must lie in the future")
         return Response({"token": tokens.issue(user, expires_at), "expires_at": expires_at})
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection
@@ -14,27 +14,28 @@ from kombu.exceptions import OperationalError as BrokerError
 from console.celery import app
 
 _BROKER_TIMEOUT_S = 2
-_CACHE_S: Final = 1.0  #: lifetime of a cached result
 
 
-class _Readiness:
+class Readiness:
     """Caches the last probe, since the endpoint is public: only a single request at a time probes the parts.
 
     Concurrent requests get the last result, whose age is at most the duration of a probe, and open no connection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, probes: Mapping[str, Callable[[], None]], cache_s: float = 1.0) -> None:
+        self._probes = probes
+        self._cache_s = cache_s  #: lifetime of a result
         self._probing = threading.Lock()
         self._parts: dict[str, str] | None = None
         self._probed_at = 0.0
 
     def parts(self) -> dict[str, str]:
-        if self._parts is not None and time.monotonic() - self._probed_at < _CACHE_S:
+        if self._parts is not None and time.monotonic() - self._probed_at < self._cache_s:
             return self._parts
         if self._probing.acquire(blocking=self._parts is None):
             try:
-                if self._parts is None or time.monotonic() - self._probed_at >= _CACHE_S:
-                    self._parts = {"database": _probe(_query_database), "broker": _probe(_connect_broker)}
+                if self._parts is None or time.monotonic() - self._probed_at >= self._cache_s:
+                    self._parts = {name: _probe(ask) for name, ask in self._probes.items()}
                     self._probed_at = time.monotonic()
             finally:
                 self._probing.release()
@@ -45,23 +46,11 @@ class _Readiness:
         self._parts = None
 
 
-READINESS: Final = _Readiness()
-
-
 @never_cache
 @require_safe
 def livez(request: HttpRequest) -> JsonResponse:
     """200 as long as the process answers; its dependencies are not checked."""
     return JsonResponse({"status": "ok"})
-
-
-@never_cache
-@require_safe
-def readyz(request: HttpRequest) -> JsonResponse:
-    """The status of every dependency by name; 503 if any of them is unavailable."""
-    parts = READINESS.parts()
-    ready = all(answer == "ok" for answer in parts.values())
-    return JsonResponse({"status": "ok" if ready else "unavailable", "parts": parts}, status=200 if ready else 503)
 
 
 def _probe(ask: Callable[[], None]) -> str:
@@ -81,3 +70,15 @@ def _query_database() -> None:
 def _connect_broker() -> None:
     with app.connection_for_read() as broker:
         broker.ensure_connection(max_retries=1, interval_start=0, timeout=_BROKER_TIMEOUT_S)
+
+
+READINESS: Final = Readiness({"database": _query_database, "broker": _connect_broker})
+
+
+@never_cache
+@require_safe
+def readyz(request: HttpRequest, readiness: Readiness = READINESS) -> JsonResponse:
+    """The status of every dependency by name; 503 if any of them is unavailable."""
+    parts = readiness.parts()
+    ready = all(answer == "ok" for answer in parts.values())
+    return JsonResponse({"status": "ok" if ready else "unavailable", "parts": parts}, status=200 if ready else 503)

@@ -7,7 +7,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import InvalidField
 from console.accounts.storable import text_problem
 from console.api.parsing import whole_number
 
@@ -24,7 +24,7 @@ class NewestFirst(CursorPagination):
         given = request.query_params.get(self.page_size_query_param)
         found = self.page_size if given is None else whole_number("limit", given, self.max_page_size)
         if not found:
-            raise Refused("invalid-field", "limit: must be 1 or more.", field="limit")
+            raise InvalidField("limit", "must be 1 or more")
         return found
 
     def parse_position(self, position: str) -> object:

@@ -6,7 +6,7 @@ from typing import IO, Any
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import InvalidField
 from console.accounts.storable import require_storable
 
 
@@ -29,5 +29,5 @@ class StorableJson(JSONParser):
 def whole_number(name: str, given: str, most: int) -> int:
     """A query parameter as an integer from 0 to `most`; larger values are clamped."""
     if not given.isascii() or not given.isdigit():
-        raise Refused("invalid-field", f"{name}: must be a whole number, not {given!r}.", field=name)
+        raise InvalidField(name, f"must be a whole number, not {given!r}")
     return min(int(given.lstrip("0")[: len(str(most)) + 1] or "0"), most)  # int() refuses 4301 digits

@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce, Now
 
 from console import wakeups
 from console.accounts.models import User
-from console.accounts.refusals import Conflict, Refused
+from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
@@ -71,11 +71,9 @@ def request_rows(
     _require_rows(states, operator, state)
     for column, value in key.items():
         if not isinstance(value, _SCALAR_TYPES):
-            detail = f"key.{column}: must be a text, number, boolean or null."
-            raise Refused("invalid-field", detail, field=f"key.{column}")
+            raise InvalidField(f"key.{column}", "must be a text, number, boolean or null")
     if not (cursor.keys() <= _CURSOR_FIELDS and all(_is_position(value) for value in cursor.values())):
-        detail = "cursor: must be the cursor of a result, {group, skip}."
-        raise Refused("invalid-field", detail, field="cursor")
+        raise InvalidField("cursor", "must be the cursor of a result, {group, skip}")
     return _create_query(
         user, checkpoint, {"kind": "rows", "operator": operator, "state": state, "key": key, "cursor": cursor}
     )

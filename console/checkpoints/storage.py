@@ -17,7 +17,7 @@ from uuid import uuid4
 import structlog
 from django.conf import settings
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import InvalidField, Refused
 from console.checkpoints.models import Checkpoint, Kind
 from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
@@ -125,9 +125,7 @@ def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
 def _allowed_folder(given: str) -> Path:
     path = Path(given)
     if not path.is_absolute() or "\0" in given:
-        raise Refused(
-            "invalid-field", f"{PATH_FIELD}: must be the absolute path of a folder, not {given!r}.", PATH_FIELD
-        )
+        raise InvalidField(PATH_FIELD, f"must be the absolute path of a folder, not {given!r}")
     folder = _resolve(path)
     roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
     if not any(folder.is_relative_to(root) for root in roots):

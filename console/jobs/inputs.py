@@ -7,7 +7,7 @@ import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import InvalidField, Refused
 from runtime.core.job.settings import JobSettings
 from runtime.redaction import MASK, is_secret, redact
 
@@ -37,7 +37,7 @@ def convert_input(given: Any, wanted: type[T], prefix: str) -> T:
     parts = [prefix, at["path"] if at else "", named["name"] if named else ""]
     field = ".".join(part for part in parts if part)
     what = message[: at.start()] if at else message
-    raise Refused("invalid-field", f"{field}: {what[0].lower()}{what[1:]}.", field=field)
+    raise InvalidField(field, f"{what[0].lower()}{what[1:]}")
 
 
 def parse_settings(given: dict[str, Any]) -> JobSettings:
@@ -64,7 +64,7 @@ def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
     worst = best_match(Draft202012Validator(schema).iter_errors(params))
     if worst is not None:
         field = ".".join(["params", *(str(part) for part in worst.absolute_path)])
-        raise Refused("invalid-field", f"{field}: {_message(worst, params, schema)}.", field=field)
+        raise InvalidField(field, _message(worst, params, schema))
 
 
 def _message(worst: ValidationError, params: dict[str, Any], schema: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 
 from console import wakeups
 from console.accounts.models import User
-from console.accounts.refusals import Conflict, Refused
+from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_define
 from console.jobs.inputs import check_params, parse_settings
 from console.jobs.masking import unmask
@@ -33,12 +33,11 @@ def create_job(user: User, *, name: str, pipeline: str, description: str = "") -
     require_define(user)
     name = name.strip()
     if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise Refused("invalid-field", f"name: must have 1 to {MAX_NAME_LENGTH} characters.", field="name")
+        raise InvalidField("name", f"must have 1 to {MAX_NAME_LENGTH} characters")
     if not name.isprintable():
-        raise Refused("invalid-field", "name: must be one line of printable characters.", field="name")
+        raise InvalidField("name", "must be one line of printable characters")
     if len(description) > MAX_DESCRIPTION_LENGTH:
-        detail = f"description: must have {MAX_DESCRIPTION_LENGTH} characters at most."
-        raise Refused("invalid-field", detail, field="description")
+        raise InvalidField("description", f"must have {MAX_DESCRIPTION_LENGTH} characters at most")
     _usable_pipeline(pipeline)
     try:
         with transaction.atomic():
@@ -66,11 +65,10 @@ def create_version(
     require_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
     if not 0 < groups <= MAX_KEY_GROUPS:
-        detail = f"max_parallelism: must lie between 1 and {MAX_KEY_GROUPS}, not {groups}."
-        raise Refused("invalid-field", detail, field="max_parallelism")
+        raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {groups}")
     require_parallelism(parallelism, groups)
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
-        raise Refused("invalid-field", f"params: must have {MAX_PARAMS_BYTES} bytes at most.", field="params")
+        raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
     schema = _usable_pipeline(job.pipeline).schema
     checked = msgspec.to_builtins(parse_settings(settings or {}))
     with transaction.atomic():
@@ -158,9 +156,9 @@ def require_parallelism(parallelism: int, max_parallelism: int, field: str = "pa
         Refused: it exceeds `max_parallelism` or WEIR_MAX_SLOTS.
     """
     if not 0 < parallelism <= max_parallelism:
-        detail = f"{field}: must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}."
-        raise Refused("invalid-field", detail, field=field)
+        raise InvalidField(field, f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}")
     most = django_settings.WEIR_MAX_SLOTS
     if parallelism > most:
-        detail = f"{field}: a run may have {most} slots at most, not {parallelism}; WEIR_MAX_SLOTS sets the limit."
-        raise Refused("invalid-field", detail, field=field)
+        raise InvalidField(
+            field, f"a run may have {most} slots at most, not {parallelism}; WEIR_MAX_SLOTS sets the limit"
+        )

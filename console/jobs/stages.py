@@ -55,7 +55,7 @@ def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: Tru
 
     Raises:
         StageFailed: it rejected its input, failed, or timed out.
-        StageCut: the worker is shutting down, or `still_wanted` returned false.
+        StageInterrupted: the worker is shutting down, or `still_wanted` returned false.
     """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
         stdin.write(msgspec.json.encode(stage.stdin))

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
 from console.accounts.models import User
-from console.accounts.refusals import Conflict, Refused
+from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.accounts.storable import text_problem
 from console.jobs.models import Job, JobVersion, Run, VersionState
@@ -222,12 +222,11 @@ def _replay(row: Operation) -> AcceptedOperation | None:
 def _check_texts(asked: OperationRequestContext) -> None:
     key = asked.idempotency_key
     if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()):
-        detail = f"Idempotency-Key: must be 1 to {MAX_KEY_LENGTH} printable characters."
-        raise Refused("invalid-field", detail, field="Idempotency-Key")
+        raise InvalidField("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} printable characters")
     if why := text_problem(asked.reason):
-        raise Refused("invalid-field", f"reason: {why}.", field="reason")
+        raise InvalidField("reason", why)
     if len(asked.reason) > MAX_REASON_LENGTH:
-        raise Refused("invalid-field", f"reason: at most {MAX_REASON_LENGTH} characters.", field="reason")
+        raise InvalidField("reason", f"at most {MAX_REASON_LENGTH} characters")
 
 
 def _body_hash(job: Job, kind: OperationKind, params: dict[str, Any]) -> str:

@@ -29,21 +29,18 @@ _OWNED_STAGES = ~Q(lease_owner="")
 _QUEUED_RUNS = Q(state=RunState.QUEUED)
 
 
-def observe_leases() -> None:
+def observe_leases(postgres_start: Expression = _POSTGRES_START) -> None:
     """Look at every lease and record since when its heartbeat has not changed."""
-    for held in (Run.objects.filter(_HELD_RUNS), StandingStage.objects.filter(_OWNED_STAGES)):
-        _observe(held)
-
-
-def _observe(held: QuerySet[Any]) -> None:
     watched_all_along = Q(
-        observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_START, observed_at__gte=ago(MAX_OBSERVATION_GAP_S)
+        observed_beat=F("lease_beat"), observed_since__gte=postgres_start, observed_at__gte=ago(MAX_OBSERVATION_GAP_S)
     )
-    held.update(
-        observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),
-        observed_beat=F("lease_beat"),
-        observed_at=Now(),
-    )
+    held: tuple[QuerySet[Any], ...] = (Run.objects.filter(_HELD_RUNS), StandingStage.objects.filter(_OWNED_STAGES))
+    for rows in held:
+        rows.update(
+            observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),
+            observed_beat=F("lease_beat"),
+            observed_at=Now(),
+        )
 
 
 def release_lost_runs() -> list[int]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import structlog
 from msgspec import Meta
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 log = structlog.get_logger(__name__)
 
@@ -121,11 +123,15 @@ NO_METRICS = Live()
 
 
 def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
-    """The metrics in `raw`; empty if it has another shape, so that a bad report never breaks a page."""
-    if not raw:
-        return NO_METRICS
+    """The metrics in `raw`; without a time if there are none."""
+    found = convert_report(raw, Live) if raw else None
+    return msgspec.structs.replace(found, at=at) if found else NO_METRICS
+
+
+def convert_report(raw: Mapping[str, Any], wanted: type[S]) -> S | None:
+    """A report of another process; None if it has another shape, so that a bad report never breaks a page."""
     try:
-        return msgspec.structs.replace(msgspec.convert(raw, Live, strict=False), at=at)
+        return msgspec.convert(raw, wanted, strict=False)
     except msgspec.ValidationError as error:
-        log.warning("live-numbers-unreadable", error=str(error))
-        return NO_METRICS
+        log.warning("report-unreadable", error=str(error))
+        return None

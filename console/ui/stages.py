@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
-import structlog
 
 from console.jobs.models import Run, StageState, StandingStage
 from console.ui import formats
 from console.ui.formats import Quantity
+from console.ui.live import convert_report
 from console.ui.status import NOT_STARTED
-
-log = structlog.get_logger(__name__)
 
 
 class FigureLive(msgspec.Struct, frozen=True):
@@ -50,7 +48,8 @@ def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[Stage
 def _view(stage: StandingStage, *, is_over: bool) -> StageView:
     """The stage for a template. Figures remain after its end, except rates. `is_over`: its run has ended."""
     is_running = stage.state == StageState.RUNNING
-    shown = [figure for figure in _report(stage).figures if is_running or figure.kind != "rate"]
+    report = convert_report(stage.live or {}, ReportLive) or ReportLive()
+    shown = [figure for figure in report.figures if is_running or figure.kind != "rate"]
     return StageView(
         operator=stage.operator,
         state=NOT_STARTED if is_over and stage.state == StageState.WAITING else stage.state,
@@ -67,15 +66,6 @@ def _note(stage: StandingStage) -> str:
         return ""
     is_over = stage.state in (StageState.RESTARTING, StageState.FAILED)
     return stage.reason if is_over else f"The previous process: {stage.reason}"
-
-
-def _report(stage: StandingStage) -> ReportLive:
-    """The newest report; empty if it has another shape, so that a bad report never breaks a page."""
-    try:
-        return msgspec.convert(stage.live or {}, ReportLive, strict=False)
-    except msgspec.ValidationError as error:
-        log.warning("report of a standing stage unreadable", error=str(error))
-        return ReportLive()
 
 
 def _figure_quantity(figure: FigureLive) -> Quantity:

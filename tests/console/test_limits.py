@@ -9,7 +9,7 @@ from django.test import Client, RequestFactory
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
-from console.accounts import concurrency
+from console.accounts.middleware import ConcurrencyLimit
 from console.accounts.models import User
 from console.api import health
 from console.jobs.models import Job, JobVersion
@@ -21,7 +21,7 @@ from tests.waiting import until
 # ---------------------------------------------------------------- readiness
 
 
-def test_many_questions_about_readiness_are_one_probe(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_questions_about_readiness_are_one_probe(rf: RequestFactory) -> None:
     """200 anonymous requests held 200 connections, each for as long as the broker took to answer."""
     answer, probing, most = threading.Event(), 0, 0
 
@@ -32,34 +32,33 @@ def test_many_questions_about_readiness_are_one_probe(rf: RequestFactory, monkey
         answer.wait(30)
         probing -= 1
 
-    monkeypatch.setattr(health, "_query_database", lambda: None)
-    monkeypatch.setattr(health, "_connect_broker", probe)
+    readiness = health.Readiness({"broker": probe})
     with ThreadPoolExecutor(60) as strangers:
-        asked = [strangers.submit(health.readyz, rf.get("/readyz")) for _ in range(60)]
+        asked = [strangers.submit(health.readyz, rf.get("/readyz"), readiness) for _ in range(60)]
         until(lambda: probing == 1)
         answer.set()
         assert [one.result().status_code for one in asked] == [200] * 60
     assert most == 1
 
 
-def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away() -> None:
-        raise OSError
+def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory) -> None:
+    outages: list[OSError] = []
 
-    monkeypatch.setattr(health, "_CACHE_S", 0.0)
-    for probe in ("_query_database", "_connect_broker"):
-        monkeypatch.setattr(health, probe, lambda: None)
-    assert health.readyz(rf.get("/readyz")).status_code == 200
-    monkeypatch.setattr(health, "_connect_broker", away)
-    assert health.readyz(rf.get("/readyz")).status_code == 503
+    def probe() -> None:
+        for outage in outages:
+            raise outage
+
+    readiness = health.Readiness({"broker": probe}, cache_s=0.0)
+    assert health.readyz(rf.get("/readyz"), readiness).status_code == 200
+    outages.append(OSError())
+    assert health.readyz(rf.get("/readyz"), readiness).status_code == 503
 
 
 @pytest.mark.django_db
 def test_more_requests_than_connections_wait_and_are_then_told_to_come_back(
-    rf: RequestFactory, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    rf: RequestFactory, settings: Settings
 ) -> None:
-    settings.WEIR_WEB_CONNECTIONS = 2
-    monkeypatch.setattr(concurrency, "MAX_WAIT_S", 0.05)
+    settings.WEIR_WEB_CONNECTIONS, settings.WEIR_WEB_WAIT_S = 2, 0.05
     go_on, handled = threading.Event(), threading.Semaphore(0)
 
     def view(request: HttpRequest) -> HttpResponse:
@@ -67,7 +66,7 @@ def test_more_requests_than_connections_wait_and_are_then_told_to_come_back(
         go_on.wait(30)
         return HttpResponse("done")
 
-    limit = concurrency.ConcurrencyLimit(view)
+    limit = ConcurrencyLimit(view)
     with ThreadPoolExecutor(2) as clients:
         busy = [clients.submit(limit, rf.get("/")) for _ in range(2)]
         assert all(handled.acquire(timeout=30) for _ in busy)

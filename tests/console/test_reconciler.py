@@ -13,6 +13,7 @@ from console.jobs.models import Job, JobVersion, Run
 from console.operations import orphaned_operations, reconciler
 from console.operations.models import Operation
 from console.runs import lost_leases, run_store
+from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
@@ -25,17 +26,19 @@ def claimed(make_run: MakeRun) -> Run:
     return run
 
 
+LONG_UP = ago(3600)  #: start of a Postgres that was up throughout
+
+
 def earlier(run: Run, seconds: float, *fields: str) -> None:
     """Move what was noted about a run back in time."""
     Run.objects.filter(pk=run.pk).update(**{field: F(field) - timedelta(seconds=seconds) for field in fields})
 
 
-def seen_silent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def seen_silent(run: Run) -> None:
     """The reconciler saw the same beat for longer than a lease, with no gap in its passes and Postgres up."""
     lost_leases.observe_leases()
     earlier(run, 5.5, "observed_since")
     earlier(run, 1, "observed_at")
-    monkeypatch.setattr(lost_leases, "_POSTGRES_START", Now() - timedelta(hours=1))
 
 
 def test_a_claim_is_won_once(make_run: MakeRun) -> None:
@@ -62,14 +65,12 @@ def test_a_lease_is_renewed_by_its_owner_until_the_run_ends(make_run: MakeRun) -
     assert not run_store.renew(run.pk, "worker-1")
 
 
-def test_a_silent_lease_is_lost_and_its_token_is_worth_nothing(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_lease_is_lost_and_its_token_is_worth_nothing(make_run: MakeRun) -> None:
     """S1-12."""
     run = claimed(make_run)
     run.refresh_from_db()
-    seen_silent(run, monkeypatch)
-    lost_leases.observe_leases()
+    seen_silent(run)
+    lost_leases.observe_leases(LONG_UP)
     assert lost_leases.release_lost_runs() == [run.pk]
     token = run.token
     run.refresh_from_db()
@@ -78,58 +79,54 @@ def test_a_silent_lease_is_lost_and_its_token_is_worth_nothing(
     assert run.attempts.get().outcome == "lost"
 
 
-def test_a_run_that_was_being_cancelled_is_canceled_when_its_lease_is_lost(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_being_cancelled_is_canceled_when_its_lease_is_lost(make_run: MakeRun) -> None:
     run = claimed(make_run)
     Run.objects.update(state="cancelling")
-    seen_silent(run, monkeypatch)
-    lost_leases.observe_leases()
+    seen_silent(run)
+    lost_leases.observe_leases(LONG_UP)
     lost_leases.release_lost_runs()
     run.refresh_from_db()
     assert run.state == "canceled"
     assert run.ended_at is not None
 
 
-def test_a_beat_keeps_the_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beat_keeps_the_lease(make_run: MakeRun) -> None:
     run = claimed(make_run)
-    seen_silent(run, monkeypatch)
+    seen_silent(run)
     run_store.renew(run.pk, "worker-1")
-    lost_leases.observe_leases()
+    lost_leases.observe_leases(LONG_UP)
     assert lost_leases.release_lost_runs() == []
 
 
-def test_a_beat_between_looking_and_taking_keeps_the_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beat_between_looking_and_taking_keeps_the_lease(make_run: MakeRun) -> None:
     run = claimed(make_run)
-    seen_silent(run, monkeypatch)
-    lost_leases.observe_leases()
+    seen_silent(run)
+    lost_leases.observe_leases(LONG_UP)
     run_store.renew(run.pk, "worker-1")
     assert lost_leases.release_lost_runs() == []
 
 
-def test_a_reconciler_that_was_away_starts_counting_anew(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reconciler_that_was_away_starts_counting_anew(make_run: MakeRun) -> None:
     run = claimed(make_run)
-    seen_silent(run, monkeypatch)
+    seen_silent(run)
     earlier(run, 60, "observed_since", "observed_at")
-    lost_leases.observe_leases()
+    lost_leases.observe_leases(LONG_UP)
     assert lost_leases.release_lost_runs() == []
 
 
-def test_one_gap_as_long_as_a_lease_is_not_a_lost_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_gap_as_long_as_a_lease_is_not_a_lost_lease(make_run: MakeRun) -> None:
     """Nobody looked for 5.5 s, and the owner may have been kept from beating by what kept the reconciler away."""
     run = claimed(make_run)
     lost_leases.observe_leases()
-    monkeypatch.setattr(lost_leases, "_POSTGRES_START", Now() - timedelta(hours=1))
     earlier(run, 5.5, "observed_since", "observed_at")
-    lost_leases.observe_leases()
+    lost_leases.observe_leases(LONG_UP)
     assert lost_leases.release_lost_runs() == []
 
 
-def test_time_without_postgres_does_not_count(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_without_postgres_does_not_count(make_run: MakeRun) -> None:
     run = claimed(make_run)
-    seen_silent(run, monkeypatch)
-    monkeypatch.setattr(lost_leases, "_POSTGRES_START", Now() - timedelta(seconds=2))
-    lost_leases.observe_leases()
+    seen_silent(run)
+    lost_leases.observe_leases(ago(2))
     assert lost_leases.release_lost_runs() == []
 
 

@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 import uvicorn
 
-from console import asgi, slow_clients
+from console.asgi import limit_body
+from console.slow_clients import DeadlineProtocol
 from tests.waiting import until
 
 LIMIT_BYTES = 50_000
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class HastyProtocol(DeadlineProtocol):
+    request_timeout_s = 0.5
 
 
 class Reader:
@@ -37,20 +42,17 @@ class Reader:
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Reader:
-    made = Reader()
+def reader(settings: Any) -> Reader:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = LIMIT_BYTES
-    monkeypatch.setattr(asgi, "_django", made)
-    monkeypatch.setattr(slow_clients, "REQUEST_TIMEOUT_S", 0.5)
-    return made
+    return Reader()
 
 
 @pytest.fixture
 def address(reader: Reader) -> Iterator[tuple[str, int]]:
-    """uvicorn with the protocol and the application of `make up`, in a thread."""
+    """uvicorn with the protocol and the limit of `make up`, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol = slow_clients.DeadlineProtocol
-    server = uvicorn.Server(uvicorn.Config(asgi.application, http=protocol, lifespan="off", log_level="error"))
+    limited = limit_body(reader)
+    server = uvicorn.Server(uvicorn.Config(limited, http=HastyProtocol, lifespan="off", log_level="error"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     until(lambda: server.started)

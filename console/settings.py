@@ -187,7 +187,6 @@ TEMPLATES = [
 ]
 
 ROOT_URLCONF = "console.urls"
-ASGI_APPLICATION = "console.asgi.application"
 
 # Under ASGI each request runs in a new thread, so a persistent connection would outlive its only user.
 DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
@@ -207,7 +206,6 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 512 * 1024
 
 LANGUAGE_CODE = "en"
 USE_I18N = False
-USE_TZ = True
 TIME_ZONE = "UTC"
 
 STATIC_URL = "/static/"

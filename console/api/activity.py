@@ -4,14 +4,13 @@ import time
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics, status
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.reverse import reverse
 
 from console.accounts.middleware import request_id_of
 from console.api import serializers
-from console.api.base import IF_MATCH, ScopedView, StrictView
+from console.api.base import IF_MATCH, RETRY_AFTER_S, ScopedView, StrictView, location_response
 from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
@@ -22,7 +21,6 @@ from console.operations.models import Operation
 
 MAX_WAIT_S = 60
 _POLL_S = 0.25
-RETRY_AFTER_S = 1
 WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {MAX_WAIT_S}")
 
 
@@ -91,7 +89,11 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
             if_match=request.headers.get("If-Match"),
         )
         accepted = services.request(asked, self.parent(), given["kind"], given.get("params"))
-        return _operation_response(accepted)
+        body = serializers.OperationSerializer(accepted.operation).data
+        response = location_response("api:operation", accepted.operation.pk, body)
+        if accepted.replayed:
+            response["Idempotent-Replay"] = "true"
+        return response
 
 
 class OperationDetail(StrictView, generics.RetrieveAPIView[Operation]):
@@ -118,12 +120,3 @@ def wait_until_inactive(view: generics.GenericAPIView[Any], request: Request) ->
     if row.is_active:
         response["Retry-After"] = str(RETRY_AFTER_S)
     return response
-
-
-def _operation_response(accepted: services.AcceptedOperation) -> Response:
-    operation = accepted.operation
-    headers = {"Location": reverse("api:operation", args=(operation.pk,)), "Retry-After": str(RETRY_AFTER_S)}
-    if accepted.replayed:
-        headers["Idempotent-Replay"] = "true"
-    body = serializers.OperationSerializer(operation).data
-    return Response(body, status=status.HTTP_202_ACCEPTED, headers=headers)

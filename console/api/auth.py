@@ -1,9 +1,6 @@
 """API authentication by `Authorization: Bearer <token>`. A browser session works too, with the usual CSRF check."""
 
-from typing import Any
-
 from django.utils import timezone
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import TokenAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 
@@ -24,13 +21,3 @@ class BearerAuthentication(TokenAuthentication):
         if found.expires_at is not None and found.expires_at <= timezone.now():
             raise AuthenticationFailed(f"This token expired at {found.expires_at:%Y-%m-%d %H:%M} UTC. Issue a new one.")
         return found.user, found
-
-
-class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """The scheme's entry in the OpenAPI document."""
-
-    target_class = BearerAuthentication
-    name = "bearer"
-
-    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        return {"type": "http", "scheme": "bearer"}

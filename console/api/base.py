@@ -9,6 +9,8 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import generics, serializers
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
 
 from console.accounts.models import User
 from console.accounts.refusals import Refused
@@ -17,6 +19,7 @@ from console.jobs.models import Job
 IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, required=False, description="ETag of the job; 412 if the job has changed"
 )
+RETRY_AFTER_S = 1
 _PAGING = {"limit", "cursor"}
 
 
@@ -65,3 +68,11 @@ class ScopedView(StrictView):
         if getattr(self, "swagger_fake_view", False):
             return super().get_queryset().none()
         return super().get_queryset().filter(**{str(self.scope._meta.model_name): self.parent()})
+
+
+def location_response(view: str, pk: object, body: Any, status: HTTPStatus = HTTPStatus.ACCEPTED) -> Response:
+    """A new row, which the client reads again under `Location` if it is only accepted so far."""
+    headers = {"Location": reverse(view, args=(pk,))}
+    if status is HTTPStatus.ACCEPTED:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return Response(body, status=status, headers=headers)

@@ -4,25 +4,25 @@ from http import HTTPStatus
 from typing import Any
 
 from django.contrib.auth import authenticate
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, Subquery
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema, extend_schema_view
-from rest_framework import generics, status
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.reverse import reverse
 
 from console.accounts import tokens
 from console.accounts.refusals import InvalidField, Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
-from console.api.base import IF_MATCH, ScopedView, StrictView
+from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
 from console.jobs import services
-from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.jobs.models import Job, JobVersion, Pipeline
 from console.jobs.tags import entity_tag, tag_matches
+from console.operations.selectors import FoundJobs, with_latest_run
 
 
 class Login(StrictView):
@@ -54,15 +54,11 @@ class Pipelines(StrictView, generics.ListAPIView[Pipeline]):
     query = frozenset({"limit", "cursor"})
 
 
-def jobs_with_latest() -> QuerySet[Job]:
+def jobs_with_latest() -> FoundJobs:
     """Jobs with the id and state of the latest run and the id of the newest version."""
-    newest_run = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
-    newest_version = JobVersion.objects.filter(job=OuterRef("pk")).order_by("-number")
-    return Job.objects.annotate(
-        latest_run=Subquery(newest_run.values("pk")[:1]),
-        latest_state=Subquery(newest_run.values("state")[:1]),
-        newest_version=Subquery(newest_version.values("pk")[:1]),
-    )
+    newest = JobVersion.objects.filter(job=OuterRef("pk")).order_by("-number")
+    jobs: FoundJobs = with_latest_run().annotate(newest_version=Subquery(newest.values("pk")[:1]))
+    return jobs
 
 
 class Jobs(StrictView, generics.ListAPIView[Job]):
@@ -75,7 +71,7 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
     def post(self, request: Request) -> Response:
         job = services.create_job(self.user, **self.body(serializers.JobRequest))
-        return _location_response(request, "api:job", job.pk, serializers.JobSerializer(job).data)
+        return location_response("api:job", job.pk, serializers.JobSerializer(job).data, HTTPStatus.CREATED)
 
 
 class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
@@ -110,21 +106,11 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
         """Add a version. It is compiled in the background: poll Location until its state is ready or rejected."""
         given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
         version = services.create_version(self.user, self.parent(), **given, if_match=if_match)
-        body = serializers.VersionSerializer(version).data
-        accepted = _location_response(request, "api:version", version.pk, body, status.HTTP_202_ACCEPTED)
-        accepted["Retry-After"] = "1"
-        return accepted
+        return location_response("api:version", version.pk, serializers.VersionSerializer(version).data)
 
 
-@extend_schema_view(get=extend_schema(responses=serializers.VersionSerializer))
 class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):
     """A version, with its graph once it is ready."""
 
     queryset = JobVersion.objects.select_related("job")
     serializer_class = serializers.VersionSerializer
-
-
-def _location_response(
-    request: Request, view: str, pk: Any, body: Any, code: int = status.HTTP_201_CREATED
-) -> Response:
-    return Response(body, status=code, headers={"Location": reverse(view, args=(pk,))})

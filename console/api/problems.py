@@ -9,11 +9,13 @@ from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404
+from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions
+from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
-from rest_framework.views import set_rollback
+from rest_framework.views import APIView, set_rollback
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
@@ -107,3 +109,13 @@ def _flatten_errors(detail: Any, pointer: str) -> Iterator[dict[str, str]]:
     else:
         code = str(getattr(detail, "code", "invalid")).replace("_", "-")
         yield {"pointer": pointer, "code": code, "detail": str(detail)}
+
+
+class NoSuchRoute(APIView):
+    """404 as a problem document instead of an HTML page."""
+
+    permission_classes = (AllowAny,)
+
+    @extend_schema(exclude=True)
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        raise exceptions.NotFound(f"There is no route {request.path}.")

@@ -7,13 +7,14 @@ from typing import Any, cast
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from console.api.json_schema import inline_references
+from console.api.openapi import inline_references
 from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs import services
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS, Operation
+from console.operations.selectors import latest_run
 from runtime.core.job.graph import Guarantee
 from runtime.redaction import mask, redact_json
 
@@ -53,8 +54,8 @@ class JobRequest(StrictSerializer):
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
-    latest_run = serializers.IntegerField(read_only=True, allow_null=True, default=None)
-    latest_state = serializers.CharField(read_only=True, allow_null=True, default=None)
+    latest_run = serializers.IntegerField(source="run_pk", read_only=True, allow_null=True, default=None)
+    latest_state = serializers.CharField(source="run_state", read_only=True, allow_null=True, default=None)
     newest_version = serializers.IntegerField(read_only=True, allow_null=True, default=None)
 
     class Meta:
@@ -170,8 +171,7 @@ class RunDetailSerializer(RunSerializer):
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:
-        newest = Run.objects.filter(job=run.job_id).order_by("-pk").first()
-        found = allowed_operations(run.job, newest, self.context["request"].user)
+        found = allowed_operations(run.job, latest_run(run.job), self.context["request"].user)
         return [ActSerializer(act).data for act in found]
 
 

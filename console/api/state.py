@@ -9,11 +9,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.reverse import reverse
 
 from console.accounts.refusals import Conflict
-from console.api.activity import RETRY_AFTER_S, WAIT, wait_until_inactive
-from console.api.base import ScopedView, StrictView
+from console.api.activity import WAIT, wait_until_inactive
+from console.api.base import ScopedView, StrictView, location_response
 from console.api.filters import StateQueryFilter
 from console.api.serializers import Problem, StrictSerializer
 from console.checkpoints import state_queries
@@ -121,8 +120,7 @@ class StateQueries(ScopedView, generics.ListAPIView[StateQuery]):
         else:
             asked = {"key": {}, "cursor": {}, **given}
             query = state_queries.request_rows(self.user, found, **asked)
-        headers = {"Location": reverse("api:state-query", args=(query.pk,)), "Retry-After": str(RETRY_AFTER_S)}
-        return Response(StateQuerySerializer(query).data, status=HTTPStatus.ACCEPTED, headers=headers)
+        return location_response("api:state-query", query.pk, StateQuerySerializer(query).data)
 
 
 class StateQueryDetail(StrictView, generics.RetrieveAPIView[StateQuery]):

@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, definitions, documents, mapping, state, statistics
+from console.api import activity, definitions, mapping, openapi, problems, state, statistics
 
 app_name = "api"
 urlpatterns = [
@@ -28,6 +28,6 @@ urlpatterns = [
     path("jobs/<int:job>/mapping/", mapping.SavepointMapping.as_view(), name="savepoint-mapping"),
     path("operations/<uuid:pk>/", activity.OperationDetail.as_view(), name="operation"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", documents.Docs.as_view(url_name="api:schema"), name="docs"),
-    re_path(r"^", documents.NoSuchRoute.as_view(), name="no-such-route"),
+    path("docs/", openapi.Docs.as_view(url_name="api:schema"), name="docs"),
+    re_path(r"^", problems.NoSuchRoute.as_view(), name="no-such-route"),
 ]

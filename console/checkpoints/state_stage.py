@@ -31,15 +31,12 @@ def answer(query_id: int) -> None:
 
     try:
         with scratch_folder(f"state-{query.pk}", query.losses) as scratch:
-            printed = stages.run(_stage(query, scratch), still_wanted)
-        end = partial(state_queries.succeed, query.pk, owner, _redact(query, printed["table"]))
+            table = stages.run(_stage(query, scratch), still_wanted)
+        end = partial(state_queries.succeed, query.pk, owner, _redact(query, table))
     except stages.StageInterrupted:
         end = partial(state_queries.release, query.pk, owner)
     except stages.StageFailed as failed:
         end = partial(state_queries.fail, query.pk, owner, _error(query, failed))
-    except (KeyError, TypeError):
-        error = {"code": "stage-failed", "field": "", "detail": "The stage returned no table."}
-        end = partial(state_queries.fail, query.pk, owner, error)
     retry_until_reachable(end, is_shutting_down)
 
 
@@ -51,6 +48,7 @@ def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.StageCommand:
         timeout_s=settings.WEIR_STATE_QUERY_TIMEOUT_S,
         stdin=query.request,
         environment=scratch,
+        result="table",
     )
 
 

@@ -16,14 +16,11 @@ def compile_version(version_id: int) -> None:
     if version is None:
         return
     try:
-        compiled = stages.run(_stage(version), lambda _: _renew(version))
-        graph = compiled["graph"]
+        graph = stages.run(_stage(version), lambda _: _renew(version))
     except stages.StageInterrupted:
         return
     except stages.StageFailed as failed:
         services.store_rejection(version.pk, failed.error)
-    except (KeyError, TypeError):
-        services.store_rejection(version.pk, {"code": "stage-failed", "field": "", "detail": "compile gave no graph."})
     else:
         services.store_graph(version.pk, graph)
 
@@ -41,6 +38,7 @@ def _stage(version: JobVersion) -> stages.StageCommand:
         log=Path(settings.WEIR_LOGS) / f"compile-version-{version.pk}.log",
         timeout_s=settings.WEIR_COMPILE_TIMEOUT_S,
         stdin=version.params,
+        result="graph",
     )
 
 

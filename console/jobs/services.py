@@ -21,7 +21,7 @@ from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import require_match
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 from runtime.core.snapshot import manifest
-from runtime.redaction import redact
+from runtime.redaction import redact_json
 
 MAX_NAME_LENGTH = 100
 MAX_DESCRIPTION_LENGTH = 2_000
@@ -107,14 +107,10 @@ def store_graph(version_id: int, graph: dict[str, Any]) -> bool:
 
 def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
     """Store the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
+    version = JobVersion.objects.select_related("job").get(pk=version_id)
+    shown = redact_json(error, version.params, parameter_schema(version))
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
-    for version in compiling.select_related("job"):
-        schema = parameter_schema(version)
-        error = {
-            key: redact(value, version.params, schema) if isinstance(value, str) else value
-            for key, value in error.items()
-        }
-    return bool(compiling.update(state=VersionState.REJECTED, error=error))
+    return bool(compiling.update(state=VersionState.REJECTED, error=shown))
 
 
 def newest_ready(job: Job) -> JobVersion | None:

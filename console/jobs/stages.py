@@ -46,10 +46,11 @@ class StageCommand:
     timeout_s: float
     stdin: Any = None
     environment: Mapping[str, str] = field(default_factory=dict)  #: added to the environment of all stages
+    result: str = ""  #: member of the printed object that is the result; "": all of it
 
 
 def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
-    """The JSON that the stage printed as its last line.
+    """The result that the stage printed as its last line of JSON.
 
     `still_wanted` is called each second with the newest `progress` that the stage has printed, None before the first.
 
@@ -98,7 +99,7 @@ def _parse_result(stage: StageCommand, code: int, printed: bytes, child: Child) 
     try:
         said = msgspec.json.decode(printed.rstrip().rpartition(b"\n")[2])
         if code == 0:
-            return said
+            return said[stage.result] if stage.result else said
         error = said["error"]
         raise StageFailed(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
     except (msgspec.DecodeError, KeyError, TypeError) as broken:

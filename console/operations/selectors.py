@@ -51,18 +51,20 @@ class JobPage:
 
 
 def find_jobs(search: str = "") -> FoundJobs:
-    """Jobs by name, annotated with `run_pk` and `run_state` of the latest run and `checkpoint_pk` of the newest
-    completed.
-    """
-    newest_run = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
+    """Jobs by name with their latest run, annotated with `checkpoint_pk` of the newest completed."""
     newest_checkpoint = Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number")
-    jobs = Job.objects.order_by("name").annotate(
-        run_pk=Subquery(newest_run.values("pk")[:1]),
-        run_state=Subquery(newest_run.values("state")[:1]),
-        checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]),
-    )
+    jobs: FoundJobs = with_latest_run().annotate(checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]))
     if search:
         jobs = jobs.filter(Q(name__icontains=search) | Q(pipeline__icontains=search) | Q(description__icontains=search))
+    return jobs.order_by("name")
+
+
+def with_latest_run() -> FoundJobs:
+    """All jobs, annotated with `run_pk` and `run_state` of the latest run."""
+    newest = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
+    jobs: FoundJobs = Job.objects.annotate(
+        run_pk=Subquery(newest.values("pk")[:1]), run_state=Subquery(newest.values("state")[:1])
+    )
     return jobs
 
 

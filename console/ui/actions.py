@@ -56,10 +56,10 @@ class Confirmation:
     """The effects of an operation with figures, and a gentler alternative."""
 
     title: str
-    verb: str
     sentences: tuple[str, ...]
     instead: str
     dangerous: bool
+    verb: str = ""  #: label of the button, if it is not the title
     back: str = "Keep it running"
     restores: bool = False  #: the page offers a restore first
     repeats: bool = False  #: repeated output must be accepted
@@ -111,7 +111,6 @@ def start_confirmation(newest: Checkpoint | None, repeated: RepeatedCheckpoints 
     instead = f"To continue from the newest state, restore {newest} instead." if newest else ""
     return Confirmation(
         title="Start from empty state",
-        verb="Start from empty state",
         sentences=tuple(filter(None, ("A new run reads all input from the beginning.", again))),
         instead=instead,
         dangerous=repeated is not None,
@@ -144,7 +143,6 @@ def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
         cost = f" The newest, {newest}, took {took} and refers to {held} of state."
     return Confirmation(
         title="Stop with savepoint",
-        verb="Stop with savepoint",
         sentences=(
             f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.{cost}",
             _STOP_EFFECT,
@@ -159,7 +157,6 @@ def _drain(where: str, live: Live) -> Confirmation:
     already = f" Already finished: {', '.join(finished)}." if finished else ""
     return Confirmation(
         title="Drain and finish",
-        verb="Drain and finish",
         sentences=(
             f"The sources of {where} stop at their current positions. {_DRAIN_EFFECT}{already}",
             _DRAIN_ADVICE,

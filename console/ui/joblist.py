@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.checkpoints.models import Checkpoint
-from console.jobs.models import Job, Run
-from console.operations.models import Operation
+from console.jobs.models import Run
 from console.operations.selectors import JobRow
 from console.ui.attention import overdue
 from console.ui.formats import Quantity
@@ -28,13 +26,9 @@ LABELS = {"running": "Running", "moving": "In transition", "attention": "Restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
+class JobLine(JobRow):
     """A job in the list. `rate_in` is the sources' output and `rate_out` the sinks' input; None without metrics."""
 
-    job: Job
-    run: Run | None
-    checkpoint: Checkpoint | None
-    active: Operation | None
     live: Live
     wanted: str
     overdue: Quantity | None  #: time since the last completed checkpoint, if it is too long

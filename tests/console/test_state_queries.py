@@ -160,7 +160,7 @@ def test_the_table_and_its_errors_hold_no_secret(
         job=savepoint.job, number=2, parallelism=2, params={"path": "in", "api_key": "s3cr3t-key"}, state="ready"
     )
     Run.objects.filter(pk=savepoint.run_id).update(version=version)
-    printed = {"table": {**TABLE, "rows": [["the s3cr3t-key of it", 1]]}}
+    table = {**TABLE, "rows": [["the s3cr3t-key of it", 1]]}
     seen: list[stages.StageCommand] = []
 
     def run(stage: stages.StageCommand, still_wanted: Any) -> Any:
@@ -168,7 +168,7 @@ def test_the_table_and_its_errors_hold_no_secret(
         assert still_wanted({"phase": "reading"})
         if "fails" in stage.stdin["name"]:
             raise stages.StageFailed("bad-sql", "no column s3cr3t-key", "a query")
-        return printed
+        return table
 
     monkeypatch.setattr(stages, "run", run)
     query = asked(operator, savepoint)

@@ -21,7 +21,7 @@ from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader, 
 
 @dataclass(frozen=True, slots=True)
 class PreAggregation:
-    """Pre-aggregation on an edge into a window. `make` creates the pre-aggregator of each subtask."""
+    """Pre-aggregation on an edge into a window. `create` makes the pre-aggregator of each subtask."""
 
     pane_ms: int  #: length of a pane
     create: Callable[[], PreAggregator]

@@ -1,4 +1,4 @@
-"""Snapshots of the simulator's operators: plain images as input for production's chains, captures and state files.
+"""Snapshots of the simulator's operators: plain images, written by the segment logs and files of production.
 
 This module computes the changes since the last capture. `runtime.state` decides which files a snapshot names and when
 they are compacted.
@@ -55,20 +55,20 @@ class Snapshots:
 
     def _segments(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[PendingSegment, ...]:
         everything: list[Change] = [(group, name, value) for (group, name), value in now.items()]
-        chain, before = self._logs[state], self._seen[state]
+        log, before = self._logs[state], self._seen[state]
         if full:
-            link = _segment(chain, everything)
-            return () if link is None else (link,)
-        if chain.needs_base:
-            chain.start_from(_segment(chain, everything))
+            pending = _segment(log, everything)
+            return () if pending is None else (pending,)
+        if log.needs_base:
+            log.start_from(_segment(log, everything))
         else:
-            chain.append(_segment(chain, _changes(before, now)))
+            log.append(_segment(log, _changes(before, now)))
         self._seen[state] = now
-        return chain.segments()
+        return log.segments()
 
 
-def _segment(chain: SegmentLog, rows: list[Change]) -> PendingSegment | None:
-    return chain.new_segment(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows)) if rows else None
+def _segment(log: SegmentLog, rows: list[Change]) -> PendingSegment | None:
+    return log.new_segment(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows)) if rows else None
 
 
 def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str], int]) -> list[Change]:

@@ -61,13 +61,13 @@ class StateCapture:
             value_types=self.value_types,
             empty_tables=self.empty_tables,
         )
-        merged_bytes = sum(chain.take_compacted_bytes() for chain in self.segment_logs)
+        merged_bytes = sum(log.take_compacted_bytes() for log in self.segment_logs)
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
         """Compact the states with many segments; see `SegmentLog`."""
-        for chain in self.segment_logs:
-            chain.compact(store, prefix)
+        for log in self.segment_logs:
+            log.compact(store, prefix)
 
 
 class SubtaskState:
@@ -216,8 +216,8 @@ class SubtaskState:
 
     def close(self) -> None:
         """Stop background compaction soon."""
-        for chain in self._segment_logs.values():
-            chain.stop()
+        for log in self._segment_logs.values():
+            log.stop()
 
     def _value_types(self) -> dict[str, str]:
         """The types of the value columns of typed tables, as far as they are bound."""
@@ -232,38 +232,38 @@ class SubtaskState:
     def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[PendingSegment, ...]:
         if not table.is_typed:
             return ()
-        chain = self._segment_logs[name]
+        log = self._segment_logs[name]
         if full:
-            return _as_tuple(self._table_segment(chain, table, [table.copy_all()]))
-        if chain.needs_base or table.is_mostly_changed:
-            chain.start_from(self._table_segment(chain, table, table.capture_all()))
+            return _as_tuple(self._table_segment(log, table, [table.copy_all()]))
+        if log.needs_base or table.is_mostly_changed:
+            log.start_from(self._table_segment(log, table, table.capture_all()))
         else:
-            chain.append(self._table_segment(chain, table, table.capture_changes()))
-        return chain.segments()
+            log.append(self._table_segment(log, table, table.capture_changes()))
+        return log.segments()
 
     def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[PendingSegment, ...]:
-        chain = self._segment_logs[name]
+        log = self._segment_logs[name]
         if full:
-            return _as_tuple(self._broadcast_segment(chain, table.batches))
-        if chain.needs_base:
-            chain.start_from(self._broadcast_segment(chain, table.capture_all()))
+            return _as_tuple(self._broadcast_segment(log, table.batches))
+        if log.needs_base:
+            log.start_from(self._broadcast_segment(log, table.capture_all()))
         else:
-            chain.append(self._broadcast_segment(chain, table.capture_changes()))
-        return chain.segments()
+            log.append(self._broadcast_segment(log, table.capture_changes()))
+        return log.segments()
 
     def _table_segment(
-        self, chain: SegmentLog, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]
+        self, log: SegmentLog, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]
     ) -> PendingSegment | None:
         count = sum(len(part) for part in parts)
         if not count:
             return None
-        return chain.new_segment(lambda _: segment_batches(parts), count, count * table.row_bytes)
+        return log.new_segment(lambda _: segment_batches(parts), count, count * table.row_bytes)
 
-    def _broadcast_segment(self, chain: SegmentLog, batches: Sequence[pa.RecordBatch]) -> PendingSegment | None:
+    def _broadcast_segment(self, log: SegmentLog, batches: Sequence[pa.RecordBatch]) -> PendingSegment | None:
         if not batches:
             return None
         rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
-        return chain.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
+        return log.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
 
     # ------------------------------------------------------------ inside
 
@@ -334,18 +334,18 @@ class SubtaskState:
             raise JobRejected("state-columns-changed", table.schema.name, detail)
 
 
-def _as_tuple(link: PendingSegment | None) -> tuple[PendingSegment, ...]:
-    return () if link is None else (link,)
+def _as_tuple(segment: PendingSegment | None) -> tuple[PendingSegment, ...]:
+    return () if segment is None else (segment,)
 
 
 def _write_segments(
     states: StateSegments, store: SnapshotStore, prefix: str
 ) -> tuple[dict[str, tuple[Segment, ...]], int]:
     written, total = {}, 0
-    for name, links in states.items():
+    for name, log in states.items():
         segments: list[Segment] = []
-        for link in links:
-            found, nbytes = link.write(store, prefix)
+        for segment in log:
+            found, nbytes = segment.write(store, prefix)
             segments += found
             total += nbytes
         written[name] = tuple(segments)

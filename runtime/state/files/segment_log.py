@@ -129,22 +129,22 @@ class SegmentLog:
     @property
     def needs_base(self) -> bool:
         """Whether the next capture should copy the whole state."""
-        if self._base_required or any(link.is_damaged for link in self._segments):
+        if self._base_required or any(pending.is_damaged for pending in self._segments):
             return True
-        base, deltas = sum(link.nbytes for link in self._segments[:1]), self._segments[1:]
-        more = sum(link.nbytes for link in deltas)
+        base, deltas = sum(pending.nbytes for pending in self._segments[:1]), self._segments[1:]
+        more = sum(pending.nbytes for pending in deltas)
         policy = self._policy
         many, heavy = len(deltas) >= policy.max_deltas, more > max(base, policy.base_bytes)
         if self._keys is None:
             return many or heavy
-        if sum(link.nbytes for link in deltas if link.segments is None) > max(base, policy.copied_bytes):
+        if sum(pending.nbytes for pending in deltas if pending.segments is None) > max(base, policy.copied_bytes):
             return True  # storage is unavailable: the unwritten deltas take more memory than a copy
         return (heavy and base + more <= policy.copied_bytes) or (many and base + more <= policy.base_bytes)
 
     def new_segment(
         self, make: BatchFactory, rows: int, nbytes: int, groups: tuple[int, int] | None = None
     ) -> PendingSegment:
-        """A new pending segment, not yet part of the log. For the arguments see `Link`."""
+        """A new pending segment, not yet part of the log. For the arguments see `PendingSegment`."""
         return PendingSegment(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
 
     def start_from(self, base: PendingSegment | None) -> None:
@@ -171,8 +171,8 @@ class SegmentLog:
     def segments(self) -> tuple[PendingSegment, ...]:
         """The segments of a snapshot taken now."""
         with self._log_lock:
-            for link in self._segments:
-                link.is_referenced = True
+            for pending in self._segments:
+                pending.is_referenced = True
             return self._segments
 
     def stop(self) -> None:
@@ -185,9 +185,9 @@ class SegmentLog:
         """Compact to files under `prefix` until no run is due. After a failure the next capture tries again."""
         with self._compaction_lock:
             while not self._stopped and (run := self._due_run())[0]:
-                link = self._compaction_of(*run)
+                pending = self._compaction_of(*run)
                 try:
-                    _, nbytes = link.write(store, prefix)
+                    _, nbytes = pending.write(store, prefix)
                 except _CompactionStopped:
                     return
                 except _UNREADABLE_ERRORS:
@@ -195,7 +195,7 @@ class SegmentLog:
                     return
                 self._compacted_bytes += nbytes
                 store.delete(
-                    [segment.path for one in self._replace_run(run[0], link) for segment in one.segments or ()]
+                    [segment.path for one in self._replace_run(run[0], pending) for segment in one.segments or ()]
                 )
 
     def take_compacted_bytes(self) -> int:
@@ -207,16 +207,16 @@ class SegmentLog:
         """The segments to compact, and whether they begin with the base."""
         if self._keys is None:
             return (), False
-        links = self._segments
-        written = tuple(itertools.takewhile(lambda link: link.segments is not None, links))
-        sizes = [sum(segment.nbytes for segment in link.segments or ()) for link in written]
-        whole = sum(link.nbytes for link in links) > self._policy.copied_bytes
+        segments = self._segments
+        written = tuple(itertools.takewhile(lambda pending: pending.segments is not None, segments))
+        sizes = [sum(segment.nbytes for segment in pending.segments or ()) for pending in written]
+        whole = sum(pending.nbytes for pending in segments) > self._policy.copied_bytes
         start = compaction_start(sizes, self._policy.max_deltas, whole) if written else None
         return ((), False) if start is None else (written[start:], start == 0)
 
     def _compaction_of(self, run: tuple[PendingSegment, ...], whole: bool) -> PendingSegment:
-        segments = [segment for link in run for segment in link.segments or ()]
-        rows, nbytes = sum(link.rows for link in run), sum(link.nbytes for link in run)
+        segments = [segment for pending in run for segment in pending.segments or ()]
+        rows, nbytes = sum(pending.rows for pending in run), sum(pending.nbytes for pending in run)
         return self.new_segment(self._compaction(segments, nbytes, whole), rows, nbytes)
 
     def _compaction(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> BatchFactory:
@@ -238,18 +238,18 @@ class SegmentLog:
                 raise _CompactionStopped("the subtask has ended")
             yield batch
 
-    def _replace_run(self, run: tuple[PendingSegment, ...], link: PendingSegment) -> list[PendingSegment]:
-        """Replace the compacted run by `link`. Meanwhile the log may have grown or started anew.
+    def _replace_run(self, run: tuple[PendingSegment, ...], pending: PendingSegment) -> list[PendingSegment]:
+        """Replace the compacted run by `pending`. Meanwhile the log may have grown or started anew.
 
         Returns the segments that no snapshot names or will name.
         """
-        left = sum(segment.rows for segment in link.segments or ())
-        link.nbytes, link.rows = link.nbytes * left // max(1, link.rows), left
+        left = sum(segment.rows for segment in pending.segments or ())
+        pending.nbytes, pending.rows = pending.nbytes * left // max(1, pending.rows), left
         with self._log_lock:
             if run[0] not in self._segments:
-                return [link]
+                return [pending]
             at = self._segments.index(run[0])
-            self._segments = (*self._segments[:at], *((link,) if left else ()), *self._segments[at + len(run) :])
+            self._segments = (*self._segments[:at], *((pending,) if left else ()), *self._segments[at + len(run) :])
             return [one for one in run if not one.is_referenced]
 
     def _require_base(self, run: tuple[PendingSegment, ...]) -> None:

@@ -52,7 +52,7 @@ class Capture(Protocol):
     """The state copied at a barrier, unaffected by later changes."""
 
     def write(self, store: "SnapshotStore", prefix: str) -> tuple[SubtaskSnapshot, int]:
-        """Encode and store the state (background thread). Returns the handles and the bytes written.
+        """Encodes and stores the state (background thread). Returns the handles and the bytes written.
 
         `prefix` is the folder for new files, relative to the job's storage root; unique to checkpoint, token and
         subtask.
@@ -94,14 +94,14 @@ class Operator(ABC):
     """
 
     def open(self, context: OperatorContext) -> None:
-        """Declare state and acquire resources. `context.restored`: whether state was restored."""
+        """Declares state and acquires resources. `context.restored`: whether state was restored."""
 
     def start(self, out: Collector) -> None:
         """Called once when the job runs, before the first batch: emit restored rows that must precede it."""
 
     @abstractmethod
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        """Handle a batch of input number `input`."""
+        """Handles a batch of input number `input`."""
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
         """BATCH mode only, in place of `process`: rows of input 0, sorted by key, then by event time.
@@ -133,10 +133,10 @@ class Operator(ABC):
         return None
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
-        """Fire the timers that are due at `now_ms` (wall clock). Never called at or after `finish`."""
+        """Fires the timers that are due at `now_ms` (wall clock). Never called at or after `finish`."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
-        """Emit rows that must precede the barrier. Keep it short: the call delays the barrier downstream."""
+        """Emits rows that must precede the barrier. Keep it short: the call delays the barrier downstream."""
 
     def settle(self, out: Collector) -> None:
         """In a loop whose inputs have ended: emit buffered rows without further input.
@@ -146,7 +146,7 @@ class Operator(ABC):
         """
 
     def snapshot(self, checkpoint: int) -> None:
-        """Write buffered values to declared state. No output is possible here."""
+        """Writes buffered values to declared state. No output is possible here."""
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
@@ -207,7 +207,7 @@ class SourceReader(ABC):
         return False
 
     def snapshot(self, checkpoint: int) -> None:
-        """Write the positions to declared state."""
+        """Writes the positions to declared state."""
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         """The checkpoint is durable: records before its positions will never be read again."""
@@ -279,7 +279,7 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        """Make the output since the last call durable, but not visible. Returns its committables (JSON values)."""
+        """Makes the output since the last call durable, but not visible. Returns its committables (JSON values)."""
 
     def close(self) -> None:
         """Free resources. Output in progress may be left behind; a later attempt cleans it."""
@@ -290,7 +290,7 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Make the committables visible. Returns the number that were not committed before.
+        """Makes the committables visible. Returns the number that were not committed before.
 
         A repeated commit must succeed, even if a consumer has moved or deleted the committed output. The target must
         therefore record a commit before, or atomically with, making the output visible.
@@ -315,7 +315,7 @@ class SinkCommitter(ABC):
         return []
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
-        """Remove leftovers of the sink `uid` from attempts of `job` older than `token`. Returns the number removed.
+        """Removes leftovers of the sink `uid` from attempts of `job` older than `token`. Returns the number removed.
 
         `keep`: the committables of this sink in retained manifests. Leave the output of other sinks in the same target.
         """
@@ -397,7 +397,7 @@ class SnapshotStore(Protocol):
     """Files below a job's storage root. A file exists completely and durably, or not at all."""
 
     def put(self, path: str, data: Iterable[bytes]) -> None:
-        """Create `path`: temporary name, fsync, rename, fsync of the folder. Replacing an existing file is allowed."""
+        """Creates `path`: temporary name, fsync, rename, fsync of the folder. Replacing an existing file is allowed."""
 
     def get(self, path: str) -> bytes:
         """Raises CorruptState, naming the path, if the file is missing."""

@@ -84,7 +84,7 @@ class Dataflow:
     _plan: DataflowPlan = field(default_factory=DataflowPlan)
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
-        """Add a source. `parallelism` None: the parallelism of the job."""
+        """Adds a source. `parallelism` None: the parallelism of the job."""
         source = _bind_stage(uid, source)
         _check_end(uid, source)
         guarantee = _guarantee(uid, source)
@@ -102,7 +102,7 @@ class Dataflow:
         return dict(self._plan.sinks)
 
     def compile(self, parallelism: int) -> CompiledJob:
-        """Resolve the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
+        """Resolves the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
         return self._plan.compile(self.name, parallelism, self.max_parallelism)
 
     def _add(
@@ -141,7 +141,7 @@ class Dataflow:
         pre_aggregation: PreAggregation | None = None,
         value_types: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """Add an edge. FORWARD is replaced by the stream's custom partitioning, if any."""
+        """Adds an edge. FORWARD is replaced by the stream's custom partitioning, if any."""
         if not isinstance(stream, Stream):
             raise JobRejected("bad-input", target, "its input must be a stream without keys: leave out the key_by")
         if stream.flow is not self:
@@ -249,12 +249,12 @@ class Stream:
     columns: pa.Schema | None = None  #: None: the step does not declare its columns
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
-        """Apply `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""
+        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""
         check_function(uid, function)
         return self._then(uid, lambda: MapBatches(function), parallelism)
 
     def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
-        """Apply a row-wise Python function that returns any number of rows of `schema`."""
+        """Applies a row-wise Python function that returns any number of rows of `schema`."""
         check_function(uid, function, rows=True)
         check_schema(uid, schema)
         return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
@@ -279,7 +279,7 @@ class Stream:
         return joined
 
     def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
-        """Open a loop: the next steps read this stream and the streams passed to `close_with`.
+        """Opens a loop: the next steps read this stream and the streams passed to `close_with`.
 
         A bounded or drained job ends once no records are in flight in the loop. Watermarks in a loop are those of its
         input.
@@ -296,7 +296,7 @@ class Stream:
         *,
         parallelism: int | None = None,
     ) -> Stream:
-        """Apply a row-wise function with state and timers per subtask; see `ProcessFunction`.
+        """Applies a row-wise function with state and timers per subtask; see `ProcessFunction`.
 
         Args:
             function_factory: creates the function of each subtask; usually its class.
@@ -318,7 +318,7 @@ class Stream:
         on_timeout: TimeoutFunction | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Apply an asynchronous row function to many rows at a time; see `AsyncMap`.
+        """Applies an asynchronous row function to many rows at a time; see `AsyncMap`.
 
         Args:
             function: `async def`; maps a row (dict) to any number of rows of `schema`.
@@ -357,7 +357,7 @@ class Stream:
         return KeyedStream(self, columns)
 
     def partition_custom(self, function: Partitioner, *columns: str) -> Stream:
-        """Have `function` choose the subtask of the next step for each row.
+        """Has `function` choose the subtask of the next step for each row.
 
         The stream has no key, so the next step has no keyed state: use list state, or a union list if a restore
         must assign values to subtasks as the function does.
@@ -372,7 +372,7 @@ class Stream:
         return replace(self, custom_partitioning=_CustomPartitioning(columns, function))
 
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
-        """End the stream in a sink."""
+        """Ends the stream in a sink."""
         sink = _bind_stage(uid, sink)
         _check_end(uid, sink)
         guarantee = _guarantee(uid, sink)
@@ -393,7 +393,7 @@ class IterativeStream(Stream):
     """The head of a loop."""
 
     def close_with(self, stream: Stream) -> None:
-        """Feed `stream`, which must descend from this head and have its columns, back into the head.
+        """Feeds `stream`, which must descend from this head and have its columns, back into the head.
 
         May be called again with another stream.
         """
@@ -465,7 +465,7 @@ class KeyedStream:
         max_wait_ms: int | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Apply `function` to batches of rows of many keys, in order within each key.
+        """Applies `function` to batches of rows of many keys, in order within each key.
 
         A batch is emitted at `max_rows` rows, or when its first row has waited `max_wait_ms`. Without a time limit
         (None) it is emitted only when it is full, or at the end of the input.
@@ -483,7 +483,7 @@ class KeyedStream:
         time: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Apply a row-wise function with state and timers per key; see `KeyedProcessFunction`.
+        """Applies a row-wise function with state and timers per key; see `KeyedProcessFunction`.
 
         Args:
             function_factory: creates the function of each subtask; usually its class.

@@ -43,7 +43,7 @@ class PipelineContext:
     stream_root: str = ""
 
     def check_path(self, parameter: str, path: str) -> None:
-        """Check a path that is used by no source or sink, such as a file that a PySpark stage reads.
+        """Checks a path that is used by no source or sink, such as a file that a PySpark stage reads.
 
         Raises:
             JobRejected: `path` is outside WEIR_DATA_ROOTS; `parameter` is named.
@@ -195,7 +195,7 @@ class _TooSlow(BaseException):
 
 @contextlib.contextmanager
 def _import_timeout() -> Iterator[None]:
-    """Interrupt the body after `IMPORT_TIMEOUT_S`. Only the main thread can be interrupted; other threads have no
+    """Interrupts the body after `IMPORT_TIMEOUT_S`. Only the main thread can be interrupted; other threads have no
     limit.
 
     The import stays in this thread, because only the main thread may set signal handlers, as some packages do.

@@ -66,7 +66,7 @@ class CompiledJob:
     pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
 
     def __post_init__(self) -> None:
-        """Mark operators with a committer in the graph, because a restore and its report know the graph only."""
+        """Marks operators with a committer in the graph, because a restore and its report know the graph only."""
         operators = tuple(replace(operator, commits=operator.uid in self.sinks) for operator in self.graph.operators)
         if operators != self.graph.operators:
             object.__setattr__(self, "graph", replace(self.graph, operators=operators))
@@ -123,7 +123,7 @@ class DataflowPlan:
                 raise JobRejected("open-loop", uid, "this loop has no back-edge: close it with close_with")
 
     def _check_event_time(self) -> None:
-        """Refuse windows behind an unbounded source without watermarks: they would never fire."""
+        """Refuses windows behind an unbounded source without watermarks: they would never fire."""
         if not self.pre_aggregations:
             return
         silent = {
@@ -138,7 +138,7 @@ class DataflowPlan:
                 raise JobRejected("no-event-time", window, detail)
 
     def _check_folders(self) -> None:
-        """Refuse a sink into a folder that a source reads: the job would read its own output without end."""
+        """Refuses a sink into a folder that a source reads: the job would read its own output without end."""
         read = {
             os.path.normpath(path): step.uid
             for step in self.steps

@@ -50,7 +50,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        """Check `batch` and return the change that adds it; `at` holds the position of each row's key.
+        """Checks `batch` and returns the change that adds it; `at` holds the position of each row's key.
 
         Raises:
             DataRejected: the state cannot hold a value or the result.
@@ -58,7 +58,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        """Check `parts` (rows of state columns) and return the change that adds them; `at` as in `accumulate`.
+        """Checks `parts` (rows of state columns) and returns the change that adds them; `at` as in `accumulate`.
 
         Raises:
             DataRejected: as `accumulate`.
@@ -236,7 +236,7 @@ class AggregateSet:
         return next(f"{name}:count" for name, wanted in self._aggregates.items() if type(wanted) is Count)
 
     def accumulate(self, state: StateColumns, batch: pa.RecordBatch, at: Positions) -> None:
-        """Add rows to all aggregates, or to none if any refuses them.
+        """Adds rows to all aggregates, or to none if any refuses them.
 
         Raises:
             DataRejected: the state cannot hold a value or the result.
@@ -245,7 +245,7 @@ class AggregateSet:
             change()
 
     def merge(self, state: StateColumns, parts: pa.RecordBatch, at: Positions) -> None:
-        """Add state to all aggregates, or to none. Raises as `accumulate`."""
+        """Adds state to all aggregates, or to none. Raises as `accumulate`."""
         for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
             change()
 

@@ -50,7 +50,7 @@ class StateCapture:
     segment_logs: tuple[SegmentLog, ...] = ()  #: to be compacted
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
-        """Store the segments that are not stored yet. May be called again after a failure."""
+        """Stores the segments that are not stored yet. May be called again after a failure."""
         keyed, keyed_bytes = _write_segments(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _write_segments(self.broadcast, store, prefix)
         snapshot = SubtaskSnapshot(
@@ -65,7 +65,7 @@ class StateCapture:
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
-        """Compact the states with many segments; see `SegmentLog`."""
+        """Compacts the states with many segments; see `SegmentLog`."""
         for log in self.segment_logs:
             log.compact(store, prefix)
 
@@ -107,7 +107,7 @@ class SubtaskState:
     # ------------------------------------------------------------ declaring
 
     def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> KeyedTable:
-        """Declare a keyed table and read its restored rows.
+        """Declares a keyed table and reads its restored rows.
 
         Raises:
             CorruptState: a segment does not match its manifest.
@@ -117,7 +117,7 @@ class SubtaskState:
         return self._restore_table(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
 
     def object_table(self, name: str) -> ObjectTable:
-        """Declare keyed state of Python objects and read its restored entries.
+        """Declares keyed state of Python objects and read its restored entries.
 
         Raises:
             CorruptState: a segment does not match its manifest.
@@ -127,19 +127,19 @@ class SubtaskState:
         return self._restore_table(name, ObjectTable(name))
 
     def list_state(self, name: str) -> OperatorList:
-        """Declare a list state. After a restore it holds this subtask's share of the values."""
+        """Declares a list state. After a restore it holds this subtask's share of the values."""
         self._declare(name, LIST_STATE)
         values = self._restored.lists.get(name, ()) if self._restored is not None else ()
         return self._lists.setdefault(name, OperatorList(name, values))
 
     def union_list_state(self, name: str) -> OperatorList:
-        """Declare a union list state. After a restore it holds the values of all subtasks."""
+        """Declares a union list state. After a restore it holds the values of all subtasks."""
         self._declare(name, UNION_LIST_STATE)
         values = self._restored.unions.get(name, ()) if self._restored is not None else ()
         return self._unions.setdefault(name, OperatorList(name, values))
 
     def broadcast_table(self, name: str) -> BroadcastTable:
-        """Declare broadcast state of rows and read its restored rows.
+        """Declares broadcast state of rows and reads its restored rows.
 
         Raises:
             CorruptState: a segment does not match its manifest.
@@ -149,7 +149,7 @@ class SubtaskState:
         return self._broadcast.setdefault(name, BroadcastTable(name, batches))
 
     def broadcast_map(self, name: str) -> BroadcastMap:
-        """Declare broadcast state of entries and read its restored entries.
+        """Declares broadcast state of entries and reads its restored entries.
 
         Raises:
             CorruptState: a segment does not match its manifest.
@@ -177,12 +177,12 @@ class SubtaskState:
     # ------------------------------------------------------------ restoring
 
     def restore(self, restored: SubtaskRestore) -> None:
-        """Provide the restored snapshots. Called before `open`, because declarations read them."""
+        """Provides the restored snapshots. Called before `open`, because declarations read them."""
         assert not self._kinds, "states were declared before the restore"
         self._restored = restored
 
     def check_declarations(self) -> None:
-        """Check that every restored state has been declared: otherwise it would be lost silently.
+        """Checks that every restored state has been declared: otherwise it would be lost silently.
 
         Raises:
             JobRejected: the operator and the state are named.
@@ -201,7 +201,7 @@ class SubtaskState:
     # ------------------------------------------------------------ capturing
 
     def capture(self, full: bool) -> StateCapture:
-        """Copy the changes since the last capture. `full` (savepoints) copies everything and keeps the change marks."""
+        """Copies the changes since the last capture. `full` (savepoints): copies all, keeps the change marks."""
         rows = {name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()}
         maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
         return StateCapture(
@@ -315,7 +315,7 @@ class SubtaskState:
         return table
 
     def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
-        """Apply the rows of a segment whose key groups this subtask owns."""
+        """Applies the rows of a segment whose key groups this subtask owns."""
         groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
         if not groups and table.is_typed:
             return

@@ -40,7 +40,7 @@ class BroadcastTable:
         return tuple(self._batches)
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Add rows.
+        """Adds rows.
 
         Raises:
             JobRejected: the schema differs from that of the earlier rows.

@@ -70,7 +70,7 @@ class ValueColumn:
             self._valid.grow(capacity)
 
     def widen(self, field: pa.Field) -> None:
-        """Convert to the wider type of `field`, which holds all values of the present type."""
+        """Converts to the wider type of `field`, which holds all values of the present type."""
         values = GrowingArray(storage_dtype(field.type), len(self._values))
         values.data[:] = self._values.data
         self.field, self._values = field, values
@@ -85,7 +85,7 @@ class ValueColumn:
         return ColumnRows(self.field, self.data[row_ids], None if valid is None else valid[row_ids])
 
     def put(self, row_ids: RowIds, values: pa.Array) -> None:
-        """Write restored values."""
+        """Writes restored values."""
         data = self.data
         if pa.types.is_temporal(self.field.type):
             values = values.view(pa.from_numpy_dtype(data.dtype))

@@ -106,7 +106,7 @@ class KeyedTable:
         return self._codecs[position].decode(self._index.column(position)[row_ids], nulls)
 
     def compact_texts(self) -> None:
-        """Drop interned texts of deleted keys once there are many. Captures taken before keep their own codec."""
+        """Drops interned texts of deleted keys once there are many. Captures taken before keep their own codec."""
         assert not self._tombstones, "pending tombstones still use the codes"
         for position, codec in enumerate(self._codecs):
             if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _MAX_UNUSED_TEXTS:
@@ -133,11 +133,11 @@ class KeyedTable:
         return self._columns[name].copy(row_ids).to_arrow()
 
     def touch(self, row_ids: RowIds) -> None:
-        """Mark rows as changed since the last capture."""
+        """Marks rows as changed since the last capture."""
         self._dirty.data[row_ids] = True
 
     def delete(self, row_ids: RowIds) -> None:
-        """Remove keys. The next delta holds their tombstones."""
+        """Removes keys. The next delta holds their tombstones."""
         known = row_ids[self._captured.data[row_ids]]
         if len(known):
             self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
@@ -185,21 +185,21 @@ class KeyedTable:
         return rows
 
     def reset_changes(self) -> None:
-        """Reset the change marks: the next delta is relative to the present rows."""
+        """Resets the change marks: the next delta is relative to the present rows."""
         self._tombstones = []
         self.compact_texts()
         self._dirty.data[:] = False
         self._captured.data[self.row_ids()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
-        """Write restored rows; their keys must be distinct. They are marked as changed and never captured."""
+        """Writes restored rows; their keys must be distinct. They are marked as changed and never captured."""
         row_ids = self.upsert(keys)
         for column, array in zip(self._columns.values(), values, strict=True):
             column.put(row_ids, array.cast(column.field.type))
         self.touch(row_ids)
 
     def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:
-        """Apply the rows of a segment that belong to `groups`.
+        """Applies the rows of a segment that belong to `groups`.
 
         Raises:
             JobRejected: a stored type and the declared type of a column have no common type.

@@ -27,7 +27,7 @@ class OperatorList:
         return list(self.capture())
 
     def replace(self, values: Iterable[Any]) -> None:
-        """Replace all values.
+        """Replaces all values.
 
         Raises:
             JobRejected: a value is not JSON, or would be restored as another type; the state is named.
@@ -45,7 +45,7 @@ class OperatorList:
 
 
 def _check_text_keys(state: str, value: Any) -> None:
-    """Check that keys are text: JSON converts any other key to text."""
+    """Checks that keys are text: JSON converts any other key to text."""
     if isinstance(value, list):
         for element in value:
             _check_text_keys(state, element)

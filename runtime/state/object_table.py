@@ -95,7 +95,7 @@ class ObjectTable:
         return _NO_ENTRIES if keys is None else _places(keys.get(key, _NO_ENTRIES))
 
     def put(self, entry: Entry, value: Stored) -> None:
-        """Set an entry. It becomes the last of its key, also after a restore."""
+        """Sets an entry. It becomes the last of its key, also after a restore."""
         there = self._set(entry, value)
         if entry in self._changed:
             del self._changed[entry]  # moves it to the end of the changes
@@ -104,7 +104,7 @@ class ObjectTable:
         self._changed[entry] = value
 
     def delete(self, entry: Entry) -> None:
-        """Remove an entry, if present. The next delta holds its tombstone."""
+        """Removes an entry, if present. The next delta holds its tombstone."""
         there = self._remove(entry)
         if entry in self._new_entries:
             self._new_entries.discard(entry)
@@ -138,11 +138,11 @@ class ObjectTable:
         return [ObjectRows(changed)] if changed else []
 
     def reset_changes(self) -> None:
-        """Reset the change marks: the next delta is relative to the present entries."""
+        """Resets the change marks: the next delta is relative to the present entries."""
         self._changed, self._new_entries = {}, set()
 
     def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:
-        """Apply the rows of a segment that belong to `groups`. The next capture is a base, so no change is marked.
+        """Applies the rows of a segment that belong to `groups`. The next capture is a base, so no change is marked.
 
         Raises:
             JobRejected: the segment belongs to a table with typed columns.

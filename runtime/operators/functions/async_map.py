@@ -156,7 +156,7 @@ class AsyncMap(Operator):
         self._start_requests()
 
     def _start_requests(self) -> None:
-        """Make requests for waiting rows, up to the capacity."""
+        """Makes requests for waiting rows, up to the capacity."""
         while self._waiting and len(self._requests) < self._limits.capacity:
             waiting = self._waiting[0]
             asked = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
@@ -183,7 +183,7 @@ class AsyncMap(Operator):
         return found
 
     def _expire_requests(self, now_ms: int) -> None:
-        """Replace timed-out requests by `on_timeout`. Raises TimeoutError if there is none."""
+        """Replaces timed-out requests by `on_timeout`. Raises TimeoutError if there is none."""
         for request in self._requests:
             if request.deadline_ms > now_ms or request.is_done:
                 continue
@@ -233,7 +233,7 @@ class _EventLoopThread:
         return future
 
     def close(self, timeout_s: float) -> None:
-        """Cancel the requests in flight, and abandon them after `timeout_s`."""
+        """Cancels the requests in flight, and abandons them after `timeout_s`."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         self._thread.join(timeout_s)

@@ -39,7 +39,7 @@ class RowCollector:
         self._target: Collector
 
     def emit(self, row: Row) -> None:
-        """Emit a row; missing columns are null. The row is not copied: do not change it afterwards.
+        """Emits a row; missing columns are null. The row is not copied: do not change it afterwards.
 
         Raises:
             WeirError: no hook that may emit is running: the row would be lost.
@@ -51,7 +51,7 @@ class RowCollector:
 
     @contextmanager
     def into(self, target: Collector) -> Iterator[None]:
-        """Accept rows within the context, and emit them to `target`."""
+        """Accepts rows within the context, and emits them to `target`."""
         self._target, self._rows = target, []
         try:
             yield
@@ -91,7 +91,7 @@ class FunctionContext:
         return self._context.now_ms()
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to a counter that the console shows."""
+        """Adds to a counter that the console shows."""
         self._context.count(name, amount)
 
     def broadcast_map(self, name: str) -> "BroadcastState":
@@ -157,20 +157,20 @@ class Function(ABC, Generic[C]):
     """The hooks of a row-wise function; each subtask has its own instance. `out.emit` takes rows as dicts."""
 
     def open(self, context: C) -> None:
-        """Declare states. Declared states hold the restored values."""
+        """Declares states. Declared states hold the restored values."""
 
     def start(self, context: C, out: RowCollector) -> None:
         """Called once before the first row. Emit restored rows that must precede new rows."""
 
     @abstractmethod
     def process(self, row: Row, context: C, out: RowCollector) -> None:
-        """Handle a row."""
+        """Handles a row."""
 
     def on_timer(self, timestamp_ms: int, context: C, out: RowCollector) -> None:
-        """Handle a due timer."""
+        """Handles a due timer."""
 
     def snapshot(self, checkpoint: int) -> None:
-        """Write values held in memory to declared states. Emitting is refused."""
+        """Writes values held in memory to declared states. Emitting is refused."""
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
@@ -179,7 +179,7 @@ class Function(ABC, Generic[C]):
         """The checkpoint was aborted. State written for it becomes part of the next checkpoint."""
 
     def settle(self, context: C, out: RowCollector) -> None:
-        """Emit buffered rows. Called repeatedly in a loop whose inputs have ended, until no rows circulate."""
+        """Emits buffered rows. Called repeatedly in a loop whose inputs have ended, until no rows circulate."""
 
     def end_input(self, input: int, context: C, out: RowCollector) -> None:
         """Input `input` (1: the broadcast rows) has ended. Not called when the job stops."""
@@ -196,7 +196,7 @@ class HandlesBroadcast(ABC, Generic[C]):
 
     @abstractmethod
     def process_broadcast(self, row: Row, context: C, out: RowCollector) -> None:
-        """Handle a broadcast row, which every subtask gets. Broadcast state is written here."""
+        """Handles a broadcast row, which every subtask gets. Broadcast state is written here."""
 
 
 class FunctionOperator(Operator, Generic[C]):

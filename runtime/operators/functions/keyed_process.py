@@ -125,18 +125,18 @@ class ProcessContext(FunctionContext):
             return key
 
     def register_event_timer(self, timestamp_ms: int) -> None:
-        """Have `on_timer` called when the watermark reaches `timestamp_ms`; if it has, at the next watermark."""
+        """Has `on_timer` called when the watermark reaches `timestamp_ms`; if it has, at the next watermark."""
         self.event_timers.register(timestamp_ms)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """Have `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of input do not fire."""
+        """Has `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of input do not fire."""
         self.processing_timers.register(timestamp_ms)
 
     # ------------------------------------------------------------ for the operator
 
     @contextmanager
     def handling(self, keys: list[KeyAddress]) -> Iterator[None]:
-        """Handle rows or timers of these keys within the context; each sets the number of its key first."""
+        """Handles rows or timers of these keys within the context; each sets the number of its key first."""
         self.key.keys = keys
         for state in self._values:
             state.begin_batch(len(keys))
@@ -149,7 +149,7 @@ class ProcessContext(FunctionContext):
             self._key_numbers, self._decoded_keys = {}, {}
 
     def set_timer_key(self, at: KeyAddress, timestamp: int) -> None:
-        """Make `at` the current key for a timer. The key may be new to this batch."""
+        """Makes `at` the current key for a timer. The key may be new to this batch."""
         number = self._key_numbers.setdefault(at, len(self._key_numbers))
         if number == len(self.key.keys):
             self.key.keys.append(at)
@@ -258,7 +258,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                     raise
 
     def _fire_current(self, watermark: int) -> None:
-        """Fire due timers of the current key between its rows."""
+        """Fires due timers of the current key between its rows."""
         on_timer: Callable[..., object] = self._function.on_timer
         for timestamp, _, _ in self._context.event_timers.take_due(watermark):
             self._context.timestamp = timestamp

@@ -77,7 +77,7 @@ class StateElements:
         return (False, None) if stored is None else self.decode(stored)
 
     def write(self, place: Place, value: Any) -> None:
-        """Set an element.
+        """Sets an element.
 
         Raises:
             JobRejected: the value cannot be stored; the state is named.
@@ -92,7 +92,7 @@ class StateElements:
         self._expiries[entry] = expires
 
     def put_without_expiry(self, entry: Entry, stored: Stored) -> None:
-        """Set an element of any key, without expiry."""
+        """Sets an element of any key, without expiry."""
         self._table.put(entry, stored)
         if self._expiries:  # restored from a version that had a time to live
             self._expiries.pop(entry, None)
@@ -115,7 +115,7 @@ class StateElements:
         self.delete((*self.current.get(), place))
 
     def delete(self, entry: Entry) -> None:
-        """Remove an element of any key."""
+        """Removes an element of any key."""
         self._expiries.pop(entry, None)
         self._table.delete(entry)
 
@@ -140,7 +140,7 @@ class StateElements:
             self.remove(place)
 
     def remove_expired_elements(self) -> None:
-        """Remove expired elements of all keys."""
+        """Removes expired elements of all keys."""
         now, expired = self._now_ms(), []
         for entry, expires in self._expiries.items():
             if expires > now:

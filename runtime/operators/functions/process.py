@@ -64,7 +64,7 @@ class SubtaskContext(FunctionContext):
         return self._context.state.union_list_state(name)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """Have `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of the input do not fire.
+        """Has `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of the input do not fire.
 
         Raises:
             TypeError: `timestamp_ms` is not an int.
@@ -81,7 +81,7 @@ class SubtaskContext(FunctionContext):
         return self._timers[0] if self._timers else None
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Remove and return the timers up to and including `now_ms`. Timers set meanwhile are due at the next call."""
+        """Removes and returns the timers up to and including `now_ms`. Timers set meanwhile are due next time."""
         found = []
         while self._timers and self._timers[0] <= now_ms:
             found.append(heapq.heappop(self._timers))

@@ -118,6 +118,6 @@ def _are_plain_times(column: pa.Array) -> bool:
 
 
 def add_row_note(error: BaseException, row: Any) -> None:
-    """Add the row, shortened, to an error of a row-wise function."""
+    """Adds the row, shortened, to an error of a row-wise function."""
     text = repr(row)
     error.add_note(f"at the row {text if len(text) <= MAX_ROW_CHARACTERS else text[:MAX_ROW_CHARACTERS] + ' …'}")

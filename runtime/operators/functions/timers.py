@@ -40,7 +40,7 @@ class Timers:
         return self._queue[0][0] if self._queue else None
 
     def register(self, timestamp_ms: int) -> None:
-        """Register a timer of the current key. Registering the same timer again has no effect.
+        """Registers a timer of the current key. Registering the same timer again has no effect.
 
         Raises:
             TypeError: `timestamp_ms` is not an int.
@@ -53,7 +53,7 @@ class Timers:
             heapq.heappush(self._queue, (timestamp_ms, _sort_key(key), group, key))
 
     def take_due(self, time: int) -> Iterator[Timer]:
-        """Remove and yield timers up to and including `time`, also timers that are registered meanwhile."""
+        """Removes and yields timers up to and including `time`, also timers that are registered meanwhile."""
         while self._queue and self._queue[0][0] <= time:
             timestamp, _, group, key = heapq.heappop(self._queue)
             self._table.delete((group, key, timestamp))

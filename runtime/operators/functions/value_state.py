@@ -55,17 +55,17 @@ class ValueState:
     # ------------------------------------------------------------ for the context
 
     def begin_batch(self, count: int) -> None:
-        """Start a batch of `count` keys, numbered from 0."""
+        """Starts a batch of `count` keys, numbered from 0."""
         self._values = [_UNREAD] * count
         self._before = [_UNREAD] * count
 
     def add_key(self) -> None:
-        """Add a key to the batch."""
+        """Adds a key to the batch."""
         self._values.append(_UNREAD)
         self._before.append(_UNREAD)
 
     def end_batch(self) -> None:
-        """End the batch: write changed values to the table."""
+        """Ends the batch: writes changed values to the table."""
         values, self._values = self._values, _NoKeys()
         for at, value, before in zip(self._key.keys, values, self._before, strict=True):
             if value is _ABSENT and before is not _ABSENT:

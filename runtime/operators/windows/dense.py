@@ -56,7 +56,7 @@ class DensePanes:
         return keys + self._low, ((places - panes.start) & (self._depth - 1)) + panes.start, row_ids
 
     def clear(self, panes: range) -> None:
-        """Clear `panes`, which must be the first panes."""
+        """Clears `panes`, which must be the first panes."""
         for piece in self._cell_slices(panes):
             self.cells.clear(piece)
         self.panes = range(panes.stop, self.panes.stop)

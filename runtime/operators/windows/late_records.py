@@ -70,7 +70,7 @@ class FiredWatermarks:
         return parts.filter(pc.invert(pa.array(late)))
 
     def store(self, time: int) -> None:
-        """Put watermark `time` into the state, before a snapshot."""
+        """Puts watermark `time` into the state, before a snapshot."""
         for group in self._context.key_groups:
             at = _encode(max(time, int(self._restored[group])))
             if self._table.entries_of(group, self._name).get(None) != at:

@@ -52,13 +52,13 @@ class PaneTotals:
         self._covered_end: int | None = None  #: panes below are in front or back; None: rebuild
 
     def invalidate(self, pane: int) -> None:
-        """Invalidate a pane whose state has changed."""
+        """Invalidates a pane whose state has changed."""
         if self._covered_end is not None and pane < self._covered_end:
             self._covered_end = None
         self._rows.pop(pane, None)
 
     def drop(self, pane: int) -> None:
-        """Drop a pane that has left the state."""
+        """Drops a pane that has left the state."""
         self._rows.pop(pane, None)
         self._front.pop(pane, None)
 
@@ -86,7 +86,7 @@ class PaneTotals:
         return self._back_first is None or self._back_first >= start
 
     def _rebuild(self, panes: Sequence[int]) -> None:
-        """Rebuild with all of these panes in front."""
+        """Rebuilds with all of these panes in front."""
         renewed = self._reset_positions()
         self._front, self._back, self._back_first = {}, None, None
         self._front_last = panes[-1]
@@ -120,7 +120,7 @@ class PaneTotals:
         return both
 
     def _add_pane(self, cells: AggregateCells, pane: int) -> AggregateCells:
-        """Add a pane to `cells`. Returns `cells`, or a longer copy."""
+        """Adds a pane to `cells`. Returns `cells`, or a longer copy."""
         row_ids, at = self._rows_of(pane)
         known = len(self._key_positions)
         if known > len(cells):
@@ -153,7 +153,7 @@ class PaneTotals:
         return self._rows[pane]
 
     def _reset_positions(self) -> bool:
-        """Reset the positions if most of them may belong to deleted keys."""
+        """Resets the positions if most of them may belong to deleted keys."""
         if len(self._key_positions) <= 2 * self._keys_at_reset + _MAX_UNUSED_KEYS:
             return False
         self._positions, self._rows = None, {}

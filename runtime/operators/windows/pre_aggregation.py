@@ -148,7 +148,7 @@ class WindowPreAggregator:
     # ------------------------------------------------------------ taking in
 
     def _bind_types(self, schema: pa.Schema) -> None:
-        """Bind the types of the state to the data. All batches of a stream have the same types."""
+        """Binds the types of the state to the data. All batches of a stream have the same types."""
         if self._is_bound:
             return
         kinds = self._aggregates.state_types(schema)
@@ -253,7 +253,7 @@ class WindowPreAggregator:
         return min(starts) + self._pane_ms if starts else None
 
     def _evaluate_reduction(self) -> None:
-        """Bypass pre-aggregation for a while if it does not shrink the data."""
+        """Bypasses pre-aggregation for a while if it does not shrink the data."""
         if self._entries < _MIN_SAMPLE_ENTRIES:
             return
         if self._rows < _MIN_REDUCTION_RATIO * self._entries:

@@ -95,7 +95,7 @@ class WindowOperator(Operator):
     def emit_windows(
         self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector
     ) -> None:
-        """Emit windows in the order of their starts, then keys."""
+        """Emits windows in the order of their starts, then keys."""
         times = [pa.array(starts).view(_TIME_TYPE), pa.array(starts + self._size_ms).view(_TIME_TYPE)]
         fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
         order = [(name, "ascending") for name in (START_COLUMN, *self._keys)]

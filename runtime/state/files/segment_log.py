@@ -60,7 +60,7 @@ class PendingSegment:
         self._lock = threading.Lock()
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
-        """Write to `prefix` unless already written. Returns the segments, and the bytes written by this call."""
+        """Writes to `prefix` unless already written. Returns the segments, and the bytes written by this call."""
         with self._lock:
             if self.segments is not None and not _belongs_to_newer_checkpoint(self.segments, prefix):
                 return self.segments, 0
@@ -148,7 +148,7 @@ class SegmentLog:
         return PendingSegment(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
 
     def start_from(self, base: PendingSegment | None) -> None:
-        """Start a new log from `base`; None: the state is empty."""
+        """Starts a new log from `base`; None: the state is empty."""
         with self._log_lock:
             self._segments = () if base is None else (base,)
             self._base_required = False
@@ -239,7 +239,7 @@ class SegmentLog:
             yield batch
 
     def _replace_run(self, run: tuple[PendingSegment, ...], pending: PendingSegment) -> list[PendingSegment]:
-        """Replace the compacted run by `pending`. Meanwhile the log may have grown or started anew.
+        """Replaces the compacted run by `pending`. Meanwhile the log may have grown or started anew.
 
         Returns the segments that no snapshot names or will name.
         """
@@ -253,6 +253,6 @@ class SegmentLog:
             return [one for one in run if not one.is_referenced]
 
     def _require_base(self, run: tuple[PendingSegment, ...]) -> None:
-        """Request a full copy at the next capture, because a file is damaged or missing. No-op after a new base."""
+        """Requests a full copy at the next capture, because a file is damaged or missing. No-op after a new base."""
         with self._log_lock:
             self._base_required = self._base_required or run[0] in self._segments

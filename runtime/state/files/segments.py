@@ -32,7 +32,7 @@ _CHECKSUM_ALGORITHM: Final = "blake2b"
 def write_segment(
     store: SnapshotStore, path: str, batches: Iterable[pa.RecordBatch], rows: int, groups: tuple[int, int] | None
 ) -> Segment:
-    """Write `batches` (at least one, all of one schema) to `path`.
+    """Writes `batches` (at least one, all of one schema) to `path`.
 
     Args:
         rows: upper bound of the row count.

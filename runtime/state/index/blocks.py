@@ -116,7 +116,7 @@ class BlockIndex:
         return self._limits.max_entries - keys
 
     def reserve(self, codes: CodeRows, keys: int) -> bool:
-        """Make room for these keys, with which the index has `keys`. Returns False if blocks are not worth it."""
+        """Makes room for these keys, with which the index has `keys`. Returns False if blocks are not worth it."""
         limits = self._limits
         parts, rest = self._split(codes)
         fresh = _tails(codes, rest, limits.max_blocks)
@@ -142,14 +142,14 @@ class BlockIndex:
         return found
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
-        """Add keys, which must be absent and have room."""
+        """Adds keys, which must be absent and have room."""
         for block, rows in self._split(codes)[0]:
             here = row_ids[rows]
             block.row_ids[codes[0, rows] - block.low] = here + 1
             block.count += len(here)
 
     def remove(self, row_ids: RowIds, codes: CodeRows, following: bool) -> None:
-        """Remove keys. Empty blocks are dropped too, unless keys of the former form are still to be moved here."""
+        """Removes keys. Empty blocks are dropped too, unless keys of the former form are still to be moved here."""
         for block, rows in self._split(codes)[0]:
             firsts = codes[0, rows]
             block.row_ids[firsts - block.low] = 0

@@ -50,7 +50,7 @@ class BucketIndex:
         return len(self._buckets) // 2 - self._filled
 
     def touch(self, count: int) -> None:
-        """Touch the memory of the next `count` buckets. Only valid before the first key is added."""
+        """Touches the memory of the next `count` buckets. Only valid before the first key is added."""
         stop = self.touched + count
         self._buckets[self.touched : stop : _BUCKETS_PER_PAGE] = _EMPTY_BUCKET
         self.touched = stop
@@ -77,7 +77,7 @@ class BucketIndex:
         return found
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
-        """Add keys, which must be absent."""
+        """Adds keys, which must be absent."""
         waiting, at = row_ids.astype(np.int32) + np.int32(1), self._first_bucket(codes)
         while len(waiting):
             free = self._buckets[at] <= _EMPTY_BUCKET
@@ -87,7 +87,7 @@ class BucketIndex:
         self._filled += len(row_ids)
 
     def remove(self, row_ids: RowIds, codes: CodeRows, following: bool) -> None:
-        """Remove keys, which must be present."""
+        """Removes keys, which must be present."""
         waiting, at = row_ids + 1, self._first_bucket(codes)
         while len(waiting):
             here = self._buckets[at] == waiting

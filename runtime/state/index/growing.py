@@ -40,7 +40,7 @@ class GrowingArray:
         return np.frombuffer(self._memory, dtype=self._dtype)
 
     def grow(self, count: int) -> None:
-        """Extend to `count` elements; the new ones are zero."""
+        """Extends to `count` elements; the new ones are zero."""
         assert count >= len(self), "an array cannot shrink"
         nbytes = count * self._dtype.itemsize
         if nbytes > len(self._memory) and not _extend_mapping(self._memory, nbytes):

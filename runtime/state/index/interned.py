@@ -108,7 +108,7 @@ class InternedCodec:
     # ------------------------------------------------------------ learning
 
     def _learn(self, hashes: Codes, texts: Texts, rows: Codes) -> None:
-        """Add rows whose hashes are new and distinct."""
+        """Adds rows whose hashes are new and distinct."""
         numbers = self._append(texts, rows)
         row_ids = self._index.add(hashes[np.newaxis, rows])
         self._number_by_row_id.grow(self._index.capacity)

@@ -62,7 +62,7 @@ def common_value_type(one: Any, other: Any) -> Any:
 
 
 def check_key_type(name: str, kind: Any) -> None:
-    """Refuse a key column whose values cannot be compared, hashed or stored.
+    """Refuses a key column whose values cannot be compared, hashed or stored.
 
     Raises:
         JobRejected: the column and its type are named.

@@ -99,7 +99,7 @@ class KeyIndex:
         return found
 
     def add(self, codes: CodeRows) -> RowIds:
-        """Assign a row id to each key. The keys must be distinct and absent."""
+        """Assigns a row id to each key. The keys must be distinct and absent."""
         count = codes.shape[1]
         row_ids = self._allocate_row_ids(count)
         for column, row in zip(self._codes, codes, strict=True):
@@ -114,7 +114,7 @@ class KeyIndex:
         return row_ids
 
     def remove(self, row_ids: RowIds) -> None:
-        """Remove the keys at these row ids, which must be live and distinct."""
+        """Removes the keys at these row ids, which must be live and distinct."""
         waiting = row_ids < len(self._unmoved)
         waiting[waiting] = self._unmoved[row_ids[waiting]]
         self._unmoved[row_ids[waiting]] = False
@@ -124,7 +124,7 @@ class KeyIndex:
         self._free_row_ids(row_ids)
 
     def recode(self, column: int, row_ids: RowIds, codes: npt.NDArray[np.int64]) -> None:
-        """Replace one code of all live keys; different keys must stay different."""
+        """Replaces one code of all live keys; different keys must stay different."""
         self._codes[column].data[row_ids] = codes
         self._old_form, self._unmoved = None, np.zeros(0, dtype=bool)
         self._start_new_form()
@@ -133,7 +133,7 @@ class KeyIndex:
     # ------------------------------------------------------------ moving to a new form
 
     def _start_new_form(self) -> None:
-        """Start a new form, to which all live keys are moved."""
+        """Starts a new form, to which all live keys are moved."""
         self._move_keys(self.used)
         self._old_form, self._unmoved, self._moved_below = self.form, self._live.data[: self.used].copy(), 0
         self.form = BlockIndex.spanning(self._key_pieces(), len(self), self._tuning.blocks) or self._new_buckets()
@@ -156,7 +156,7 @@ class KeyIndex:
         return BucketIndex(len(self), self._tuning.min_buckets)
 
     def _prepare_buckets(self, count: int) -> None:
-        """Touch the memory of the next form, a little with each call, once the present form is nearly full."""
+        """Touches the memory of the next form, a little with each call, once the present form is nearly full."""
         keys = len(self)
         left = self.form.free_keys(keys)
         if keys < self._tuning.min_prepared_keys or 3 * left > keys or self._old_form is not None:
@@ -166,7 +166,7 @@ class KeyIndex:
         self._prepared_form.touch(_TOUCHED_BUCKETS_PER_KEY * count)
 
     def _move_keys(self, count: int) -> None:
-        """Move the keys of the next `count` row ids to the new form."""
+        """Moves the keys of the next `count` row ids to the new form."""
         if self._old_form is None:
             return
         stop = self._moved_below + count

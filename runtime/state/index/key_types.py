@@ -35,7 +35,7 @@ class KeyTypes:
         return dict(self._by_column)
 
     def check(self, schema: pa.Schema, keys: Sequence[str]) -> None:
-        """Compare the types of a batch with the known ones.
+        """Compares the types of a batch with the known ones.
 
         Raises:
             JobRejected: the two types of a column have no common type; operator, column and types are named.
@@ -56,7 +56,7 @@ class KeyTypes:
 
 
 def check_keys(schema: pa.Schema, keys: Sequence[str], operator: str) -> None:
-    """Check the key columns of the rows for `operator`.
+    """Checks the key columns of the rows for `operator`.
 
     Raises:
         JobRejected: a column is missing, or its type cannot be a key; operator, column and type are named.

@@ -24,19 +24,19 @@ from uuid import uuid4
 
 import msgspec
 
+from runtime.connectors.names import NAME_PATTERN
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import CorruptState, JobRejected
 
 LOG_FOLDER: Final = ".commit-log"
 FORMAT_VERSION: Final = 1
-_NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: output of `names.encode_name`
-_ENTRY_NAME: Final = re.compile(rf"(?P<job>{_NAME_PATTERN})-(?P<sink>{_NAME_PATTERN})-(?P<number>\d+)\.json")
+_ENTRY_NAME: Final = re.compile(rf"(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTERN})-(?P<number>\d+)\.json")
 _TEMPORARY_NAME: Final = re.compile(
-    rf"\.(?P<job>{_NAME_PATTERN})-(?P<sink>{_NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
+    rf"\.(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
 )
 _DELIVERED_SUFFIX: Final = ".delivered"
-_VISIBLE_NAME: Final = re.compile(rf"part-{_NAME_PATTERN}-\d+-{_NAME_PATTERN}-\d+-\d+-\d+\.parquet")
+_VISIBLE_NAME: Final = re.compile(rf"part-{NAME_PATTERN}-\d+-{NAME_PATTERN}-\d+-\d+-\d+\.parquet")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
@@ -91,9 +91,8 @@ class CommitLog:
         self.output = output
         self.folder = output / LOG_FOLDER
         self._checked = CheckedFolder.of("path", self.folder, roots)
-        self._newest: dict[
-            tuple[str, str], CommittedEpoch
-        ] = {}  #: by job and sink; may be stale if another master appends
+        #: by job and sink; may be stale if another master appends
+        self._newest: dict[tuple[str, str], CommittedEpoch] = {}
 
     @property
     def exists(self) -> bool:
@@ -176,14 +175,14 @@ class CommitLog:
             if newest is None:
                 newest = self._create(job, sink, tuple(older()), order[0])
             epoch = self._next_epoch(newest, order, tuple(files))
-            if epoch is None or self._append(epoch):
+            if epoch is None or self.append_epoch(epoch):
                 self._newest[job, sink] = epoch or newest
                 return epoch
             self._newest.pop((job, sink), None)  # another master has added this number
 
     def append_epoch(self, epoch: CommittedEpoch) -> bool:
         """Adds an epoch with the number that its writer chose. False if this number exists already."""
-        return self._append(epoch)
+        return self._write(epoch.entry_name, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
 
     def clean(self, job: str, sink: str, token: int) -> None:
         """Removes temporary files of older attempts."""
@@ -228,7 +227,7 @@ class CommitLog:
         first = CommittedEpoch(
             log=uuid4().hex, job=job, sink=sink, number=0, token=token, checkpoint=0, highest=(0, 0), files=older
         )
-        if self._append(first):
+        if self.append_epoch(first):
             return first
         found = self.newest(job, sink)
         assert found is not None, "another master has just added it"
@@ -256,10 +255,6 @@ class CommitLog:
             files=new,
             carried=tuple(file.name for file in files if file.name in logged),
         )
-
-    def _append(self, epoch: CommittedEpoch) -> bool:
-        """True if the entry was added; False if the number is taken."""
-        return self._write(epoch.entry_name, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes, *, replace: bool = False) -> bool:
         """Writes a file durably and atomically. False if it exists and `replace` is not set."""

@@ -4,6 +4,7 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: of encoded names
 _UNSAFE_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_.]")
 
 
@@ -13,5 +14,5 @@ def encode_name(part: str) -> str:
 
 
 def decode_name(name: str) -> str:
-    """The inverse of `safe`."""
+    """The inverse of `encode_name`."""
     return unquote(name.replace("~", "%"))

@@ -173,16 +173,8 @@ def _first_rows(job: JobFacts, uid: OperatorId, source: Source) -> Iterator[pa.R
 
 def _row_of_nulls(schema: pa.Schema, time: str | None) -> pa.RecordBatch:
     """A single row of nulls, except for its event time, which is 0."""
-    columns = [_null(field.type) if field.name != time else _epoch_time(field.type) for field in schema]
+    columns = [pa.array([0 if field.name == time else None], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
-
-
-def _null(kind: pa.DataType) -> pa.Array:
-    return pa.array([None], kind)
-
-
-def _epoch_time(kind: pa.DataType) -> pa.Array:
-    return pa.array([0], kind)
 
 
 def _sort_by_key_hash(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:

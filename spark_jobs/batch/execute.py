@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,47 +87,43 @@ def execute(
         execution.close()
 
 
+@dataclass
 class _Execution:
-    def __init__(
-        self,
-        spark: SparkSession,
-        stages: Sequence[BatchStage],
-        job: JobFacts,
-        group: str,
-        chunk_rows: int,
-        sources: Mapping[OperatorId, CheckedFrame],
-        progress: BatchProgress,
-    ) -> None:
-        self._spark, self._stages, self._job, self._group = spark, stages, job, group
-        self._chunk_rows, self._sources, self._progress = chunk_rows, sources, progress
-        self._frames: dict[int, DataFrame] = {}
-        self._builds: dict[int, Any] = {}
+    spark: SparkSession
+    stages: Sequence[BatchStage]
+    job: JobFacts
+    group: str
+    chunk_rows: int
+    sources: Mapping[OperatorId, CheckedFrame]
+    progress: BatchProgress
+    frames: dict[int, DataFrame] = field(default_factory=dict)
+    builds: dict[int, Any] = field(default_factory=dict)
 
     def run(self) -> list[SinkResult]:
         found: list[SinkResult] = []
-        for stage in self._stages:
-            self._spark.sparkContext.setJobGroup(self._group, f"{self._job.name}: {stage.name}", interruptOnCancel=True)
+        for stage in self.stages:
+            self.spark.sparkContext.setJobGroup(self.group, f"{self.job.name}: {stage.name}", interruptOnCancel=True)
             frame = self._frame(stage)
             if isinstance(stage.tail, WriteSink):
-                with self._progress.action(stage):
+                with self.progress.action(stage):
                     rows = frame.collect()
                 found += [_sink_result(partition, row) for partition, row in enumerate(rows)]
                 continue
-            self._frames[stage.number] = frame.persist() if stage.shared else frame
+            self.frames[stage.number] = frame.persist() if stage.shared else frame
             if stage.broadcast:
-                with self._progress.action(stage):
-                    self._builds[stage.number] = self._broadcast_build(stage.tail, self._frames[stage.number])
+                with self.progress.action(stage):
+                    self.builds[stage.number] = self._broadcast_build(stage.tail, self.frames[stage.number])
         return found
 
     def close(self) -> None:
-        for number, frame in self._frames.items():
-            if self._stages[number].shared:
+        for number, frame in self.frames.items():
+            if self.stages[number].shared:
                 frame.unpersist()
-        for build in self._builds.values():
+        for build in self.builds.values():
             build.unpersist()
 
     def _frame(self, stage: BatchStage) -> DataFrame:
-        task = task_of(stage, self._job, self._builds, self._chunk_rows, self._progress.reporter)
+        task = task_of(stage, self.job, self.builds, self.chunk_rows, self.progress.reporter)
         schema = (
             stage.tail.wire.spark_schema() if isinstance(stage.tail, EmitRows) else spark_schema(SINK_RESULT_SCHEMA)
         )
@@ -135,10 +131,10 @@ class _Execution:
 
     def _input(self, head: ReadSource | ReadRows) -> DataFrame:
         if isinstance(head, ReadSource):
-            if head.uid in self._sources:
-                return self._sources[head.uid].with_numbered_columns()
-            return self._spark.range(0, head.parallelism, 1, head.parallelism)
-        frame = self._frames[head.stage]
+            if head.uid in self.sources:
+                return self.sources[head.uid].with_numbered_columns()
+            return self.spark.range(0, head.parallelism, 1, head.parallelism)
+        frame = self.frames[head.stage]
         if head.markers:
             frame = frame.unionByName(self._markers(head))
         if head.owners:
@@ -155,14 +151,14 @@ class _Execution:
             for _ in batches:
                 yield wire.markers(range(owners))
 
-        return self._spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
+        return self.spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
 
     def _broadcast_build(self, tail: EmitRows | WriteSink, frame: DataFrame) -> Any:
         """Broadcast the rows of a build side to all executors: Arrow IPC streams in the types of the step."""
         assert isinstance(tail, EmitRows), "a build side is no sink"
         batches = frame.toArrow().to_batches()
         streams = [to_stream(rows.batch) for batch in batches for rows in tail.wire.decode(batch)]
-        return self._spark.sparkContext.broadcast(streams)
+        return self.spark.sparkContext.broadcast(streams)
 
 
 def _sink_result(partition: int, row: Any) -> SinkResult:

@@ -99,9 +99,7 @@ def plan_with_session(job: CompiledJob, session: Session) -> Iterator[tuple[Batc
             yield plan, spark
 
 
-def run_batch(
-    flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str, records: MemoryRunStore | None = None
-) -> BatchResult:
+def run_batch(flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str) -> BatchResult:
     """Run a bounded job to its end as a Spark plan.
 
     Args:
@@ -114,20 +112,13 @@ def run_batch(
         WeirError: a task failed in all attempts; no output is visible.
     """
     job = flow.compile(parallelism)
-    return run_plan(job, plan_batch(job, spark), spark=spark, storage=storage, records=records)
+    return run_plan(job, plan_batch(job, spark), spark=spark, storage=storage)
 
 
-def run_plan(
-    job: CompiledJob,
-    plan: BatchPlan,
-    *,
-    spark: SparkSession,
-    storage: str,
-    records: MemoryRunStore | None = None,
-) -> BatchResult:
+def run_plan(job: CompiledJob, plan: BatchPlan, *, spark: SparkSession, storage: str) -> BatchResult:
     """As `run_batch`, for a job that is planned already."""
     store = FileStore(str(Path(storage).absolute()))
-    records = records or MemoryRunStore(token=Token(SystemClock().now_ms()))
+    records = MemoryRunStore(token=Token(SystemClock().now_ms()))
     records.reserve_ids_above(*newest_ids(store, None))
     return BatchRun(job=job, job_id=job.name, token=records.token, records=records, store=store).run(plan, spark)
 

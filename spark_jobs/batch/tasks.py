@@ -94,7 +94,7 @@ class _Tail(Protocol):
 
 class _Task:
     def __init__(self, stage: BatchStage, job: JobFacts, builds: Builds, chunk_rows: int) -> None:
-        self._stage, self._job, self._chunk_rows = stage, job, chunk_rows
+        self._stage, self._job, self.chunk_rows = stage, job, chunk_rows
         self.tally = RowCounter()
         wanted = {number for step in stage.steps for _, number in step.builds}
         self._builds = {
@@ -103,8 +103,7 @@ class _Task:
 
     def run(self, batches: Batches) -> Batches:
         head = self._stage.head
-        runs = self._read_source(head, batches) if isinstance(head, ReadSource) else self._process_rows(head, batches)
-        yield from runs
+        return self._read_source(head, batches) if isinstance(head, ReadSource) else self._process_rows(head, batches)
 
     # ------------------------------------------------------------ heads
 
@@ -176,10 +175,6 @@ class _Task:
 
     # ------------------------------------------------------------ parts
 
-    @property
-    def chunk_rows(self) -> int:
-        return self._chunk_rows
-
     def subtask(self, step: Step, index: int, out: Collector) -> Subtask:
         builds = [(number, self._builds[stage]) for number, stage in step.builds]
         operator, tally = step.make(), self.tally
@@ -187,11 +182,9 @@ class _Task:
 
     def tail(self, index: int) -> _Tail:
         tail = self._stage.tail
-        return (
-            _Emitter(tail, index, self.tally)
-            if isinstance(tail, EmitRows)
-            else _SinkWriter(tail, self._job, self.tally)
-        )
+        if isinstance(tail, EmitRows):
+            return _Emitter(tail, index, self.tally)
+        return _SinkWriter(tail, self._job, self.tally)
 
     def check_read(self, batch: pa.RecordBatch) -> None:
         """Check source columns against the plan where the rows leave the task unchanged."""

@@ -34,7 +34,7 @@ from spark_jobs.savepoints.tasks import (
     store_parts,
     units_of,
 )
-from spark_jobs.state.rows import OpenedCheckpoint
+from spark_jobs.state.rows import OpenedCheckpoint, arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +121,7 @@ def _arrow_types(uid: str, frame: DataFrame) -> dict[str, Any]:
 def _named_type(name: str | None) -> Any:
     """The Arrow type with the name `name` in a job's graph; None if the name does not determine it."""
     try:
-        return None if name is None else pa.type_for_alias(name)
+        return None if name is None else arrow_type(name)
     except ValueError:
         return None
 

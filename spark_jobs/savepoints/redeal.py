@@ -9,7 +9,7 @@ redistributed only if all old key groups that meet in a new key group agree. Buf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import gcd
@@ -80,6 +80,41 @@ class Rekey:
     function: Callable[[Any], Any]
     keys: pa.Schema
 
+    def check(self, uid: str) -> None:
+        """Raises JobRejected: a new key column is invalid; it is named."""
+        if not len(self.keys):
+            raise JobRejected("bad-keys", uid, "the new key needs at least one column")
+        for column in self.keys:
+            check_key_type(column.name, column.type)
+
+    def columns(self, uid: str, old: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+        """The columns of the new keys. Raises JobRejected: a new key is invalid."""
+        known = {key: self._new_key(uid, key) for key in dict.fromkeys(old)}
+        arrays = []
+        for position, column in enumerate(self.keys):
+            try:
+                arrays.append(pa.array([known[key][position] for key in old], column.type))
+            except (pa.ArrowException, TypeError, OverflowError) as error:
+                detail = f"a new key does not fit column {column.name!r} of type {column.type}: {error}"
+                raise JobRejected("bad-key", uid, detail) from error
+        return arrays
+
+    def _new_key(self, uid: str, old: tuple[Any, ...]) -> tuple[Any, ...]:
+        shown = old[0] if len(old) == 1 else old
+        try:
+            given = self.function(shown)
+        except Exception as error:
+            detail = f"the function for the new keys raised {type(error).__name__} for the key {shown!r}: {error}"
+            raise JobRejected("bad-key", uid, detail) from error
+        key = tuple(given) if len(self.keys) > 1 and isinstance(given, list | tuple) else (given,)
+        if len(key) != len(self.keys):
+            detail = f"the new key of {shown!r} has {len(key)} values; there are {len(self.keys)} key columns"
+            raise JobRejected("bad-key", uid, detail)
+        if None in key:
+            column = self.keys.names[key.index(None)]
+            raise JobRejected("null-key", uid, f"the new key of {shown!r} is null in column {column!r}")
+        return key
+
 
 @dataclass(frozen=True, kw_only=True)
 class Redistribution:
@@ -131,7 +166,8 @@ class Redistribution:
             partition = [named[place] for place in sorted(decides)]
             spaces = [named[place] for place in range(keys) if place not in decides]
             if self.rekey is not None:
-                partition = self._rekey_columns(partition)
+                old = list(zip(*(column.to_pylist() for column, _ in partition), strict=True))
+                partition = list(zip(self.rekey.columns(self.uid, old), self.rekey.keys, strict=True))
             groups = key_groups_of_hashes(hash_columns([column for column, _ in partition]), self.max_parallelism)
             rest = list(zip(columns[keys:], fields[keys:], strict=True))
             made = [*partition, *spaces, *rest]
@@ -139,44 +175,6 @@ class Redistribution:
             moved = pa.RecordBatch.from_arrays([column for column, _ in made], schema=schema)
             marked = moved.replace_schema_metadata({b"keys": str(len(partition) + len(spaces)).encode()})
             yield from self._parts_by_owner(table.schema.name, PartKind.COLUMNS, marked, groups)
-
-    def _rekey_columns(self, columns: list[tuple[pa.Array, pa.Field]]) -> list[tuple[pa.Array, pa.Field]]:
-        assert self.rekey is not None, "only called with new keys"
-        known: dict[Any, tuple[Any, ...]] = {}
-        for old in zip(*(column.to_pylist() for column, _ in columns), strict=True):
-            if old not in known:
-                known[old] = self._new_key(old)
-        found = [known[old] for old in zip(*(column.to_pylist() for column, _ in columns), strict=True)]
-        arrays = self._key_columns(found)
-        return list(zip(arrays, self.rekey.keys, strict=True))
-
-    def _new_key(self, old: tuple[Any, ...]) -> tuple[Any, ...]:
-        assert self.rekey is not None, "only called with new keys"
-        shown = old[0] if len(old) == 1 else old
-        try:
-            given = self.rekey.function(shown)
-        except Exception as error:
-            detail = f"the function for the new keys raised {type(error).__name__} for the key {shown!r}: {error}"
-            raise JobRejected("bad-key", self.uid, detail) from error
-        key = tuple(given) if len(self.rekey.keys) > 1 and isinstance(given, list | tuple) else (given,)
-        if len(key) != len(self.rekey.keys):
-            detail = f"the new key of {shown!r} has {len(key)} values; there are {len(self.rekey.keys)} key columns"
-            raise JobRejected("bad-key", self.uid, detail)
-        if None in key:
-            column = self.rekey.keys.names[key.index(None)]
-            raise JobRejected("null-key", self.uid, f"the new key of {shown!r} is null in column {column!r}")
-        return key
-
-    def _key_columns(self, keys: list[tuple[Any, ...]]) -> list[pa.Array]:
-        assert self.rekey is not None, "only called with new keys"
-        arrays = []
-        for position, column in enumerate(self.rekey.keys):
-            try:
-                arrays.append(pa.array([key[position] for key in keys], column.type))
-            except (pa.ArrowException, TypeError, OverflowError) as error:
-                detail = f"a new key does not fit column {column.name!r} of type {column.type}: {error}"
-                raise JobRejected("bad-key", self.uid, detail) from error
-        return arrays
 
     # ------------------------------------------------------------ Python objects
 
@@ -210,9 +208,7 @@ class Redistribution:
     def _entry_parts(self, name: str, entries: list[tuple[bytes, bytes, bytes, bytes]]) -> Iterator[Part]:
         keys, was, places, values = zip(*entries, strict=True)
         if self.rekey is not None:
-            old = [tuple(decode_key(key)) for key in keys]
-            known = {key: self._new_key(key) for key in dict.fromkeys(old)}
-            columns = self._key_columns([known[key] for key in old])
+            columns = self.rekey.columns(self.uid, [tuple(decode_key(key)) for key in keys])
             keys = tuple(map(encode_key, zip(*(column.to_pylist() for column in columns), strict=True)))
         batch = pa.RecordBatch.from_arrays([pa.array(c, pa.large_binary()) for c in (keys, was, places, values)],
                                            schema=_OBJECTS_SCHEMA)  # fmt: skip
@@ -223,14 +219,6 @@ class Redistribution:
         for owner in np.unique(owners):
             rows = batch.filter(pa.array(owners == owner))
             yield Part(state=state, kind=kind, owner=int(owner), batch=rows)
-
-
-def check_rekey(uid: str, keys: pa.Schema) -> None:
-    """Raises JobRejected: a new key column is invalid; it is named."""
-    if not len(keys):
-        raise JobRejected("bad-keys", uid, "the new key needs at least one column")
-    for column in keys:
-        check_key_type(column.name, column.type)
 
 
 @dataclass

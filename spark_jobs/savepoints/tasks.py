@@ -215,10 +215,10 @@ def _file_chunks(store: FileStore, segment: Segment) -> Iterator[bytes]:
         yield data
 
 
-def units_of(redeal: Redistribution) -> list[range]:
-    """Ranges of old key groups of about `UNIT_BYTES` of files each, at most `MAX_UNITS`."""
+def units_of(redeal: Redistribution, unit_bytes: int = UNIT_BYTES) -> list[range]:
+    """Ranges of old key groups of about `unit_bytes` of files each, at most `MAX_UNITS`."""
     groups = redeal.checkpoint.manifest.max_parallelism
-    count = min(groups, MAX_UNITS, 1 + redeal.nbytes // UNIT_BYTES)
+    count = min(groups, MAX_UNITS, 1 + redeal.nbytes // unit_bytes)
     return [key_group_range(index, groups, count) for index in range(count)]
 
 

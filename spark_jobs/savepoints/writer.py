@@ -49,7 +49,7 @@ from runtime.state.list_state import OperatorList
 from spark_jobs.savepoints.bootstrap import Bootstrap, Function
 from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.execute import BootstrapRows, Execution, rows_for_operator, rows_for_table
-from spark_jobs.savepoints.redeal import Redistribution, Rekey, check_rekey
+from spark_jobs.savepoints.redeal import Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.state.rows import OpenedCheckpoint, open_checkpoint
 
@@ -290,12 +290,12 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown, or a column cannot be a key.
         """
-        kept = self._find_kept(uid)
-        check_rekey(uid, keys)
+        kept, rekey = self._find_kept(uid), Rekey(function, keys)
+        rekey.check(uid)
         if kept.rekey is not None:
             raise JobRejected("re-keyed-twice", uid, "it is re-keyed already: combine both into a single function")
         origins = (*kept.origins, f"re-keyed by {', '.join(keys.names)}")
-        self._kept_operators[uid] = replace(kept, rekey=Rekey(function, keys), origins=origins)
+        self._kept_operators[uid] = replace(kept, rekey=rekey, origins=origins)
         return self
 
     def change_max_parallelism(self, max_parallelism: int) -> Self:

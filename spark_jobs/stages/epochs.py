@@ -44,10 +44,17 @@ def write_epochs(standing: StageContext) -> None:
     with lock_stage(standing.lock_file):
         folder.prepare()
         with stage_session(standing) as spark:
-            _run(standing, source, folder, spark)
+            run_query(standing, source, folder, spark)
 
 
-def _run(standing: StageContext, source: EpochSource, folder: EpochFolder, spark: SparkSession) -> None:
+def run_query(
+    standing: StageContext,
+    source: EpochSource,
+    folder: EpochFolder,
+    spark: SparkSession,
+    idle_after_s: float = IDLE_AFTER_S,
+) -> None:
+    """Run the query until asked to stop. Raises as `write_epochs`."""
     try:
         frame = make_frame(source, spark, standing.operator)
     except JobRejected as error:
@@ -56,7 +63,9 @@ def _run(standing: StageContext, source: EpochSource, folder: EpochFolder, spark
         raise
     columns = checked_columns(frame, standing.operator, streaming=True)
     _check_columns(columns, read_columns(str(standing.columns), standing.operator), standing.operator)
-    writer = EpochWriter(folder, standing, BacklogMeter(folder, source.max_backlog, source.max_backlog_bytes))
+    writer = EpochWriter(
+        folder, standing, BacklogMeter(folder, source.max_backlog, source.max_backlog_bytes), idle_after_s
+    )
     query = (
         frame.writeStream.foreachBatch(writer.write)
         .option("checkpointLocation", folder.spark_checkpoint.as_uri())
@@ -80,18 +89,12 @@ def _run(standing: StageContext, source: EpochSource, folder: EpochFolder, spark
 def _check_columns(now: pa.Schema, before: pa.Schema | None, uid: str) -> None:
     if before is None or now.equals(before):
         return
-    changed = sorted(
-        {field.name for field in [*now, *before] if not _has_column(now, field) or not _has_column(before, field)}
-    )
+    old, new = list(before), list(now)
+    changed = sorted({field.name for field in [*old, *new] if field not in old or field not in new})
     detail = (
         f"the columns of its DataFrame have changed since the version was compiled: {', '.join(changed) or 'order'}"
     )
     raise JobRejected("schema-changed", uid, f"{detail}. Make a new version")
-
-
-def _has_column(columns: pa.Schema, field: pa.Field) -> bool:
-    index = columns.get_field_index(field.name)
-    return index >= 0 and bool(columns.field(index).equals(field))
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -163,8 +166,8 @@ class EpochWriter:
     batch in the meantime.
     """
 
-    def __init__(self, folder: EpochFolder, standing: StageContext, unread: BacklogMeter) -> None:
-        self._folder, self._standing, self._unread = folder, standing, unread
+    def __init__(self, folder: EpochFolder, standing: StageContext, unread: BacklogMeter, idle_after_s: float) -> None:
+        self._folder, self._standing, self._unread, self._idle_after_s = folder, standing, unread, idle_after_s
         self._next_epoch = folder.next_number()
         self._is_first = True
         self._closing = threading.Event()
@@ -228,10 +231,9 @@ class EpochWriter:
             figures.append(Figure("Back-pressure", self._wait_reason, "text"))
         self._standing.report(figures, steps=self._written_epochs)
 
-    @staticmethod
-    def _is_idle(newest: Mapping[str, Any], message: str) -> bool:
+    def _is_idle(self, newest: Mapping[str, Any], message: str) -> bool:
         """Whether the stream is idle. Spark does not update its progress while triggers find no data."""
-        return not _is_batch(newest) or (message != _PROCESSING_MESSAGE and _age_s(newest) > IDLE_AFTER_S)
+        return not _is_batch(newest) or (message != _PROCESSING_MESSAGE and _age_s(newest) > self._idle_after_s)
 
     def _check_number(self, batch: int) -> None:
         """Check that `batch` continues the epochs. After a crash, Spark repeats at most its newest batch."""

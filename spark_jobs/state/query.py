@@ -141,11 +141,11 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint
     if not stored.rows:
         return ResultTable(columns=[], rows=[])
     state = find_state(opened, asked.operator, asked.state)
-    given = _typed_key(state, stored, asked.key)
+    given = typed_key(state, stored, asked.key)
     from pyspark.sql import functions as f
 
     frame = _state_frame(spark(), path, stored)
-    if (condition := _condition(frame, state, stored, given)) is not None:
+    if (condition := key_condition(frame, state, stored, given)) is not None:
         frame = frame.where(condition)
     hidden = IDENTITY_COLUMNS if state.is_broadcast else IDENTITY_COLUMNS[:2]
     shown = [field for field in frame.schema.fields if field.name not in hidden]
@@ -208,7 +208,7 @@ def _key_columns(state: CheckpointState) -> tuple[str, ...]:
     return () if state.is_broadcast else tuple(state.key_schema.names)
 
 
-def _typed_key(state: CheckpointState, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
+def typed_key(state: CheckpointState, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
     """The requested key as a batch of a single row, in the types of the key columns.
 
     Raises:
@@ -260,7 +260,7 @@ def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
     return text.cast(kind)
 
 
-def _condition(
+def key_condition(
     frame: DataFrame, state: CheckpointState, stored: StoredState, given: pa.RecordBatch | None
 ) -> Column | None:
     """The filter for the key `given`; object state is looked up by its key as JSON."""

@@ -69,8 +69,10 @@ class StateSource(DataSource):
         return spark_schema(CONTENTS_SCHEMA if rows is None else rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        opened, rows = self._checkpoint, self._rows
-        return ContentsReader(opened) if rows is None else StateReader(rows, self._partitions(opened, rows.nbytes))
+        rows = self._rows
+        if rows is None:
+            return ContentsReader(self._checkpoint)
+        return StateReader(rows, self._partitions(rows.key_groups, rows.nbytes))
 
     @cached_property
     def _checkpoint(self) -> OpenedCheckpoint:
@@ -91,13 +93,16 @@ class StateSource(DataSource):
             return find_changes(self._checkpoint, open_checkpoint(since), operator, state)
         return find_state(self._checkpoint, operator, state)
 
-    def _partitions(self, opened: OpenedCheckpoint, nbytes: int) -> int:
-        by_size = min(opened.manifest.max_parallelism, max(1, math.ceil(nbytes / PARTITION_BYTES)))
-        given = self.options.get("partitions", str(by_size))
-        if not given.isdigit() or not 0 < int(given) <= opened.manifest.max_parallelism:
-            detail = f"must be between 1 and the number of key groups, {opened.manifest.max_parallelism}, not {given!r}"
+    def _partitions(self, key_groups: int, nbytes: int) -> int:
+        given = self.options.get("partitions", str(partitions_by_size(nbytes, key_groups)))
+        if not given.isdigit() or not 0 < int(given) <= key_groups:
+            detail = f"must be between 1 and the number of key groups, {key_groups}, not {given!r}"
             raise JobRejected("bad-partitions", "partitions", detail)
         return int(given)
+
+
+def partitions_by_size(nbytes: int, key_groups: int, partition_bytes: int = PARTITION_BYTES) -> int:
+    return min(key_groups, max(1, math.ceil(nbytes / partition_bytes)))
 
 
 class ContentsReader(DataSourceReader):

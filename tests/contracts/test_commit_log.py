@@ -251,7 +251,7 @@ def test_an_entry_reads_as_it_was_written(tmp_path: Path) -> None:
         files=(LoggedFile("part-7-2-out-0-9-1.parquet", 10, 4),), carried=("part-7-2-out-0-8-1.parquet",),
     )  # fmt: skip
     log = CommitLog(tmp_path)
-    assert log._append(written)
-    assert not log._append(written)
+    assert log.append_epoch(written)
+    assert not log.append_epoch(written)
     assert log.epochs("7", "out") == [written]
     assert names(tmp_path) == [commit_log.LOG_FOLDER]

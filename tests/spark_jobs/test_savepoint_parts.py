@@ -25,7 +25,6 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
-from spark_jobs.savepoints import tasks
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
@@ -223,14 +222,12 @@ def test_rows_are_taken_place_by_place() -> None:
     assert found == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
 
 
-def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(
-    savepoint: OpenedCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(savepoint: OpenedCheckpoint) -> None:
     redeal = Redistribution(checkpoint=savepoint, uid="totals", parallelism=2, max_parallelism=64)
     assert units_of(redeal) == [range(128)]
-    monkeypatch.setattr(tasks, "UNIT_BYTES", redeal.nbytes // 3)
-    assert 3 <= len(units_of(redeal)) <= 5
-    assert [group for unit in units_of(redeal) for group in unit] == list(range(128))
+    units = units_of(redeal, unit_bytes=redeal.nbytes // 3)
+    assert 3 <= len(units) <= 5
+    assert [group for unit in units for group in unit] == list(range(128))
 
 
 def test_every_kind_of_state_can_be_read(savepoint: OpenedCheckpoint) -> None:

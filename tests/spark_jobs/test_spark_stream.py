@@ -116,7 +116,9 @@ def _kept(spark: SparkSession) -> Iterator[SparkSession]:
 class Query:
     """A stage in a thread: what it has written, and how it ended."""
 
-    def __init__(self, spark: SparkSession, root: Path, make: Make, **settings: Any) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Path, make: Make, idle_after_s: float = epochs.IDLE_AFTER_S, **settings: Any
+    ) -> None:
         self.folder = EpochFolder(root / "streams" / "1" / "orders")
         self.folder.prepare()
         given = STAGE_FOLDERS.set(StageFolders(str(root), str(root / "streams" / "1")))
@@ -134,12 +136,12 @@ class Query:
             streams=root / "streams" / "1", answers=io.StringIO(),
         )  # fmt: skip
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(spark,))
+        self._thread = threading.Thread(target=self._run, args=(spark, idle_after_s))
         self._thread.start()
 
-    def _run(self, spark: SparkSession) -> None:
+    def _run(self, spark: SparkSession, idle_after_s: float) -> None:
         try:
-            epochs._run(self.standing, self.source, self.folder, spark)
+            epochs.run_query(self.standing, self.source, self.folder, spark, idle_after_s)
         except Exception as error:
             self.error = error
 
@@ -272,13 +274,10 @@ def test_the_query_waits_while_too_much_is_unread_and_goes_on_by_itself(spark: S
 
 
 @pytest.mark.slow
-def test_what_is_reported_is_what_spark_counts(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_reported_is_what_spark_counts(spark: SparkSession, tmp_path: Path) -> None:
     """Against the events of Spark's progress; a query to which nothing comes has a rate of 0."""
-    monkeypatch.setattr(epochs, "IDLE_AFTER_S", 1.0)
     feed(tmp_path / "in", 0, 1, 2)
-    query = Query(spark, tmp_path, lines_of(tmp_path / "in"))
+    query = Query(spark, tmp_path, lines_of(tmp_path / "in"), idle_after_s=1.0)
     query.wait_for(2)
     (running,) = [one for one in spark.streams.active if one.name == "orders"]
     until(lambda: query.figures().get("Input rate") == 0 and query.figures()["Epochs written"] == 3, 60)

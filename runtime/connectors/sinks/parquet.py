@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
-from runtime.connectors.names import encode_name
+from runtime.connectors.names import NAME_PATTERN, encode_name
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
@@ -43,8 +43,7 @@ from runtime.durable import copy_file, make_folder, name_write_errors, rename_wi
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-_NAME_PATTERN: Final = r"[A-Za-z0-9_.~]+"  #: output of `safe`
-_OWNER_PATTERN: Final = rf"(?P<job>{_NAME_PATTERN})-(?P<token>\d+)-(?P<uid>{_NAME_PATTERN})-\d+"
+_OWNER_PATTERN: Final = rf"(?P<job>{NAME_PATTERN})-(?P<token>\d+)-(?P<uid>{NAME_PATTERN})-\d+"
 _HIDDEN_NAME: Final = re.compile(rf"\.weir-{_OWNER_PATTERN}-\d+\.(?:inprogress|pending)")
 _PENDING_NAME: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)\.pending")
 _FINAL_NAME: Final = re.compile(rf"part-(?P<owner>{_OWNER_PATTERN})-\d+-(?P<number>\d+)\.parquet")

@@ -20,7 +20,7 @@ from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.tables import write_table
 from spark_jobs.state.keys import MAX_KEY_COMBINATIONS
 from spark_jobs.state.rows import OpenedCheckpoint, arrow_type, find_state, open_checkpoint
-from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource
+from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource, partitions_by_size
 from tests.spark_jobs.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
 
 COUNT = 400
@@ -169,14 +169,14 @@ def test_what_operators_keep_by_key_group_is_read_whole(tmp_path: Path) -> None:
     assert ranges_of(reader, [EqualTo(("key",), '"pane"')]) == [(range(MAX_PARALLELISM),)]
 
 
-def test_a_state_is_cut_by_its_size(savepoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_cut_by_its_size(savepoint: Path) -> None:
     source = StateSource({"path": str(savepoint), "operator": "counts", "state": "totals"})
     assert PARTITION_BYTES == 64 * 1024 * 1024
     assert len(source.reader(source.schema()).partitions()) == 1
-    monkeypatch.setattr("spark_jobs.state.source.PARTITION_BYTES", 8 * 1024)
     nbytes = sum(path.stat().st_size for path in savepoint.glob("counts-*/*"))
-    parts = source.reader(source.schema()).partitions()
-    assert 1 < len(parts) == -(-nbytes // (8 * 1024))
+    assert find_state(open_checkpoint(str(savepoint)), "counts", "totals").nbytes == nbytes
+    assert 1 < partitions_by_size(nbytes, MAX_PARALLELISM, 8 * 1024) == -(-nbytes // (8 * 1024))
+    assert partitions_by_size(1 << 60, MAX_PARALLELISM) == MAX_PARALLELISM
 
 
 @pytest.mark.parametrize(

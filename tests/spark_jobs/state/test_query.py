@@ -179,7 +179,7 @@ def test_a_page_of_one_key_reads_its_key_group(
     state = find_state(opened, operator, name)
     options = {"operator": operator, "state": name, "partitions": "8"}
     frame = spark.read.format("weir-state").options(**options).load(str(savepoint))
-    condition = query._condition(frame, state, stored, query._typed_key(state, stored, key))
+    condition = query.key_condition(frame, state, stored, query.typed_key(state, stored, key))
     assert condition is not None
     assert frame.where(condition).rdd.getNumPartitions() == 1
     assert frame.where(condition).count() == 1

@@ -17,6 +17,7 @@ import psutil
 from benchmarks import protocol
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+BENCH: Final = ROOT / "var" / "bench"  #: results and logs
 _SAMPLE_INTERVAL_S: Final = 0.2  #: sampling interval of processor time; usage after a process's last sample is lost
 _EXIT_GRACE_S: Final = 20.0  #: for a child to exit after its result
 _READER_JOIN_S: Final = 5.0  #: for the child's last output to reach the log

@@ -10,12 +10,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.child import ROOT
+from benchmarks.child import BENCH, ROOT
 from benchmarks.intervals.report import MODES, STOP_THE_WORLD
-from benchmarks.results import OWN
+from benchmarks.results import LATEST, OWN
 from benchmarks.systems import SYSTEMS
 
-LATEST: Final = ROOT / "var" / "bench" / "latest.json"
 FOLDER: Final = ROOT / "docs" / "benchmarks"
 _OWN_COLOUR, _PEER_COLOUR, _TARGET_COLOUR = "#1f6f8b", "#b8bec4", "#c8553d"
 _WIDTH: Final = 8.0  #: inches at 100 dots per inch; fits a page without scaling
@@ -135,11 +134,12 @@ def _interval(interval_ms: int) -> str:
 
 
 def main() -> int:
-    if not LATEST.exists():
+    latest = BENCH / LATEST
+    if not latest.exists():
         sys.stderr.write("no results to draw yet: run `make bench`\n")
         return 1
     mpl.rcParams["svg.hashsalt"] = "weir"  # reproducible ids: the same results give the same file
-    for name, entry in json.loads(LATEST.read_text(encoding="utf-8")).items():
+    for name, entry in json.loads(latest.read_text(encoding="utf-8")).items():
         path = draw(name, entry, FOLDER)
         sys.stdout.write(f"{name}: {path.relative_to(ROOT) if path else 'no results'}\n")
     return 0

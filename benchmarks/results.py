@@ -11,6 +11,7 @@ from typing import Any, Final
 from benchmarks.figures import Report
 
 OWN: Final = "weir"
+LATEST: Final = "latest.json"
 
 
 @dataclass(kw_only=True)

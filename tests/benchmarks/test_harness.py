@@ -9,35 +9,31 @@ from typing import Any
 
 import pytest
 
-from benchmarks import __main__ as main
 from benchmarks import child, protocol, table
+from benchmarks.harness import Harness, RunPlan, figure_result, lock_folder
 from benchmarks.progress import Progress
-from benchmarks.results import FigureResult
 from benchmarks.systems import System
 from benchmarks.workloads import WORKLOADS
 
 NOT_INSTALLED = System("spark", "Not installed", peer="nowhere")
 STRANGER = System("stranger", "Not of this workload")
-PLAN = main.RunPlan(repeats=1, time_box_s=5.0)
+PLAN = RunPlan(repeats=1, time_box_s=5.0)
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(main, "BENCH", tmp_path)
-    monkeypatch.setattr(main, "LATEST", tmp_path / "latest.json")
-    with main.lock_folder():
-        main.check()
+def bench(tmp_path: Path) -> Iterator[Path]:
+    with lock_folder(tmp_path):
         yield tmp_path
 
 
 def test_a_step_that_raises_loses_itself_only(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     no_such_files = replace(WORKLOADS["W7"], files="nonsense")
     todo = [(no_such_files, NOT_INSTALLED), (WORKLOADS["W1"], STRANGER), (WORKLOADS["W1"], NOT_INSTALLED)]
-    rates: main.Rates = {}
     with Progress([(f"{workload.name} {system.name}", 1.0) for workload, system in todo]) as progress:
-        main.run_rates(todo, PLAN, progress, rates)
+        harness = Harness(bench, PLAN, progress)
+        harness.run_rates(todo)
         assert progress.remaining_s == 0
-    states = {name: {system: told.state for system, told in of_all.items()} for name, of_all in rates.items()}
+    states = {name: {system: told.state for system, told in found.items()} for name, found in harness.rates.items()}
     assert states == {"W7": {"spark": "failed"}, "W1": {"stranger": "failed", "spark": "missing"}}
     assert "KeyError" in (bench / "log" / "W1-stranger.log").read_text()
     assert list(json.loads((bench / "latest.json").read_text())["W1"]["systems"]) == ["stranger", "spark"]
@@ -45,22 +41,21 @@ def test_a_step_that_raises_loses_itself_only(bench: Path, capsys: pytest.Captur
 
 
 def test_only_one_runs_at_a_time(bench: Path) -> None:
-    with pytest.raises(SystemExit, match="another benchmark runs here"), main.lock_folder():
+    with pytest.raises(SystemExit, match="another benchmark runs here"), lock_folder(bench):
         pass
 
 
-def test_what_is_left_of_a_run_that_was_killed_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "BENCH", tmp_path)
+def test_what_is_left_of_a_run_that_was_killed_goes(tmp_path: Path) -> None:
     left = tmp_path / "inputs" / "measure"
     left.mkdir(parents=True)
-    with main.lock_folder():
+    with lock_folder(tmp_path):
         assert not left.exists()
 
 
-def test_results_that_cannot_be_read_are_told_of_before_anything_runs(bench: Path) -> None:
-    (bench / "latest.json").write_text('{"W1": {"sys')
-    with pytest.raises(SystemExit, match="cannot be read"):
-        main.check()
+def test_results_that_cannot_be_read_are_told_of_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "latest.json").write_text('{"W1": {"sys')
+    with pytest.raises(SystemExit, match="cannot be read"), lock_folder(tmp_path):
+        pass
 
 
 def test_a_measurement_that_ends_early_keeps_what_it_told(tmp_path: Path) -> None:
@@ -72,7 +67,7 @@ for value in (1.0, 2.0):
 raise SystemExit("in its third round")
 """
     outcome = child.run([sys.executable, "-c", program], environment={}, log=tmp_path / "log", time_box_s=60)
-    told = main._figure_result("W14", outcome).to_json()
+    told = figure_result("W14", outcome).to_json()
     assert told["state"] == "failed"
     assert [figure["value"] for figure in told["figures"]] == [2.0]
 
@@ -86,12 +81,11 @@ protocol.send_partial_report(figures.Report(figures=(figures.Figure(name="gain",
 protocol.send_step("round 4")
 time.sleep(60)
 """
-    found: dict[str, FigureResult] = {}
     with Progress([("W14", 1.0)]) as progress:
-        hearing = main._event_handler("W14", progress, found)
+        harness = Harness(bench, PLAN, progress)
 
         def heard(said: dict[str, Any]) -> None:
-            hearing(said)
+            harness.on_event("W14", said)
             if said["event"] == protocol.STEPPED:
                 raise KeyboardInterrupt
 
@@ -99,5 +93,5 @@ time.sleep(60)
             child.run(
                 [sys.executable, "-c", program], environment={}, log=bench / "log" / "W14", time_box_s=60, heard=heard
             )
-    assert "interrupted; results until then:" in table.render_figures(found)
+    assert "interrupted; results until then:" in table.render_figures(harness.figures)
     assert json.loads((bench / "latest.json").read_text())["W14"]["figures"][0]["value"] == 3.0

@@ -1,0 +1,252 @@
+"""Runs workloads and measurements in turns, each in a process of its own, and writes the results after each step."""
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import child, figures, inputs, protocol, results, table
+from benchmarks.answers import differences
+from benchmarks.peers import PEERS
+from benchmarks.progress import Progress
+from benchmarks.results import FigureResult, RateMeasurement
+from benchmarks.systems import SYSTEMS, System, python_of
+from benchmarks.workload import Workload
+from benchmarks.workloads import WORKLOADS
+
+STEP_S: Final = 30.0  #: approximate seconds of a system's run, with its small run and the start of its processes
+MIN_FREE_BYTES: Final = 6_000_000_000  #: disk space for the files of W7, or the state of W9, which is larger
+
+Step = tuple[Workload, System]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """The size of the benchmark."""
+
+    repeats: int
+    time_box_s: float
+    share: float = 1.0  #: share of each workload's rows
+    rounds: int | None = None  #: of each measurement of figures; None: its own default
+
+
+def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -> Iterator[Step]:
+    """The steps in order: by workload, then by round, then by system."""
+    for workload in workloads:
+        for _ in range(repeats):
+            for name in systems:
+                if name in workload.rows or name in workload.absent:
+                    yield workload, SYSTEMS[name]
+
+
+def run(folder: Path, names: Sequence[str], systems: Sequence[str], plan: RunPlan) -> bool:
+    """Run everything and print the tables, also after an interrupt. Returns whether all results are correct."""
+    todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
+    figured = [name for name in names if name in figures.MEASUREMENT_MODULES]
+    expected = [(_kind(workload, system), STEP_S) for workload, system in todo]
+    sketch = figures.MeasurementPlan(folder=folder, rounds=plan.rounds)
+    for name in figured:
+        measurement = figures.measurement(name)
+        expected += [(name, measurement.STEP_S)] * measurement.steps(sketch)
+    harness = Harness(folder, plan, Progress(expected))
+    try:
+        with harness.progress:
+            harness.run_rates(todo)
+            harness.run_figures(figured)
+    finally:
+        sys.stdout.write(harness.tables())
+    return harness.is_right
+
+
+@dataclass
+class Harness:
+    """A benchmark in `folder`, and its results so far."""
+
+    folder: Path
+    plan: RunPlan
+    progress: Progress
+    rates: dict[str, dict[str, RateMeasurement]] = field(default_factory=dict)  #: by workload and system
+    figures: dict[str, FigureResult] = field(default_factory=dict)  #: by measurement
+
+    @property
+    def is_right(self) -> bool:
+        return results.all_right(self.rates.values()) and all(one.is_right for one in self.figures.values())
+
+    def tables(self) -> str:
+        blocks = [table.render(self.rates, WORKLOADS) if self.rates else "", table.render_figures(self.figures)]
+        load = f"load average at the end: {results.load_average()}, {os.cpu_count()} processors\n"
+        return "\n\n".join(block for block in blocks if block) + f"\n{load}"
+
+    # ------------------------------------------------------------ rates
+
+    def run_rates(self, todo: Sequence[Step]) -> None:
+        """Run each step and write the results after it. A failed step does not affect the others."""
+        for workload, group in groupby(todo, key=lambda step: step[0]):
+            found = self.rates[workload.name] = {}
+            systems = [system for _, system in group]
+            try:
+                with inputs.input_files(workload, self.folder / "inputs", self.plan.share) as files:
+                    for system in systems:
+                        self.progress.set_text(f"{workload.name} {system.title}, load {results.load_average()}")
+                        measured = found.setdefault(system.name, _not_measured(workload, "not run"))
+                        self._attempt(workload, system, measured, files)
+                        self._write(workload.name, results.entry(workload.title, found))
+                        self.progress.complete_step(_kind(workload, system))
+            except Exception:  # noqa: BLE001 - such as a full disk: later workloads may need no files
+                self._log_exception(workload.name)
+            for system in systems:
+                found.setdefault(system.name, _not_measured(workload, "failed"))
+                self.progress.drop_steps(_kind(workload, system))
+
+    def _attempt(self, workload: Workload, system: System, measured: RateMeasurement, files: Path) -> None:
+        if measured.state == "did not finish":  # not retried
+            return
+        lost, name = len(measured.lost), f"{workload.name}-{system.name}"
+        try:
+            self._measure(workload, system, measured, files)
+        except Exception:  # noqa: BLE001 - a failed system must not stop the other systems
+            measured.add_lost_run("failed")
+            self._log_exception(name)
+        if len(measured.lost) > lost:
+            self.progress.write_line(f"{workload.name} {system.title}: {measured.lost[-1]}, see {self._log_of(name)}")
+
+    def _measure(self, workload: Workload, system: System, measured: RateMeasurement, files: Path) -> None:
+        """Run a system once, and add the result to `measured`."""
+        if system.name in workload.absent:
+            measured.state = f"missing: {workload.absent[system.name]}"
+            return
+        python = python_of(system, PEERS, sys.executable)
+        if python is None:
+            measured.state = "missing"
+            return
+        name = f"{workload.name}-{system.name}"
+        with self._empty_folder(name) as folder:
+            task = workload.task(system.name, str(folder), self.plan.share, str(files / system.name))
+            outcome = child.run(
+                [python, "-m", system.module, task.to_json()],
+                environment=_environment(python), log=self._log_of(name), time_box_s=self.plan.time_box_s,
+            )  # fmt: skip
+            if outcome.state == "done":
+                _add_result(workload, task, outcome, measured)
+            else:
+                measured.add_lost_run(outcome.state)
+
+    # ------------------------------------------------------------ figures
+
+    def run_figures(self, names: Sequence[str]) -> None:
+        """Run each measurement in its own process, and write its results."""
+        for name in names:
+            self.progress.set_text(f"{name}, load {results.load_average()}")
+            with self._empty_folder(name) as folder:
+                outcome = child.run(
+                    [sys.executable, "-m", "benchmarks.figure_run", json.dumps([name, str(folder), self.plan.rounds])],
+                    environment=_environment(sys.executable), log=self._log_of(name),
+                    time_box_s=figures.measurement(name).TIME_BOX_S, heard=partial(self.on_event, name),
+                )  # fmt: skip
+            if outcome.state != "done":
+                self.progress.write_line(f"{name}: {outcome.state}, see {self._log_of(name)}")
+            self._keep(name, outcome)
+            self.progress.drop_steps(name)
+
+    def on_event(self, name: str, said: dict[str, Any]) -> None:
+        """Handle an event of a running measurement. Preliminary results survive an interrupt."""
+        if said["event"] == protocol.STEPPED:
+            self.progress.set_text(f"{name} {said['text']}, load {results.load_average()}")
+            self.progress.complete_step(name)
+        elif said["event"] == protocol.TOLD:
+            self._keep(name, child.ChildResult(state="interrupted", events={protocol.TOLD: said}))
+
+    def _keep(self, name: str, outcome: child.ChildResult) -> None:
+        self.figures[name] = figure_result(name, outcome)
+        self._write(name, self.figures[name].to_json())
+
+    # ------------------------------------------------------------ files
+
+    def _write(self, name: str, entry: dict[str, Any]) -> None:
+        results.write(self.folder / results.LATEST, {name: entry})
+
+    def _log_of(self, name: str) -> Path:
+        return self.folder / "log" / f"{name}.log"
+
+    def _log_exception(self, name: str) -> None:
+        """Append the current exception to the log."""
+        with self._log_of(name).open("a", encoding="utf-8") as log:
+            traceback.print_exc(file=log)
+        self.progress.write_line(f"{name}: {sys.exc_info()[1]!r}")
+
+    @contextmanager
+    def _empty_folder(self, name: str) -> Iterator[Path]:
+        folder = self.folder / "runs" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Prepare the folder of results, and lock it against a second run, which would distort both.
+
+    Raises:
+        SystemExit: another benchmark runs, the disk is nearly full, or earlier results cannot be read.
+    """
+    (folder / "log").mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another benchmark runs here: {lock.name} is locked") from None
+        for left in ("runs", "inputs"):  # of a killed run
+            shutil.rmtree(folder / left, ignore_errors=True)
+        free = shutil.disk_usage(folder).free
+        if free < MIN_FREE_BYTES:
+            raise SystemExit(f"{folder}: {free / 1e9:.1f} GB are free, up to {MIN_FREE_BYTES / 1e9:.0f} GB are needed")
+        try:
+            results.read(folder / results.LATEST)
+        except ValueError as error:
+            raise SystemExit(f"{folder / results.LATEST} cannot be read ({error}): move it away") from error
+        yield
+
+
+def figure_result(name: str, outcome: child.ChildResult) -> FigureResult:
+    """The result with the last report of the measurement, also of an unfinished measurement."""
+    said = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
+    report = None if said is None else figures.report_from_json(said["report"])
+    return FigureResult(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
+
+
+def _add_result(workload: Workload, task: protocol.Task, outcome: child.ChildResult, measured: RateMeasurement) -> None:
+    """Compare the output, then add the result: output that cannot be compared is no result."""
+    said, checked = outcome.events[protocol.MEASURED], outcome.events[protocol.CHECKED]
+    found = [differences(workload, task.output, checked)]
+    if workload.files is not None:
+        found.append(differences(workload, task.measured_output, {**checked, "rows": task.rows}))
+    known = measured.differences or 0
+    measured.differences = None if None in found else max(known, *(number for number in found if number is not None))
+    miscounted = workload.count_errors(said["rows"], said["details"])
+    if miscounted is not None:
+        measured.miscounted = (measured.miscounted or []) + miscounted
+    measured.add(
+        rows=said["rows"], seconds=said["seconds"], cpu_seconds=outcome.cpu_seconds, rows_worked=said["rows_worked"]
+    )
+
+
+def _not_measured(workload: Workload, state: str) -> RateMeasurement:
+    return RateMeasurement(unit=workload.unit, state=state)
+
+
+def _environment(python: str) -> dict[str, str]:
+    return {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "TZ": "UTC"}
+
+
+def _kind(workload: Workload, system: System) -> str:
+    return f"{workload.name} {system.name}"

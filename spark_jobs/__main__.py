@@ -28,14 +28,14 @@ from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, error_summary, spark_session
 from spark_jobs.sources.table import SparkTable
 from spark_jobs.stages import compile as compiling
-from spark_jobs.stages import deliver, epochs, tables
+from spark_jobs.stages import deliver, stream, tables
 from spark_jobs.stages.standing import StageContext, StageFailure, parse_params, read_params, stop_on_sigterm
 
 FAILED_EXIT_CODE: Final = 1
 REFUSED_EXIT_CODE: Final = 3
 #: By verb; a source or sink gives it as `stage`.
 STANDING_STAGES: Final[Mapping[str, Callable[[StageContext], None]]] = {
-    EpochSource.stage: epochs.write_epochs,
+    EpochSource.stage: stream.write_epochs,
     EpochStage.stage: deliver.deliver_epochs,
     SparkTable.stage: tables.write_tables,
 }

@@ -29,8 +29,8 @@ from runtime.dataflow.pipelines import PipelineContext
 from runtime.launch.spark import SparkLauncher
 from spark_jobs import nycflights, oracle
 from spark_jobs.batch.run import run_batch
+from spark_jobs.pipelines.flight_tables import history
 from spark_jobs.pipelines.flights import PIPELINE as FLIGHTS
-from spark_jobs.pipelines.tables import history
 from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, WEATHER_FILE, read_csv
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.stages.tables import SPARK_SETTINGS as TABLE_SETTINGS

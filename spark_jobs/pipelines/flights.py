@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from msgspec import Meta
 
 import weir
-from spark_jobs.pipelines import tables
+from spark_jobs.pipelines import flight_tables
 from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, HISTORY, WEATHER
 
 Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
@@ -68,11 +68,11 @@ def build(params: FlightsParams, context: weir.PipelineContext) -> weir.Dataflow
     flights = flow.source("flights", _source(params)).map_batches("prepared", prepare)
     airlines = flow.source(
         "airlines",
-        weir.from_spark(lambda spark: tables.airlines(spark, params.airlines_csv), schema=AIRLINES),
+        weir.from_spark(lambda spark: flight_tables.airlines(spark, params.airlines_csv), schema=AIRLINES),
         parallelism=1,
     )
-    weather = flow.source("weather", weir.from_spark(tables.weather, schema=WEATHER), parallelism=1)
-    history = flow.source("history", weir.from_spark(tables.history, schema=HISTORY))
+    weather = flow.source("weather", weir.from_spark(flight_tables.weather, schema=WEATHER), parallelism=1)
+    history = flow.source("history", weir.from_spark(flight_tables.history, schema=HISTORY))
     named = flights.join_broadcast("joined", airlines, on=["carrier"], take=["name"], how="left")
     hours = ["origin", "year", "month", "day", "hour"]
     outside = named.join_broadcast("outside", weather, on=hours, take=["wet", "wind_speed"], how="left")

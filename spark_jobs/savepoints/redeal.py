@@ -30,7 +30,7 @@ from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
-from spark_jobs.savepoints.tables import (
+from spark_jobs.savepoints.state_tables import (
     add_rows,
     decode_key,
     duplicate_keys,

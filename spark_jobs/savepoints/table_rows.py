@@ -19,7 +19,7 @@ from runtime.ports import SnapshotStore
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema, manifest_columns
 from spark_jobs.savepoints.declared import check_state, declared_state
-from spark_jobs.savepoints.tables import add_rows, value_types, write_table
+from spark_jobs.savepoints.state_tables import add_rows, value_types, write_table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ from runtime.state.backend import LIST_STATE, UNION_LIST_STATE
 from runtime.state.list_state import OperatorList
 from spark_jobs.savepoints.bootstrap import Bootstrap, Function
 from spark_jobs.savepoints.declared import check_state, declared_state
-from spark_jobs.savepoints.execute import BootstrapRows, Execution, rows_for_operator, rows_for_table
+from spark_jobs.savepoints.jobs import BootstrapRows, Execution, rows_for_operator, rows_for_table
 from spark_jobs.savepoints.redeal import Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.state.rows import OpenedCheckpoint, open_checkpoint

@@ -17,7 +17,7 @@ from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema, manifest_columns, namespace_field
-from spark_jobs.savepoints.tables import add_rows, value_types, write_table
+from spark_jobs.savepoints.state_tables import add_rows, value_types, write_table
 
 MAX_PARALLELISM: Final = 128
 KIND: Final = CheckpointKind.SAVEPOINT

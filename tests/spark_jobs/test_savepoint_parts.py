@@ -27,8 +27,8 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
+from spark_jobs.savepoints.state_tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.table_rows import TableRows
-from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.tasks import _group_by_place, units_of
 from spark_jobs.state.rows import OpenedCheckpoint, contents, find_state
 from tests.hosts.jobs import Numbers, committed

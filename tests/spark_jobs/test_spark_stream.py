@@ -23,7 +23,7 @@ from runtime.ports import StageFolders
 from spark_jobs.pipelines import spark_words
 from spark_jobs.sources import columns
 from spark_jobs.sources.stream import from_spark_stream
-from spark_jobs.stages import epochs
+from spark_jobs.stages import stream
 from spark_jobs.stages.standing import StageContext, StageFailure
 from tests.contracts.files import Reading
 from tests.waiting import until
@@ -117,7 +117,7 @@ class Query:
     """A stage in a thread: what it has written, and how it ended."""
 
     def __init__(
-        self, spark: SparkSession, root: Path, make: Make, idle_after_s: float = epochs.IDLE_AFTER_S, **settings: Any
+        self, spark: SparkSession, root: Path, make: Make, idle_after_s: float = stream.IDLE_AFTER_S, **settings: Any
     ) -> None:
         self.folder = EpochFolder(root / "streams" / "1" / "orders")
         self.folder.prepare()
@@ -141,7 +141,7 @@ class Query:
 
     def _run(self, spark: SparkSession, idle_after_s: float) -> None:
         try:
-            epochs.run_query(self.standing, self.source, self.folder, spark, idle_after_s)
+            stream.run_query(self.standing, self.source, self.folder, spark, idle_after_s)
         except Exception as error:
             self.error = error
 

@@ -14,7 +14,7 @@ import pytest
 
 from runtime.errors import JobRejected
 from spark_jobs.column_types import spark_schema
-from spark_jobs.pipelines import tables
+from spark_jobs.pipelines import flight_tables
 from spark_jobs.schemas import AIRLINES, WEATHER_FILE
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sources.splits import InputFolder, split_name
@@ -61,7 +61,11 @@ def never(_: SparkSession) -> DataFrame:
 
 def test_inputs_are_written_as_ordered_splits_with_statistics(spark: SparkSession, tmp_path: Path) -> None:
     found = write(
-        spark, tmp_path, ids=lambda s: s.range(5_000, numPartitions=3), airlines=tables.airlines, weather=tables.weather
+        spark,
+        tmp_path,
+        ids=lambda s: s.range(5_000, numPartitions=3),
+        airlines=flight_tables.airlines,
+        weather=flight_tables.weather,
     )
     counted = {uid: (one.state, one.splits, one.rows, one.tasks_done) for uid, one in found.items()}
     assert counted["ids"] == ("complete", 3, 5_000, 3)
@@ -229,7 +233,7 @@ def test_a_schema_that_the_frame_does_not_have_is_named(
 
 def test_airlines_are_trimmed_and_unique(spark: SparkSession) -> None:
     raw = [(" AA", "American "), ("AA", "Zzz"), ("", "nobody"), (None, "nobody"), ("UA", None), ("B6", "JetBlue")]
-    found = tables.clean_airlines(spark.createDataFrame(raw, spark_schema(AIRLINES))).collect()
+    found = flight_tables.clean_airlines(spark.createDataFrame(raw, spark_schema(AIRLINES))).collect()
     assert [tuple(row) for row in found] == [("AA", "American"), ("B6", "JetBlue")]
 
 
@@ -239,10 +243,10 @@ def test_an_hour_that_is_there_twice_counts_with_its_worse_weather(spark: SparkS
         return tuple(values.get(name) for name in WEATHER_FILE.names)
 
     frame = spark.createDataFrame([hour(0.0, 7.0), hour(0.2, None)], spark_schema(WEATHER_FILE))
-    assert [tuple(row) for row in tables.clean_weather(frame).collect()] == [("JFK", 2013, 11, 3, 1, True, 7.0)]
+    assert [tuple(row) for row in flight_tables.clean_weather(frame).collect()] == [("JFK", 2013, 11, 3, 1, True, 7.0)]
 
 
 def test_a_missing_airlines_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match=r"nowhere\.csv is not a file") as refusal:
-        tables.airlines(spark, str(tmp_path / "nowhere.csv"))
+        flight_tables.airlines(spark, str(tmp_path / "nowhere.csv"))
     assert refusal.value.field == "airlines_csv"

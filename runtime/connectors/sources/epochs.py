@@ -5,7 +5,7 @@ position is (epoch, row). The lanes of a subtask are adjacent. They are entries 
 redistributes in contiguous chunks. List state lies in the manifest, so the job master knows which epochs the retained
 checkpoints need.
 
-The run starts the stage by its verb (`spark_jobs.stages.epochs`); this module does not import Spark.
+The run starts the stage by its verb (`spark_jobs.stages.stream`); this module does not import Spark.
 """
 
 import contextlib

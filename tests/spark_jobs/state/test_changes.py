@@ -17,7 +17,7 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
-from spark_jobs.savepoints.tables import encode_key, value_types, write_table
+from spark_jobs.savepoints.state_tables import encode_key, value_types, write_table
 from spark_jobs.state.changes import find_changes
 from spark_jobs.state.rows import OpenedCheckpoint, find_state
 from tests.spark_jobs.test_savepoint_parts import opened

@@ -17,7 +17,7 @@ from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Subt
 from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
-from spark_jobs.savepoints.tables import write_table
+from spark_jobs.savepoints.state_tables import write_table
 from spark_jobs.state.keys import MAX_KEY_COMBINATIONS
 from spark_jobs.state.rows import OpenedCheckpoint, arrow_type, find_state, open_checkpoint
 from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource, partitions_by_size

@@ -8,9 +8,10 @@ plans.) Spark may repeat a task while an earlier attempt still runs, so a task m
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -35,6 +36,7 @@ CHUNK_ROWS: Final = 200_000  #: rows of whole keys per instance of a keyed opera
 POLL_ROWS: Final = 16_384
 _EMPTY_POLL_PAUSE_S: Final = 0.002  #: after an empty poll
 _NO_WATERMARK: Final = -(2**63)
+_ROW_COLUMN: Final = ":row"
 
 #: The result of a sink task: sink, attempt, number of rows, and the committables as JSON.
 SINK_RESULT_SCHEMA: Final = pa.schema(
@@ -80,16 +82,26 @@ def task_of(
     return run
 
 
-class _Tail(Protocol):
+class _Tail(ABC):
     """Receives the output of the last operator, for Spark or for a sink."""
 
-    watermark: int  #: of the source at the head of the stage, before the current batch
+    def __init__(self) -> None:
+        self._ready: list[pa.RecordBatch] = []
+        self.watermark = _NO_WATERMARK  #: of the source at the head of the stage, before the current batch
 
+    @abstractmethod
     def emit(self, batch: pa.RecordBatch) -> None: ...
+
+    @abstractmethod
     def finish(self) -> None: ...
-    def close(self) -> None: ...
+
+    def close(self) -> None:
+        """Release resources; by default there are none."""
+
     def take_ready(self) -> list[pa.RecordBatch]:
         """The batches to pass to Spark now."""
+        ready, self._ready = self._ready, []
+        return ready
 
 
 class _Task:
@@ -294,15 +306,14 @@ class _KeyedRun(_SubtaskRun):
 # ---------------------------------------------------------------- tails
 
 
-class _Emitter:
+class _Emitter(_Tail):
     """Emits rows for a later stage, with their owner, hash and event time."""
 
     def __init__(self, emit: EmitRows, index: int, tally: RowCounter) -> None:
+        super().__init__()
         self._emit, self._index, self._tally = emit, index, tally
         self._pre_aggregator = None if emit.pre_aggregation is None else emit.pre_aggregation.create()
-        self._ready: list[pa.RecordBatch] = []
         self._emitted_rows = 0
-        self.watermark = _NO_WATERMARK
 
     def emit(self, batch: pa.RecordBatch) -> None:
         if self._pre_aggregator is None:
@@ -318,13 +329,6 @@ class _Emitter:
         if self._pre_aggregator is not None:
             for part in self._pre_aggregate(self._pre_aggregator.flush):
                 self._add(part)
-
-    def close(self) -> None:
-        """No resources to release: all rows are in memory."""
-
-    def take_ready(self) -> list[pa.RecordBatch]:
-        ready, self._ready = self._ready, []
-        return ready
 
     def _pre_aggregate(self, due: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
         try:
@@ -386,14 +390,13 @@ class _Emitter:
             raise JobRejected("late-rows-in-batch", self._emit.target, detail)
 
 
-class _SinkWriter:
+class _SinkWriter(_Tail):
     """Writes the rows of this attempt under a name of its own: prepared, not visible."""
 
     def __init__(self, write: WriteSink, job: JobFacts, tally: RowCounter) -> None:
+        super().__init__()
         self._uid, self._attempt = write.uid, int(current_task().taskAttemptId())
         self._rows, self._tally = 0, tally
-        self._ready: list[pa.RecordBatch] = []
-        self.watermark = _NO_WATERMARK
         context = context_of(job, write.uid, 0, 1, wall_clock_ms)
         context.index = self._attempt  # part of file names: no two attempts share a file
         self._writer = write.sink.writer()
@@ -411,10 +414,3 @@ class _SinkWriter:
 
     def close(self) -> None:
         self._writer.close()
-
-    def take_ready(self) -> list[pa.RecordBatch]:
-        ready, self._ready = self._ready, []
-        return ready
-
-
-_ROW_COLUMN: Final = ":row"

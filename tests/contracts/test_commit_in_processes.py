@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.connectors.sinks import parquet
-from tests.contracts.test_sinks import commit, names, visible, writer
+from runtime.connectors.sinks.parquet import ParquetWriter
+from tests.contracts.test_sinks import commit, context, names, visible, writer
 from tests.waiting import until
 
 FILES = 300
@@ -62,12 +62,10 @@ def prepared(folder: Path) -> list[Any]:
     return owed
 
 
-def test_rows_leave_for_the_target_all_along_and_stay_hidden_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_leave_for_the_target_all_along_and_stay_hidden_there(tmp_path: Path) -> None:
     """S1-56: not in one piece when the checkpoint completes."""
-    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 1 << 16)
-    sink, sizes = writer(tmp_path), []
+    sink, sizes = ParquetWriter(tmp_path, row_group_bytes=1 << 16), []
+    sink.open(context("7", 1, "out", 0))
     noise = np.random.default_rng(7)
     for _ in range(4):
         sink.write(pa.RecordBatch.from_arrays([pa.array(noise.integers(0, 2**60, 1 << 14))], names=["n"]))

@@ -174,11 +174,12 @@ def test_a_file_that_vanished_before_its_end_is_named(tmp_path: Path) -> None:
     snapshot = first.snapshot("chk-1")
     again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
     again.poll(5)
+    drop(tmp_path, "b.csv", csv(range(3)))
     third = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
-    third.reader._discover()  # type: ignore[attr-defined]
-    (tmp_path / "a.csv").unlink()
-    with pytest.raises(EnvironmentFailure, match=r"a\.csv: the file is gone"):
-        third.poll()
+    third.poll(5)  # lists both files
+    (tmp_path / "b.csv").unlink()
+    with pytest.raises(EnvironmentFailure, match=r"b\.csv: the file is gone"):
+        third.rows()
 
 
 # ---------------------------------------------------------------- discovery

@@ -8,7 +8,8 @@ import pytest
 
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectoryReader, DirectorySource
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.data_roots import CheckedFolder
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from tests.contracts.files import Reading, drop
 from tests.contracts.test_sinks import batch as numbers
@@ -60,15 +61,14 @@ def test_a_watched_folder_that_becomes_a_link_is_not_listed(data: Path, existed:
 def test_a_folder_that_becomes_a_link_after_it_was_listed_is_not_read(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, list_names = data / "in", DirectoryReader._new_names
+    folder, open_to_read = data / "in", CheckedFolder.open_to_read
     drop(folder, "a.jsonl", ROW)
 
-    def swap_behind(reader: DirectoryReader) -> list[str]:
-        found = list_names(reader)
+    def swap_before(checked: CheckedFolder, name: str) -> int | None:
         swap(folder)
-        return found
+        return open_to_read(checked, name)
 
-    monkeypatch.setattr(DirectoryReader, "_new_names", swap_behind)
+    monkeypatch.setattr(CheckedFolder, "open_to_read", swap_before)
     with pytest.raises(DataRejected, match="leads out of the folders that jobs may read") as refused:
         reading(folder).rows()
     assert "swordfish" not in str(refused.value)

@@ -48,7 +48,7 @@ _HIDDEN_NAME: Final = re.compile(rf"\.weir-{_OWNER_PATTERN}-\d+\.(?:inprogress|p
 _PENDING_NAME: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)\.pending")
 _FINAL_NAME: Final = re.compile(rf"part-(?P<owner>{_OWNER_PATTERN})-\d+-(?P<number>\d+)\.parquet")
 _MARK_NAME: Final = re.compile(rf"\.committed-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)")
-_ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
+ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class ParquetSink:
 class ParquetWriter(SinkWriter):
     """Writes a file per checkpoint, unless the checkpoint has no rows."""
 
-    def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, roots: DataRoots | None = None, *, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self._folder, self._row_group_bytes = folder, row_group_bytes
         self._checked = CheckedFolder.of("path", folder, roots)
         self._number = 0
         self._rows = 0
@@ -102,7 +102,7 @@ class ParquetWriter(SinkWriter):
         self._rows += batch.num_rows
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+        if self._waiting_bytes >= self._row_group_bytes:
             self._write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:

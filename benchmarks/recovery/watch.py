@@ -16,6 +16,7 @@ from benchmarks.recovery.job import RecoveryParams
 from benchmarks.recovery.place import Run
 
 _POLL_S: Final = 0.01
+_PATIENCE_S: Final = 120.0
 _POLLS_PER_ROW: Final = 5  #: polls of the output folder per poll of the database row
 MAX_LAG_S: Final = 2.0  #: maximum lag of a source that has caught up; its report is up to 1.5 s old
 
@@ -57,19 +58,19 @@ class Watch:
         self._token = int(run.row()["token"])
         self._logs = {path: path.stat().st_size for path in (run.log, *run.supervisors)}
 
-    def wait_for_recovery(self, fault: str, at: float, patience_s: float = 120.0) -> Recovery:
+    def wait_for_recovery(self, fault: str, at: float) -> Recovery:
         """Observe until the job has caught up. `at`: the wall clock's time of the fault, in seconds.
 
         Raises:
-            TimeoutError: the job has not caught up within `patience_s`.
+            TimeoutError: the job has not caught up in time.
             RuntimeError: the run has failed or ended.
         """
         seen: dict[str, float] = {}
         looks = 0
         while not {"caught up", "committed"} <= seen.keys():
             now = time.time()
-            if now - at > patience_s:
-                raise TimeoutError(f"{fault}: after {patience_s:g} s only {seen}")
+            if now - at > _PATIENCE_S:
+                raise TimeoutError(f"{fault}: after {_PATIENCE_S:g} s only {seen}")
             if looks % _POLLS_PER_ROW == 0:
                 self._look_at_row(seen, at)
             if "running" in seen:

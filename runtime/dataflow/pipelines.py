@@ -122,7 +122,8 @@ def _check_query(name: object, sql: object) -> None:
         detail = f"a query needs SQL: 1 to {MAX_QUERY_LENGTH} characters"
         raise JobRejected("bad-query", f"queries[{name!r}]", detail)
     if _SELECT_PREFIX.match(sql) is None:
-        raise JobRejected("bad-query", f"queries[{name!r}]", "a query must only read: begin it with SELECT or WITH")
+        detail = "a query must only read: begin it with SELECT, WITH, FROM, VALUES or TABLE"
+        raise JobRejected("bad-query", f"queries[{name!r}]", detail)
 
 
 def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:

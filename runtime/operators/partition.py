@@ -59,7 +59,7 @@ def partition_by_key_group(
     if parallelism == 1 or not batch.num_rows:
         return [batch if batch.num_rows else None, *[None] * (parallelism - 1)]
     return _split_by_owner(
-        batch, _owners(max_parallelism, parallelism)[key_groups(batch, keys, max_parallelism)], parallelism
+        batch, owners_of_groups(max_parallelism, parallelism)[key_groups(batch, keys, max_parallelism)], parallelism
     )
 
 
@@ -85,7 +85,7 @@ def _take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> pa.RecordBa
 
 
 @lru_cache(maxsize=64)
-def _owners(max_parallelism: int, parallelism: int) -> npt.NDArray[np.uint16]:
+def owners_of_groups(max_parallelism: int, parallelism: int) -> npt.NDArray[np.uint16]:
     """The owner of each key group, as 16-bit integers, which numpy sorts by radix."""
     owners = [key_group_owner(group, max_parallelism, parallelism) for group in range(max_parallelism)]
     return np.array(owners, dtype=np.uint16)

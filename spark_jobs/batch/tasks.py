@@ -20,7 +20,7 @@ import pyarrow as pa
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.errors import DataRejected, JobRejected, OperatorFailure
 from runtime.operators.event_time import event_times_ms
-from runtime.operators.partition import partition_by_function
+from runtime.operators.partition import owners_of_groups, partition_by_function
 from runtime.ports import Collector
 from runtime.slot.programming_errors import describe_error
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
@@ -352,7 +352,7 @@ class _Emitter(_Tail):
             case ExchangeKind.HASH:
                 hashes = hash_columns([batch.column(key) for key in emit.keys])
                 groups = key_groups_of_hashes(hashes, emit.max_parallelism)
-                return groups * emit.owners // emit.max_parallelism, hashes.view(np.int64)
+                return owners_of_groups(emit.max_parallelism, emit.owners)[groups], hashes.view(np.int64)
             case ExchangeKind.REBALANCE:
                 return (self._index + self._emitted_rows + np.arange(batch.num_rows)) % emit.owners, 0
             case ExchangeKind.CUSTOM:

@@ -23,6 +23,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
+from runtime.operators.partition import owners_of_groups
 from runtime.ports import SnapshotStore
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.key_codec import check_key_type
@@ -215,7 +216,7 @@ class Redistribution:
         yield from self._parts_by_owner(name, PartKind.OBJECTS, batch, key_groups_of(keys, self.max_parallelism))
 
     def _parts_by_owner(self, state: str, kind: PartKind, batch: pa.RecordBatch, groups: Any) -> Iterator[Part]:
-        owners = groups * self.parallelism // self.max_parallelism
+        owners = owners_of_groups(self.max_parallelism, self.parallelism)[groups]
         for owner in np.unique(owners):
             rows = batch.filter(pa.array(owners == owner))
             yield Part(state=state, kind=kind, owner=int(owner), batch=rows)

@@ -19,6 +19,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from runtime.io.filesystem import FileStore
+from runtime.operators.partition import owners_of_groups
 from runtime.ports import SnapshotStore
 from runtime.state.files.segment_log import COPY_CHUNK_BYTES
 from runtime.state.index.hashing import key_groups
@@ -124,7 +125,7 @@ def partition_rows(rows: RowColumns, maker: StateMaker) -> Task:
     def run(batches: Batches) -> Batches:
         for spark_batch in batches:
             groups = key_groups(rows.cast(spark_batch, 0), rows.keys, maker.max_parallelism)
-            owners = (groups * maker.parallelism // maker.max_parallelism).astype(np.int32)
+            owners = owners_of_groups(maker.max_parallelism, maker.parallelism)[groups].astype(np.int32)
             yield pa.RecordBatch.from_arrays(
                 [pa.array(owners), *spark_batch.columns], names=[PLACE_COLUMN, *spark_batch.schema.names]
             )

@@ -10,10 +10,8 @@ from typing import Any, Final
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.io.control.endpoints import Hello
-from runtime.io.control.messages import WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE, Heartbeat, SubtaskMetrics
+from runtime.io.control.messages import Heartbeat, SubtaskMetrics, SubtaskStatus
 
-#: The first state that any subtask has is the operator's.
-STATE_PRIORITY: Final = ("deploying", "running", WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE)
 MAX_CHECK_INTERVAL_MS: Final = 1_000  #: checks lie further apart only if the master was suspended
 
 
@@ -76,11 +74,12 @@ class SlotMonitor:
         self, uid: str, now: tuple[int, int, float, float], before: tuple[int, int, float, float], seconds: float
     ) -> Mapping[str, Any]:
         own = self._metrics_of(uid)
-        states = {m.state for m in own}
+        found = {m.state for m in own}
+        state = next((state for state in SubtaskStatus if state in found), SubtaskStatus.DEPLOYING)
         capacity_ms = seconds * 1000 * max(len(own), 1)
         watermarks = [w for m in own if (w := _event_time(m.watermark)) is not None]
         return {
-            "state": next((state for state in STATE_PRIORITY if state in states), "finished") if own else "deploying",
+            "state": SubtaskStatus.FINISHED if state is SubtaskStatus.ENDED else state,
             "records_in": now[0],
             "records_out": now[1],
             "rate_in": round((now[0] - before[0]) / seconds, 1),

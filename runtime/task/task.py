@@ -32,7 +32,7 @@ from runtime.core.subtask.events import (
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
-from runtime.io.control.messages import WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE, SubtaskMetrics
+from runtime.io.control.messages import SubtaskMetrics, SubtaskStatus
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
@@ -369,7 +369,7 @@ class Task:
     def metrics(self) -> SubtaskMetrics:
         return SubtaskMetrics(
             subtask=self.id,
-            state=self._state_name,
+            state=self._status,
             records_in=self.records_in,
             records_out=self.outputs.records,
             watermark=self.machine.watermark,
@@ -387,15 +387,16 @@ class Task:
         return total if since is None else total + self.clock.monotonic_ms() - since
 
     @property
-    def _state_name(self) -> str:
+    def _status(self) -> SubtaskStatus:
         machine = self.machine
         if not self._is_open:
-            return "deploying"
+            return SubtaskStatus.DEPLOYING
         if machine.is_logic_done:
-            return "ended" if machine.ended else "finished"
+            return SubtaskStatus.ENDED if machine.ended else SubtaskStatus.FINISHED
         if machine.waits_for_build_side:
-            return WAITS_FOR_BUILD_SIDE
-        return WAITS_FOR_STAGE if self.is_paused and machine.is_source else "running"
+            return SubtaskStatus.WAITS_FOR_BUILD_SIDE
+        is_held = self.is_paused and machine.is_source
+        return SubtaskStatus.WAITS_FOR_STAGE if is_held else SubtaskStatus.RUNNING
 
     def _counters(self) -> dict[str, int]:
         waited = {WAITED_COUNTER: int(self._throttled.total_ms)} if self._throttled.total_ms else {}

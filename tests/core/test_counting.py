@@ -7,8 +7,7 @@ import pytest
 
 from runtime.core.job.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind
-from runtime.core.subtask import barrier_tracker
-from runtime.core.subtask.alignment import Aligned, AlignmentOutcome, GivenUp
+from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome, GivenUp
 from runtime.core.subtask.barrier_tracker import MAX_AWAITED_CHECKPOINTS, BarrierTracker
 
 ONE, TWO, THREE = (ChannelId(0, n, 0) for n in range(3))
@@ -30,7 +29,7 @@ def hear(now: BarrierTracker, *heard: tuple[ChannelId, int]) -> tuple[BarrierTra
     """The barriers of `heard`, one after another."""
     verdicts: list[AlignmentOutcome] = []
     for channel, checkpoint in heard:
-        now, more = barrier_tracker.on_barrier(now, channel, barrier(checkpoint))
+        now, more = now.on_barrier(channel, barrier(checkpoint))
         verdicts += more
     return now, verdicts
 
@@ -69,46 +68,46 @@ def test_taking_one_gives_up_all_before_it() -> None:
 def test_a_channel_that_ends_counts_for_all_that_are_awaited() -> None:
     """S0-19: barrier and end on one channel count once."""
     now, _ = hear(fresh(ONE, TWO, THREE), (ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2))
-    now, verdicts = barrier_tracker.on_channel_end(now, ONE)
+    now, verdicts = now.on_channel_end(ONE)
     assert verdicts == []
-    now, verdicts = barrier_tracker.on_channel_end(now, THREE)
+    now, verdicts = now.on_channel_end(THREE)
     assert verdicts == [Aligned(barrier(1)), Aligned(barrier(2))]
     assert now.live == {TWO}
 
 
 def test_an_ended_channel_cannot_speak() -> None:
-    now, _ = barrier_tracker.on_channel_end(fresh(), ONE)
+    now, _ = fresh().on_channel_end(ONE)
     with pytest.raises(AssertionError, match="delivers no message"):
-        barrier_tracker.on_barrier(now, ONE, barrier(1))
+        now.on_barrier(ONE, barrier(1))
     with pytest.raises(AssertionError, match="delivers no message"):
-        barrier_tracker.on_channel_end(now, ONE)
+        now.on_channel_end(ONE)
 
 
 def test_a_source_takes_what_is_injected_at_once_and_once() -> None:
     """S4-21."""
-    now, verdicts = barrier_tracker.on_trigger(BarrierTracker(live=frozenset()), barrier(1))
+    now, verdicts = BarrierTracker(live=frozenset()).on_trigger(barrier(1))
     assert verdicts == [Aligned(barrier(1))]
-    assert barrier_tracker.on_trigger(now, barrier(1)) == (now, [])
+    assert now.on_trigger(barrier(1)) == (now, [])
 
 
 def test_an_injected_barrier_waits_for_the_last_messages_of_ended_predecessors() -> None:
     """S0-19."""
-    now, verdicts = barrier_tracker.on_trigger(fresh(ONE), barrier(1))
+    now, verdicts = fresh(ONE).on_trigger(barrier(1))
     assert verdicts == []
-    assert barrier_tracker.on_channel_end(now, ONE)[1] == [Aligned(barrier(1))]
+    assert now.on_channel_end(ONE)[1] == [Aligned(barrier(1))]
 
 
 def test_a_cancel_gives_up_its_checkpoint_and_all_before_it_once_each() -> None:
     now, _ = hear(fresh(), (ONE, 1), (ONE, 2), (ONE, 3))
-    now, verdicts = barrier_tracker.on_cancel(now, CheckpointId(2))
+    now, verdicts = now.on_cancel(CheckpointId(2))
     assert verdicts == [given_up(1, overtaken=True), given_up(2)]
-    assert barrier_tracker.on_cancel(now, CheckpointId(2)) == (now, [])
-    assert barrier_tracker.on_cancel(now, CheckpointId(1)) == (now, [])
+    assert now.on_cancel(CheckpointId(2)) == (now, [])
+    assert now.on_cancel(CheckpointId(1)) == (now, [])
     assert hear(now, (TWO, 3))[1] == [Aligned(barrier(3))], "a later one is not concerned"
 
 
 def test_a_cancel_that_comes_first_keeps_the_checkpoint_from_starting() -> None:
-    now, verdicts = barrier_tracker.on_cancel(fresh(), CheckpointId(1))
+    now, verdicts = fresh().on_cancel(CheckpointId(1))
     assert verdicts == [given_up(1)]
     assert hear(now, (ONE, 1), (TWO, 1)) == (now, [])
 
@@ -116,8 +115,8 @@ def test_a_cancel_that_comes_first_keeps_the_checkpoint_from_starting() -> None:
 def test_an_abort_ends_one_checkpoint_without_a_word() -> None:
     """Unlike a cancel it leaves the earlier ones alone."""
     now, _ = hear(fresh(), (ONE, 1), (ONE, 2))
-    now = barrier_tracker.on_abort(now, CheckpointId(2))
-    assert barrier_tracker.on_cancel(now, CheckpointId(2)) == (now, []), "known already"
+    now = now.on_abort(CheckpointId(2))
+    assert now.on_cancel(CheckpointId(2)) == (now, []), "known already"
     now, verdicts = hear(now, (TWO, 1), (TWO, 2))
     assert verdicts == [Aligned(barrier(1))]
     assert now.awaited == ()
@@ -125,8 +124,8 @@ def test_an_abort_ends_one_checkpoint_without_a_word() -> None:
 
 def test_an_abort_of_what_is_over_changes_nothing_and_others_are_forgotten_in_time() -> None:
     now, _ = hear(fresh(ONE), (ONE, 2))
-    assert barrier_tracker.on_abort(now, CheckpointId(2)) == now
-    now = barrier_tracker.on_abort(now, CheckpointId(3))
+    assert now.on_abort(CheckpointId(2)) == now
+    now = now.on_abort(CheckpointId(3))
     assert now.aborted == {3}
     assert hear(now, (ONE, 3), (ONE, 4))[0].aborted == frozenset()
 
@@ -152,7 +151,7 @@ def test_random_schedules_snapshot_each_checkpoint_at_most_once_and_in_order() -
             taken += [v.barrier.checkpoint for v in verdicts if isinstance(v, Aligned)]
             if rng.random() < 0.05:
                 aborted.add(rng.randint(1, 6))
-                now = barrier_tracker.on_abort(now, CheckpointId(max(aborted)))
+                now = now.on_abort(CheckpointId(max(aborted)))
         assert taken == sorted(set(taken))
         assert whole - aborted <= set(taken) <= whole
 
@@ -160,5 +159,5 @@ def test_random_schedules_snapshot_each_checkpoint_at_most_once_and_in_order() -
 def test_ids_of_aborted_checkpoints_are_kept_within_a_bound() -> None:
     now = fresh()
     for checkpoint in range(1, 1_001):
-        now = barrier_tracker.on_abort(now, CheckpointId(checkpoint))
+        now = now.on_abort(CheckpointId(checkpoint))
     assert now.aborted == set(range(1_001 - MAX_ABORTED_IDS, 1_001))

@@ -46,6 +46,7 @@ from runtime.io.control.messages import (
     SlotFailed,
     StartSubtasks,
     SubtaskMetrics,
+    SubtaskStatus,
     ToMaster,
     ToSlot,
 )
@@ -426,7 +427,7 @@ def test_the_sizes_of_all_acknowledgements_are_summed_up_for_the_page(tmp_path: 
 
 ONE, OTHER = SubtaskId(OperatorId("a"), 0), SubtaskId(OperatorId("a"), 1)
 BARRIER = Barrier(CheckpointId(7), CheckpointKind.SAVEPOINT, 123)
-METRICS = SubtaskMetrics(ONE, "running", 1, 2, 3, 4.0, 5.0, {"late_records": 6})
+METRICS = SubtaskMetrics(ONE, SubtaskStatus.RUNNING, 1, 2, 3, 4.0, 5.0, {"late_records": 6})
 SNAPSHOT = SubtaskSnapshot(finished=True, watermark=-5, keyed={"s": (segment("p"),)}, committables=({"n": 1},))
 TO_SLOT = [
     (TriggerSubtask(ONE, BARRIER), TriggerSubtask(OTHER, BARRIER)),

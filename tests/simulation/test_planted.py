@@ -15,8 +15,8 @@ from runtime.core.job.messages import Records
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.subtask import alignment
-from runtime.core.subtask.alignment import Alignment, AlignmentOutcome
+from runtime.core.subtask.barrier_alignment import BarrierAlignment
+from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome
 from runtime.core.subtask.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
 from runtime.core.subtask.feedback_alignment import FeedbackAlignment
 from runtime.core.subtask.iteration import Iteration
@@ -38,12 +38,10 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def skip_alignment(patch: pytest.MonkeyPatch) -> None:
-    def settle(now: Alignment) -> tuple[Alignment, list[AlignmentOutcome]]:
-        if now.pending is None:
-            return now, []
-        return alignment._idle(now, now.newest), [alignment.Aligned(now.pending)]
+    def complete(now: BarrierAlignment) -> tuple[BarrierAlignment, list[AlignmentOutcome]]:
+        return (now, []) if now.pending is None else (now._idle(now.newest), [Aligned(now.pending)])
 
-    patch.setattr(alignment, "_complete_alignment", settle)
+    patch.setattr(BarrierAlignment, "_complete", complete)
 
 
 def commit_on_acknowledgement(patch: pytest.MonkeyPatch) -> None:

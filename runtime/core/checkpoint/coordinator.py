@@ -6,7 +6,7 @@ sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointC
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -59,8 +59,7 @@ class Coordinator:
 
     def __init__(self, job: str, token: Token, graph: JobGraph, settings: CoordinatorSettings) -> None:
         self._job, self._token, self._graph, self._settings = job, token, graph, settings
-        self._running = False
-        self._suspended = False  #: suspended: no checkpoint starts any more
+        self._phase: Literal["starting", "running", "suspended"] = "starting"  #: checkpoints start while running
         self._finished: set[SubtaskId] = set()
         self._ended: set[SubtaskId] = set()
         self._queue = RequestQueue()
@@ -113,10 +112,10 @@ class Coordinator:
     # ------------------------------------------------------------ starting checkpoints
 
     def _on_started(self, at: int, resumed: bool) -> Effects:
-        assert not self._running, "a coordinator starts once"
-        if self._suspended:  # the last slot started while the attempt was being suspended
+        assert self._phase != "running", "a coordinator starts once"
+        if self._phase == "suspended":  # the last slot started while the attempt was being suspended
             return []
-        self._running = True
+        self._phase = "running"
         begun = self._schedule(at, resumed)
         return begun + self._final_checkpoint(at)  # some subtasks may have finished before the last subtask started
 
@@ -142,21 +141,20 @@ class Coordinator:
         refusal = self._refusal(request)
         if refusal is not None:
             resumed: Effects = [ResumeJob()] if request.kind.ends_job and self._ending is None else []
-            return [_operation_failure(request, *refusal), *resumed]
+            return _fail_operation(request.operation, *refusal) + resumed
         effects: Effects = []
         if request.kind.ends_job:
             self._ending = request.kind
             self._trigger_schedule.stop()
             effects = self._fail_all(request.at, "a stop or drain begins")
         displaced = self._queue.add(request)
-        if displaced is not None and not displaced.is_periodic:
-            effects.append(
-                _operation_failure(displaced, FailureReason.TOO_MANY_REQUESTS, "too many requests are waiting")
-            )
+        if displaced is not None:
+            detail = "too many requests are waiting"
+            effects += _fail_operation(displaced.operation, FailureReason.TOO_MANY_REQUESTS, detail)
         return effects + self._start_next(request.at)
 
     def _refusal(self, request: CheckpointRequest) -> tuple[FailureReason, str] | None:
-        if not self._running:
+        if self._phase != "running":
             return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer"
         if self._ending is not None:
             return FailureReason.SUSPENDED, f"a {self._ending} is under way"
@@ -166,7 +164,7 @@ class Coordinator:
 
     def _start_next(self, at: int) -> Effects:
         """Starts the next waiting request if it may start."""
-        if self._issuing is not None or not self._running:
+        if self._issuing is not None or self._phase != "running":
             return []
         request = self._queue.take(len(self._pending), self._settings.max_concurrent)
         if request is None:
@@ -185,7 +183,7 @@ class Coordinator:
 
     def _on_id_issued(self, at: int, checkpoint: CheckpointId) -> Effects:
         request, self._issuing = self._issuing, None
-        if request is None or not self._running:  # suspended in the meantime: the id stays unused
+        if request is None or self._phase != "running":  # suspended in the meantime: the id stays unused
             return []
         if self._is_pointless(request):
             return self._start_next(at)
@@ -203,9 +201,7 @@ class Coordinator:
         if request is None:
             return []
         self._delay_final(at)
-        failed: Effects = (
-            [] if request.is_periodic else [_operation_failure(request, FailureReason.ID_UNAVAILABLE, detail)]
-        )
+        failed = _fail_operation(request.operation, FailureReason.ID_UNAVAILABLE, detail)
         if request.is_replanned:
             return [*failed, FailAttempt(f"the {request.kind} could not be planned anew: {detail}")]
         resumed = self._resume_job(at) if request.kind.ends_job else []
@@ -295,20 +291,14 @@ class Coordinator:
     # ------------------------------------------------------------ giving up
 
     def _fail_checkpoint(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
-        pending = self._pending.pop(checkpoint)
-        self._manifests.pop(checkpoint, None)
-        self._recent.on_failed(checkpoint, reason)
-        effects: Effects = [
-            pending.report(at, reason, detail),
-            NotifyAborted(checkpoint, pending.plan.wait_for),
-        ]
+        pending = self._pending[checkpoint]
+        effects = self._abort(at, checkpoint, reason, detail)
         if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
             return effects + self._replan(at, pending)
         if reason.may_persist:
             self._delay_final(at)
-        if pending.operation is not None:
-            effects.append(CompleteOperation(pending.operation, None, reason, detail))
-        if pending.barrier.kind.ends_job and reason is not FailureReason.SUSPENDED:
+        effects += _fail_operation(pending.operation, reason, detail)
+        if pending.barrier.kind.ends_job:
             # Some subtasks may have finished their logic for it, so the job must restart from the last checkpoint.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
         self._retry_periodic(at, pending, reason)
@@ -316,18 +306,21 @@ class Coordinator:
         exceeded = self._failure_manager.on_failed(reason, detail, checkpoint=checkpoint, savepoint=savepoint)
         return effects + self._fail_attempt(exceeded) + self._final_checkpoint(at) + self._start_next(at)
 
+    def _abort(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+        """Gives up a pending checkpoint. Its operation is the caller's."""
+        pending = self._pending.pop(checkpoint)
+        self._manifests.pop(checkpoint, None)
+        self._recent.on_failed(checkpoint, reason)
+        return [pending.report(at, reason, detail), NotifyAborted(checkpoint, pending.plan.wait_for)]
+
     @staticmethod
     def _fail_attempt(detail: str | None) -> Effects:
         return [] if detail is None else [FailAttempt(detail)]
 
     def _retry_periodic(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
         """Retries a failed periodic checkpoint at once, not in the next interval, unless a newer one is pending."""
-        if (
-            reason is FailureReason.SUBSUMED
-            or pending.operation is not None
-            or not self._running
-            or self._is_logic_finished
-        ):
+        is_retried = self._phase == "running" and reason is not FailureReason.SUBSUMED and pending.operation is None
+        if not is_retried or self._is_logic_finished:
             return
         newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self._pending)
         if not newer and not self._queue.waiting and self._trigger_schedule.may_retry():
@@ -340,28 +333,23 @@ class Coordinator:
         return self._start_next(at)
 
     def _fail_all(self, at: int, detail: str) -> Effects:
+        """Gives up every pending checkpoint and queued request, and starts no other."""
         effects: Effects = []
         for checkpoint, pending in list(self._pending.items()):
             if not pending.storing:
-                effects += self._fail_suspended_checkpoint(at, checkpoint, detail)
+                effects += self._abort(at, checkpoint, FailureReason.SUSPENDED, detail)
+                effects += _fail_operation(pending.operation, FailureReason.SUSPENDED, detail)
         for request in self._queue.clear():
-            if not request.is_periodic:
-                effects.append(_operation_failure(request, FailureReason.SUSPENDED, detail))
-        return effects
-
-    def _fail_suspended_checkpoint(self, at: int, checkpoint: CheckpointId, detail: str) -> Effects:
-        running, self._running = self._running, False  # so that no other checkpoint starts
-        effects = self._fail_checkpoint(at, checkpoint, FailureReason.SUSPENDED, detail)
-        self._running = running
+            effects += _fail_operation(request.operation, FailureReason.SUSPENDED, detail)
         return effects
 
     def _on_suspended(self, at: int, detail: str = "the attempt ended") -> Effects:
-        self._running, self._suspended = False, True
+        self._phase = "suspended"
         self._trigger_schedule.stop()
         effects = self._fail_all(at, detail)
         request, self._issuing = self._issuing, None
-        if request is not None and not request.is_periodic:
-            effects.append(_operation_failure(request, FailureReason.SUSPENDED, detail))
+        if request is not None:
+            effects += _fail_operation(request.operation, FailureReason.SUSPENDED, detail)
         return effects
 
     # ------------------------------------------------------------ the end
@@ -373,7 +361,7 @@ class Coordinator:
     def _final_checkpoint(self, at: int) -> Effects:
         """Starts the last checkpoint once every subtask has finished its logic; its completion lets them all end."""
         busy = self._pending or self._issuing is not None or self._ending is not None
-        if not self._is_logic_finished or self._released or busy or not self._running:
+        if not self._is_logic_finished or self._released or busy or self._phase != "running":
             return []
         if at < self._final_not_before:
             return [WakeAt(self._final_not_before)]
@@ -407,6 +395,6 @@ def _abbreviate(subtasks: Sequence[SubtaskId]) -> str:
     return f"{named} and {len(subtasks) - MAX_NAMED_SUBTASKS} more" if len(subtasks) > MAX_NAMED_SUBTASKS else named
 
 
-def _operation_failure(request: CheckpointRequest, reason: FailureReason, detail: str) -> CompleteOperation:
-    assert request.operation is not None, "a periodic request belongs to no operation"
-    return CompleteOperation(request.operation, None, reason, detail)
+def _fail_operation(operation: str | None, reason: FailureReason, detail: str) -> Effects:
+    """Empty for a periodic checkpoint, which belongs to no operation."""
+    return [] if operation is None else [CompleteOperation(operation, None, reason, detail)]

@@ -1,63 +1,59 @@
-"""Dispatch to the barrier handler of the checkpoint mode: `Alignment` (exactly once) or `BarrierTracker` (at least
-once).
+"""The barrier handler of a subtask: `BarrierAlignment` (exactly once) or `BarrierTracker` (at least once).
+
+A handler is an immutable value. Each event returns the next value, and the outcomes for the subtask in order.
 """
 
-from runtime.core.job.guarantee import CheckpointMode
+from dataclasses import dataclass
+from typing import Protocol
+
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier
-from runtime.core.subtask import alignment, barrier_tracker
-from runtime.core.subtask.alignment import NO_CHANNELS, Alignment, AlignmentOutcome
-from runtime.core.subtask.barrier_tracker import BarrierTracker
 
-BarrierHandler = Alignment | BarrierTracker
+NO_CHANNELS: frozenset[ChannelId] = frozenset()
 
 
-def new_handler(mode: CheckpointMode, live: frozenset[ChannelId]) -> BarrierHandler:
-    return Alignment(live=live) if mode is CheckpointMode.EXACTLY_ONCE else BarrierTracker(live=live)
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """Every live channel has delivered `barrier`: take the snapshot now, then unblock all channels."""
+
+    barrier: Barrier
 
 
-def on_barrier(
-    now: BarrierHandler, channel: ChannelId, barrier: Barrier
-) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
-    if isinstance(now, BarrierTracker):
-        return barrier_tracker.on_barrier(now, channel, barrier)
-    return alignment.on_barrier(now, channel, barrier)
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The pending checkpoint was superseded by a newer barrier or cancelled upstream; its channels are unblocked."""
+
+    checkpoint: CheckpointId
+    overtaken: bool  #: superseded, not cancelled
 
 
-def on_trigger(now: BarrierHandler, barrier: Barrier) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
-    if isinstance(now, BarrierTracker):
-        return barrier_tracker.on_trigger(now, barrier)
-    return alignment.on_trigger(now, barrier)
+AlignmentOutcome = Aligned | GivenUp
 
 
-def on_cancel(now: BarrierHandler, checkpoint: CheckpointId) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
-    if isinstance(now, BarrierTracker):
-        return barrier_tracker.on_cancel(now, checkpoint)
-    return alignment.on_cancel(now, checkpoint)
+class BarrierHandler(Protocol):
+    @property
+    def live(self) -> frozenset[ChannelId]:
+        """The channels that have not ended."""
 
+    @property
+    def pending(self) -> Barrier | None:
+        """The barrier in alignment."""
 
-def on_channel_end(now: BarrierHandler, channel: ChannelId) -> tuple[BarrierHandler, list[AlignmentOutcome]]:
-    if isinstance(now, BarrierTracker):
-        return barrier_tracker.on_channel_end(now, channel)
-    return alignment.on_channel_end(now, channel)
+    @property
+    def blocked(self) -> frozenset[ChannelId]:
+        """The channels that must not be read during the alignment."""
 
+    def on_barrier(self, channel: ChannelId, barrier: Barrier) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
+        """A barrier arrived on a live, unblocked channel."""
 
-def on_abort(now: BarrierHandler, checkpoint: CheckpointId) -> BarrierHandler:
-    if isinstance(now, BarrierTracker):
-        return barrier_tracker.on_abort(now, checkpoint)
-    return alignment.on_abort(now, checkpoint)
+    def on_trigger(self, barrier: Barrier) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
+        """The coordinator triggered this subtask: a source, or a subtask whose predecessors have all ended."""
 
+    def on_cancel(self, checkpoint: CheckpointId) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
+        """A CancelBarrier arrived: an upstream subtask cannot take part in `checkpoint`."""
 
-def pending_barrier(now: BarrierHandler) -> Barrier | None:
-    """The barrier in alignment."""
-    return now.pending if isinstance(now, Alignment) else None
+    def on_channel_end(self, channel: ChannelId) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
+        """EndOfPartition arrived: no barrier will follow on `channel`."""
 
-
-def aligning_checkpoint(now: BarrierHandler) -> CheckpointId | None:
-    """The checkpoint in alignment."""
-    barrier = pending_barrier(now)
-    return None if barrier is None else barrier.checkpoint
-
-
-def blocked_channels(now: BarrierHandler) -> frozenset[ChannelId]:
-    return now.blocked if isinstance(now, Alignment) else NO_CHANNELS
+    def on_abort(self, checkpoint: CheckpointId) -> "BarrierHandler":
+        """The coordinator aborted `checkpoint`. It notifies every subtask, so no CancelBarrier is forwarded."""

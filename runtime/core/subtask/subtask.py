@@ -10,6 +10,9 @@ It decides which channels are read, which messages are sent and when the operato
 At the head of a loop these rules concern the regular inputs; `Iteration` handles feedback channels.
 """
 
+from typing import Literal
+
+from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import (
     MAX_WATERMARK,
@@ -28,8 +31,10 @@ from runtime.core.snapshot import control
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
-from runtime.core.subtask import alignment as align
-from runtime.core.subtask import barrier_handler, events
+from runtime.core.subtask import events
+from runtime.core.subtask.barrier_alignment import BarrierAlignment
+from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler, GivenUp
+from runtime.core.subtask.barrier_tracker import BarrierTracker
 from runtime.core.subtask.effects import (
     AdvanceWatermark,
     Broadcast,
@@ -50,22 +55,33 @@ from runtime.core.subtask.watermark_valve import WatermarkValve
 Effects = list[SubtaskEffect]
 
 
+Phase = Literal[
+    "deploying",  # its operator is being opened
+    "running",
+    "stopped",  # a stop has ended its logic; it waits for its savepoint
+    "finished",  # all its data has ended; it waits for its last checkpoint
+    "ended",
+]
+
+
 class Subtask:
     """Mutable, owned by the loop of a slot. `handle` is the only way to change it; the properties are queries."""
 
     def __init__(self, spec: SubtaskSpec) -> None:
         self.spec = spec
         self.event_log = EventLog()
-        self.ended = False
-        self._started = False
-        self._alignment = barrier_handler.new_handler(spec.mode, frozenset(spec.regular_channels))
+        self.phase: Phase = "deploying"
+        self._barriers: BarrierHandler = (
+            BarrierAlignment(frozenset(spec.regular_channels))
+            if spec.mode is CheckpointMode.EXACTLY_ONCE
+            else BarrierTracker(frozenset(spec.regular_channels))
+        )
         self.watermarks = WatermarkValve(spec.regular_channels, spec.restored_watermark)  #: hosts may read it
         self.loop = Iteration(spec)  #: hosts may read it
         self._end_of_data: dict[ChannelId, bool] = {}  #: channel -> `EndOfData.drain`
         self._building_joins = set(spec.opens_after)  #: joins whose build sides are still being read
         self._held_records: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
         self._idle = False  #: Idle has been broadcast
-        self._drain_flag: bool | None = None  #: drain flag of the end of data; None until the logic has finished
         self._deferred_barrier: Barrier | None = None
         self._release_from: CheckpointId | None = None
         self._release_at: CheckpointId | None = None
@@ -80,22 +96,26 @@ class Subtask:
     @property
     def may_poll(self) -> bool:
         """Whether the host may poll the source."""
-        return self.is_source and self._started and self._drain_flag is None and not self.waits_for_build_side
+        return self.is_source and self.phase == "running" and not self.waits_for_build_side
 
     @property
     def may_fire(self) -> bool:
         """Whether the host may fire the operator's timers."""
-        working = self._started and self._drain_flag is None and not self.spec.finished_on_restore
+        working = self.phase == "running" and not self.spec.finished_on_restore
         return working and not self.waits_for_build_side
 
     @property
     def waits_for_build_side(self) -> bool:
         """Whether polling and timers are paused, because a join downstream still reads its build side."""
-        return bool(self._building_joins) and self._drain_flag is None
+        return bool(self._building_joins) and not self.is_logic_done
 
     @property
     def is_logic_done(self) -> bool:
-        return self._drain_flag is not None
+        return self.phase not in ("deploying", "running")
+
+    @property
+    def ended(self) -> bool:
+        return self.phase == "ended"
 
     @property
     def watermark(self) -> int:
@@ -109,21 +129,21 @@ class Subtask:
     @property
     def aligning_checkpoint(self) -> CheckpointId | None:
         """The checkpoint in alignment."""
-        return barrier_handler.aligning_checkpoint(self._alignment)
+        return None if self._barriers.pending is None else self._barriers.pending.checkpoint
 
     @property
     def blocked_channels(self) -> frozenset[ChannelId]:
-        return barrier_handler.blocked_channels(self._alignment)
+        return self._barriers.blocked
 
     def is_readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
-        if not self._started or self.ended or self.loop.replaying:
+        if self.phase in ("deploying", "ended") or self.loop.replaying:
             return False
         if channel in self.spec.feedback_channels:
             return self.loop.is_readable(channel)
         return (
-            channel in self._alignment.live
-            and channel not in self.blocked_channels
+            channel in self._barriers.live
+            and channel not in self._barriers.blocked
             and channel not in self._held_records
         )
 
@@ -146,7 +166,7 @@ class Subtask:
             case events.SourceResumed():
                 return self._on_source_resumed()
             case events.SourceExhausted():
-                return self._finish_source(drain=True) if self._drain_flag is None else []
+                return [] if self.is_logic_done else self._finish_source(drain=True)
             case events.Triggered(barrier):
                 return self._on_trigger(barrier)
             case control.Acknowledgement() | control.Decline():
@@ -169,8 +189,8 @@ class Subtask:
     # ------------------------------------------------------------ messages
 
     def _on_start(self) -> Effects:
-        assert not self._started, "a subtask starts once"
-        self._started = True
+        assert self.phase == "deploying", "a subtask starts once"
+        self.phase = "running"
         self.loop.replaying = self.spec.replays_feedback
         if self.is_source and self.spec.finished_on_restore:
             return self._finish_source(drain=True)
@@ -197,14 +217,14 @@ class Subtask:
             case Barrier():
                 return self._on_barrier(channel, message)
             case CancelBarrier(checkpoint):
-                return self._apply_outcomes(*barrier_handler.on_cancel(self._alignment, checkpoint))
+                return self._apply_outcomes(*self._barriers.on_cancel(checkpoint))
             case EndOfData(drain):
                 return self._on_end_of_data(channel, drain)
             case TerminationMarker():
                 self.loop.on_marker(channel, message)
                 return []
             case EndOfPartition():
-                return self._apply_outcomes(*barrier_handler.on_channel_end(self._alignment, channel))
+                return self._apply_outcomes(*self._barriers.on_channel_end(channel))
         raise AssertionError(f"unknown message {message!r}")
 
     def _hold_records(self, channel: ChannelId, records: Records) -> Effects:
@@ -214,15 +234,15 @@ class Subtask:
         the records, so no checkpoint can be aligned. A drain can: its barrier follows the end of the build side.
         """
         self._held_records[channel] = records
-        pending = barrier_handler.pending_barrier(self._alignment)
+        pending = self._barriers.pending
         return [] if pending is None else self._decline_barrier(pending)
 
     def _decline_barrier(self, barrier: Barrier) -> Effects:
         if barrier.kind is CheckpointKind.DRAIN:
             return []
-        self._alignment, verdicts = barrier_handler.on_cancel(self._alignment, barrier.checkpoint)
+        self._barriers, outcomes = self._barriers.on_cancel(barrier.checkpoint)
         detail = "records arrived on the probe side before the build side was read"
-        return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
+        return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if outcomes else []
 
     def _on_channel_time(self, before: int, risen: int | None) -> Effects:
         """Forwards the result of a channel's Watermark or Idle. `before`: the previous watermark of the subtask."""
@@ -255,37 +275,38 @@ class Subtask:
     def _on_barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
         if self._held_records and barrier.kind is not CheckpointKind.DRAIN:
             return self._decline_barrier(barrier)
-        return self._apply_outcomes(*barrier_handler.on_barrier(self._alignment, channel, barrier))
+        return self._apply_outcomes(*self._barriers.on_barrier(channel, barrier))
 
     def _on_trigger(self, barrier: Barrier) -> Effects:
         checkpoint = barrier.checkpoint
         if self.ended:
             detail = "the subtask ended while it was being triggered"
             return [control.Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
-        if not self._started or self.loop.replaying:
-            detail = "the log of the loop is being replayed" if self._started else "the subtask is being deployed"
+        if self.phase == "deploying" or self.loop.replaying:
+            deploying = self.phase == "deploying"
+            detail = "the subtask is being deployed" if deploying else "the log of the loop is being replayed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         done: Effects = []
         drains = barrier.kind is CheckpointKind.DRAIN
         if (
             self.is_source
-            and self._drain_flag is None
+            and not self.is_logic_done
             and barrier.kind.ends_job
             and not (drains and self.spec.reads_to_end)
         ):
             done = self._finish_source(drain=drains)
-        return done + self._apply_outcomes(*barrier_handler.on_trigger(self._alignment, barrier))
+        return done + self._apply_outcomes(*self._barriers.on_trigger(barrier))
 
-    def _apply_outcomes(self, after: barrier_handler.BarrierHandler, verdicts: list[align.AlignmentOutcome]) -> Effects:
-        self._alignment = after
+    def _apply_outcomes(self, after: BarrierHandler, outcomes: list[AlignmentOutcome]) -> Effects:
+        self._barriers = after
         effects: Effects = []
-        for verdict in verdicts:
-            match verdict:
-                case align.Aligned(barrier):
+        for outcome in outcomes:
+            match outcome:
+                case Aligned(barrier):
                     effects += self._on_aligned(barrier)
-                case align.GivenUp(checkpoint, overtaken=True):
+                case GivenUp(checkpoint, overtaken=True):
                     effects += self._decline(checkpoint, FailureReason.DECLINED_SUBSUMED, "a newer barrier overtook it")
-                case align.GivenUp(checkpoint):  # pragma: no branch
+                case GivenUp(checkpoint):  # pragma: no branch
                     effects += self._decline(checkpoint, FailureReason.DECLINED_CANCEL_BARRIER, "given up upstream")
         return effects
 
@@ -295,7 +316,7 @@ class Subtask:
 
     def _on_aligned(self, barrier: Barrier) -> Effects:
         """The barrier of a drain is deferred until the inputs (and the loop) have ended; a stop ends the logic now."""
-        if self._drain_flag is not None or not barrier.kind.ends_job:
+        if self.is_logic_done or not barrier.kind.ends_job:
             return self._take_snapshot(barrier)
         if barrier.kind is CheckpointKind.DRAIN:
             self._deferred_barrier = barrier
@@ -305,14 +326,14 @@ class Subtask:
     def _take_snapshot(self, barrier: Barrier) -> Effects:
         """Pre-barrier output, the barrier on every output, then the capture, as a single step."""
         checkpoint = barrier.checkpoint
-        if self._drain_flag is not None:
+        if self.is_logic_done:
             if barrier.kind.ends_job:
                 self._release_at = checkpoint
             self._release_from = self._release_from or checkpoint
         if self.spec.finished_on_restore:
             snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
             return [Broadcast(barrier), control.Acknowledgement(checkpoint, snapshot, SnapshotTimings())]
-        capture = self.loop.capture(barrier, finished=self._drain_flag is True, watermark=self.watermarks.current)
+        capture = self.loop.capture(barrier, finished=self.phase == "finished", watermark=self.watermarks.current)
         return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
 
     # ------------------------------------------------------------ loops
@@ -321,7 +342,7 @@ class Subtask:
         """A message on a back-edge. Watermarks on back-edges are ignored: the regular inputs define event time."""
         match message:
             case Records():
-                return self._mark_active(self.loop.on_records(channel, message, over=self._drain_flag is True))
+                return self._mark_active(self.loop.on_records(channel, message, over=self.phase == "finished"))
             case Barrier(checkpoint):
                 return self.loop.on_barrier(channel, checkpoint)
             case CancelBarrier(checkpoint):
@@ -345,12 +366,12 @@ class Subtask:
     def _on_cancel_in_loop(self, checkpoint: CheckpointId) -> Effects:
         """A subtask in the loop cannot take part: ends the alignment, or drops the log if the barrier has been sent."""
         if not self.loop.is_logging(checkpoint):
-            self._alignment = barrier_handler.on_abort(self._alignment, checkpoint)
+            self._barriers = self._barriers.on_abort(checkpoint)
         return self.loop.abort(checkpoint)
 
     def _emit_markers(self) -> Effects:
         """Sends the markers that are due. At the entry, detected termination ends the loop's data."""
-        if self._drain_flag is not None:
+        if self.is_logic_done:
             return []
         return self.loop.emit_markers() + (self._finish_inputs(drain=True) if self.loop.is_terminated else [])
 
@@ -389,8 +410,8 @@ class Subtask:
         return done if barrier is None else done + self._take_snapshot(barrier)
 
     def _finish_logic(self, *, drain: bool) -> Effects:
-        assert self._drain_flag is None, "the logic of a subtask finishes once"
-        self._drain_flag = drain
+        assert self.phase == "running", "the logic of a subtask finishes once"
+        self.phase = "finished" if drain else "stopped"
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
         return [*finish, Broadcast(EndOfData(drain)), control.LogicFinished()]
 
@@ -407,14 +428,14 @@ class Subtask:
         return self._release_from is not None and checkpoint >= self._release_from
 
     def _end(self) -> Effects:
-        self.ended = True
+        self.phase = "ended"
         close: Effects = [] if self.spec.finished_on_restore else [Close()]
         return [*close, Broadcast(EndOfPartition()), control.SubtaskEnded()]
 
     def _on_aborted(self, checkpoint: CheckpointId) -> Effects:
         if self._deferred_barrier is not None and self._deferred_barrier.checkpoint == checkpoint:
             self._deferred_barrier = None
-        self._alignment = barrier_handler.on_abort(self._alignment, checkpoint)
+        self._barriers = self._barriers.on_abort(checkpoint)
         if self.ended or self.spec.finished_on_restore:
             return []
         return [*self.loop.abort(checkpoint), ForgetCheckpoint(checkpoint)]

@@ -5,7 +5,7 @@ Facts that the machines of the core exchange are defined in `core.snapshot.contr
 Every message belongs to a single attempt, since the connection is fenced by the attempt's token.
 """
 
-from typing import Final
+from enum import StrEnum
 
 import msgspec
 
@@ -89,16 +89,22 @@ class Report(ControlMessage, frozen=True):
     report: SubtaskReport
 
 
-#: State of a subtask that leads to the probe side of a join, as the console shows it.
-WAITS_FOR_BUILD_SIDE: Final = "waits for a build side"
-WAITS_FOR_STAGE: Final = "waits for a sink's stage"
+class SubtaskStatus(StrEnum):
+    """The state of a subtask, as the console shows it. An operator has the first state that any of its subtasks has."""
+
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    WAITS_FOR_BUILD_SIDE = "waits for a build side"  #: it leads to the probe side of a join
+    WAITS_FOR_STAGE = "waits for a sink's stage"
+    FINISHED = "finished"  #: its logic has finished; it waits for its last checkpoint
+    ENDED = "ended"
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True):
     """Totals since the attempt began; `busy_ms` and `blocked_ms` too."""
 
     subtask: SubtaskId
-    state: str
+    state: SubtaskStatus
     records_in: int
     records_out: int
     watermark: int

@@ -80,13 +80,20 @@ class StandingStageAdmin(ReadOnlyAdmin):
     fields = (
         "run", "operator", "verb", "state", "deaths", "reason", "token", "lease_owner", "live", "live_at", "created_at",
     )  # fmt: skip
-    list_display = ("id", "job", "run", "operator", "verb", "state", "deaths", "live_at", "lease_owner", "created_at")
+    list_display = (
+        "id",
+        "run__job",
+        "run",
+        "operator",
+        "verb",
+        "state",
+        "deaths",
+        "live_at",
+        "lease_owner",
+        "created_at",
+    )
     list_filter = ("state", "verb", "run__job__pipeline")
     list_select_related = ("run__job",)
     search_fields = ("operator", "reason", "run__job__name", "=run__id")
     date_hierarchy = "created_at"
     ordering = ("-id",)
-
-    @admin.display(ordering="run__job__name")
-    def job(self, stage: StandingStage) -> str:
-        return stage.run.job.name

@@ -13,6 +13,7 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Job, JobVersion
 from console.operations.origin import Origin
+from console.operations.params import RestoreParams
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
@@ -56,9 +57,7 @@ class RestoreReport:
 
 def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
     """The effects of restoring `origin` into a version at a parallelism that the version allows."""
-    target = msgspec.convert(version.graph, RestoreTarget).for_parallelism(
-        parallelism, compiled_for=version.parallelism
-    )
+    target = restore_target(version, parallelism)
     found = mapping.mapping_report(origin.manifest, target, str(job.pk))
     final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
     sources = _sources(found, target)
@@ -72,6 +71,12 @@ def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> R
         sources=sources,
         mapping=found,
     )
+
+
+def restore_target(version: JobVersion, parallelism: int) -> RestoreTarget:
+    """The operators of a compiled version as a run at `parallelism` has them."""
+    compiled = msgspec.convert(version.graph, RestoreTarget)
+    return compiled.for_parallelism(parallelism, compiled_for=version.parallelism)
 
 
 def _sources(found: MappingReport, target: RestoreTarget) -> SourceMapping:
@@ -104,21 +109,19 @@ def _idle_refusal(origin: Origin, version: JobVersion) -> Refused | None:
     )
 
 
-def require_restorable(
-    job: Job, origin: Origin, version: JobVersion, parallelism: int, *, allow_unmapped: bool, accept_repeated: bool
-) -> None:
+def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelism: int, wanted: RestoreParams) -> None:
     """Raise the refusal of the report, or require that dropped state and repeated output are accepted.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
-        Conflict: newer output is committed and `accept_repeated` is false.
+        Conflict: newer output is committed, and its repetition is not accepted.
     """
     found = report(job, origin, version, parallelism)
     if found.refusal is not None:
         raise found.refusal
-    if found.lost is not None and not allow_unmapped:
+    if found.lost is not None and not wanted.allow_unmapped:
         raise found.lost
-    if found.repeated is not None and not accept_repeated:
+    if found.repeated is not None and not wanted.accept_repeated_output:
         detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
         raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
 

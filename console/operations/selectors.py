@@ -92,7 +92,7 @@ def job_page(job: Job, user: AnyUser, *, rows: int = 20) -> JobPage:
     """The data of a job's page. Lists hold the newest `rows` entries."""
     run = latest_run(job)
     newest = job.versions.order_by("-number").first()
-    operations = tuple(operations_of(job)[:rows])
+    operations = tuple(with_runs(Operation.objects.filter(job=job))[:rows])
     return JobPage(
         job=job,
         run=run,
@@ -117,10 +117,6 @@ def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
     return related.defer("restore_checkpoint__operators").annotate(attempt_count=Count("attempts")).order_by("-pk")
-
-
-def operations_of(job: Job) -> QuerySet[Operation]:
-    return with_runs(Operation.objects.filter(job=job))
 
 
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:

@@ -104,10 +104,7 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     origin = Origin.from_params(row.job, wanted)
-    require_restorable(
-        row.job, origin, version, parallelism,
-        allow_unmapped=wanted.allow_unmapped, accept_repeated=wanted.accept_repeated_output,
-    )  # fmt: skip
+    require_restorable(row.job, origin, version, parallelism, wanted)
     if origin.path:
         run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
     return _new_run(

@@ -15,6 +15,7 @@ from console.checkpoints.selectors import checkpoint_table, continuable, run_pro
 from console.jobs.models import JobVersion, Run, VersionState
 from console.jobs.services import pipeline_schema
 from console.operations.models import Operation, OperationKind
+from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions, live
 from console.ui.attention import JobWarning, warnings
@@ -27,7 +28,6 @@ from console.ui.stages import StageView, stage_views
 from console.ui.strip import DRAWN_COLUMNS, Strip, strip
 from runtime.core.job.guarantee import EndToEndGuarantee
 from runtime.core.job.lifecycle import RunState
-from runtime.core.restore.mapping import RestoreTarget
 from runtime.redaction import Schema, mask, redact_json
 
 STRIP_COLUMNS = 96
@@ -41,9 +41,16 @@ _STATE_LABELS_AT_REST = {
     RunState.CANCELED: "canceled",
     RunState.FAILED: "ended",
 }
-_DESIRED_STATES = {OperationKind.STOP: "stopped", OperationKind.DRAIN: "finished", OperationKind.CANCEL: "canceled"}
-
-
+#: Desired state by the operation under way, and by the state of the run.
+_DESIRED_STATES: Mapping[str, str] = {
+    OperationKind.STOP: "stopped",
+    OperationKind.DRAIN: "finished",
+    OperationKind.CANCEL: "canceled",
+    RunState.STOPPING: "stopped",
+    RunState.DRAINING: "finished",
+    RunState.CANCELLING: "canceled",
+    RunState.RUNNING: "",
+}
 _FAILURE_FIELDS = ("code", "message", "detail", "operator", "story")
 
 
@@ -171,10 +178,7 @@ def scaled_graph(version: JobVersion | None, run: Run | None) -> Mapping[str, An
         return None
     if run is None or not version.graph:
         return version.graph
-    scaled = msgspec.convert(version.graph, RestoreTarget).for_parallelism(
-        run.parallelism, compiled_for=version.parallelism
-    )
-    counts = {operator.uid: operator.parallelism for operator in scaled.operators}
+    counts = {operator.uid: operator.parallelism for operator in restore_target(version, run.parallelism).operators}
     operators = [{**operator, "parallelism": counts[operator["uid"]]} for operator in version.graph["operators"]]
     return {**version.graph, "operators": operators}
 
@@ -218,14 +222,9 @@ def desired_state(run: Run | None, active: tuple[Operation, ...]) -> str:
     if run is None or run.is_terminal:
         return ""
     for operation in active:
-        if goal := _DESIRED_STATES.get(OperationKind(operation.kind)):
+        if goal := _DESIRED_STATES.get(operation.kind):
             return goal
-    return "" if run.run_state is RunState.RUNNING else _goal_of(run.run_state)
-
-
-def _goal_of(state: RunState) -> str:
-    goals = {RunState.STOPPING: "stopped", RunState.DRAINING: "finished", RunState.CANCELLING: "canceled"}
-    return goals.get(state, "running")
+    return _DESIRED_STATES.get(run.state, "running")
 
 
 def run_failure(run: Run | None, schema: Schema) -> Failure | None:

@@ -13,14 +13,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 log = structlog.get_logger(__name__)
 
 
-class SubtaskLive(msgspec.Struct, frozen=True, kw_only=True):
-    index: int
-    state: str = "running"
-    records_in: int = 0
-    records_out: int = 0
-    watermark: int | None = None
-
-
 class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
     """Rates are per second, `watermark` is event time in ms, `busy` and `backpressured` are fractions of time."""
 
@@ -32,7 +24,6 @@ class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
     watermark: int | None = None
     busy: float = 0.0
     backpressured: float = 0.0
-    subtasks: tuple[SubtaskLive, ...] = ()
 
     @property
     def finished(self) -> bool:

@@ -1,7 +1,5 @@
 """Base classes of admin pages for rows that must not be edited, such as runs and operations."""
 
-from typing import Any
-
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
@@ -20,8 +18,7 @@ class NoAddOrDelete:
 class ReadOnlyAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
     """List, search and show rows without add, change or delete."""
 
+    actions = None
+
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        return {}

@@ -31,7 +31,11 @@ def text_problem(text: str) -> str | None:
     """Why a text cannot be stored; None if it can."""
     if "\0" in text:
         return "must not hold the character NUL"
-    return None if _is_unicode(text) else "must not hold half a surrogate pair"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "must not hold half a surrogate pair"
+    return None
 
 
 def _storage_problem(value: Any) -> str | None:
@@ -52,11 +56,3 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
             yield from value.items()
         case list():
             yield from ((str(index), item) for index, item in enumerate(value))
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

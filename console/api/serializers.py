@@ -194,10 +194,9 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
         model = Checkpoint
         fields = (
             "id", "job", "run", "token", "number", "kind", "status", "outcome", "triggered_at", "completed_at",
-            "ended_at", "duration_ms",
-            "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail", "path", "operators",
-            "finished_operators", "max_parallelism", "discarded_at", "review_state", "review_note", "reviewer",
-            "reviewed_at",
+            "ended_at", "duration_ms", "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail",
+            "path", "operators", "finished_operators", "max_parallelism", "discarded_at", "review_state",
+            "review_note", "reviewer", "reviewed_at",
         )  # fmt: skip
 
 

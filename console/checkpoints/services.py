@@ -26,9 +26,8 @@ def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str
     """
     changes = {} if note is None else {"review_note": note}
     chosen = Checkpoint.objects.filter(pk__in=list(checkpoints))
-    if state is ReviewState.UNREVIEWED:
-        return chosen.update(review_state=state, reviewer=None, reviewed_at=None, **changes)
-    return chosen.update(review_state=state, reviewer=user, reviewed_at=Now(), **changes)
+    by, at = (None, None) if state is ReviewState.UNREVIEWED else (user, Now())
+    return chosen.update(review_state=state, reviewer=by, reviewed_at=at, **changes)
 
 
 def fail_orphaned_checkpoints() -> int:

@@ -9,7 +9,7 @@ from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from console.accounts.rights import AnyUser
 from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import batch_output
-from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage
+from console.jobs.models import Attempt, Job, JobVersion, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import ACTIVE_STATES, Operation
 from console.operations.restore import repeated_output
@@ -125,11 +125,6 @@ def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
     return related.defer(
         *(f"run__{field.attname}" for field in Run._meta.concrete_fields if field.name not in _OPERATION_RUN_COLUMNS)
     )
-
-
-def last_failed_attempt(run: Run) -> Attempt | None:
-    """The run's newest failed attempt, with the recorded failure."""
-    return Attempt.objects.filter(run=run, outcome=AttemptOutcome.FAILED).order_by("-token").first()
 
 
 # ---------------------------------------------------------------- rows behind a page, for its revision

@@ -159,11 +159,9 @@ def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
 
 def _version(job: Job, version_id: int | None) -> JobVersion:
     if version_id is None:
-        version = newest_ready(job)
-        if version is None:
-            newest = job.versions.order_by("-number").first()
-            raise _not_ready("no-ready-version", NO_READY_VERSION, newest)
-        return version
+        if version := newest_ready(job):
+            return version
+        raise _not_ready("no-ready-version", NO_READY_VERSION, job.versions.order_by("-number").first())
     version = JobVersion.objects.filter(pk=version_id, job=job).first()
     if version is None:
         detail = f"params.version: this job has no version with the id {version_id}."
@@ -175,10 +173,9 @@ def _version(job: Job, version_id: int | None) -> JobVersion:
 
 def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
     """A conflict; if `version` was rejected, it includes the rejection's code, field and reason."""
-    error = version.error if version is not None else None
-    if version is None or not isinstance(error, dict):
+    if version is None or not isinstance(version.error, dict):
         return Conflict(code, f"{detail}.", field="params.version")
-    rejection = {name: str(error.get(name) or "") for name in ("code", "field", "detail")}
+    rejection = {name: str(version.error.get(name) or "") for name in ("code", "field", "detail")}
     why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))
     whole = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
     return Conflict(code, whole, field="params.version", rejection=rejection)

@@ -12,8 +12,7 @@ from django.conf import settings
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import MAX_COUNTED_FAILURES, failures_after, newest_completed_checkpoint
-from console.jobs.models import Attempt, Run, StageState, StandingStage
-from console.operations.selectors import last_failed_attempt
+from console.jobs.models import Attempt, AttemptOutcome, Run, StageState, StandingStage
 from console.ui import formats
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE
@@ -39,16 +38,15 @@ def warnings(run: Run | None, now: datetime) -> tuple[JobWarning, ...]:
     """The warnings, most severe first. An ended run has none, except for unreadable checkpoints."""
     if run is None:
         return ()
-    attempt = None if run.is_terminal else last_failed_attempt(run)
-    found = (_outage(run, attempt, now), _memory(run, attempt, now), _overdue(run, now), _unreadable(run))
+    failed = Attempt.objects.filter(run=run, outcome=AttemptOutcome.FAILED).order_by("-token")
+    attempt = None if run.is_terminal else failed.first()
+    detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
+    found = (_outage(run, detail, now), _memory(run, attempt, detail, now), _overdue(run, now), _unreadable(run))
     return (*(warning for warning in found if warning is not None), *_stages(run, now))
 
 
-def _outage(run: Run, attempt: Attempt | None, now: datetime) -> JobWarning | None:
-    if run.run_state not in _NOT_RUNNING:
-        return None
-    detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
-    if detail.get("code") != OUTAGE_CODE:
+def _outage(run: Run, detail: dict[str, Any], now: datetime) -> JobWarning | None:
+    if run.run_state not in _NOT_RUNNING or detail.get("code") != OUTAGE_CODE:
         return None
     tries = detail.get("tries", 1)
     wait_ms = float(detail.get("next_at") or 0) - now.timestamp() * 1000
@@ -57,9 +55,8 @@ def _outage(run: Run, attempt: Attempt | None, now: datetime) -> JobWarning | No
     return JobWarning(f"{text} This does not count as a restart, and the run continues by itself.")
 
 
-def _memory(run: Run, attempt: Attempt | None, now: datetime) -> JobWarning | None:
+def _memory(run: Run, attempt: Attempt | None, detail: dict[str, Any], now: datetime) -> JobWarning | None:
     """Slots above their memory limit. The run is RUNNING between such failures, so its state hides them."""
-    detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
     if attempt is None or detail.get("code") != SLOT_OUT_OF_MEMORY_CODE:
         return None
     if run.run_state not in _NOT_RUNNING and now - (attempt.ended_at or now) > _RECENT_MEMORY:

@@ -1,7 +1,7 @@
 """The list of jobs, prepared for its template: a line per job, and counts by state."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,10 +37,6 @@ class JobLine(JobRow):
     rate_out: float | None
 
 
-def job_lines(rows: Sequence[JobRow], now: datetime) -> list[JobLine]:
-    return [_line(row, now) for row in rows]
-
-
 def states_of(group: str) -> frozenset[str | None]:
     """Run states that belong to `group`; None is the state of a job without runs."""
     return frozenset(state for state in (*RunState, None) if _group(state) == group)
@@ -58,7 +54,7 @@ def _group(state: str | None) -> str:
     return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
-def _line(row: JobRow, now: datetime) -> JobLine:
+def job_line(row: JobRow, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
     has = bool(numbers.operators) and row.run is not None and numbers.flowing
     sources, sinks = _endpoints(row.run) if has else ([], [])

@@ -87,14 +87,6 @@ class NodePicture:
     def finished(self) -> bool:
         return self.state == "finished"
 
-    @property
-    def is_source(self) -> bool:
-        return self.role == "source"
-
-    @property
-    def is_sink(self) -> bool:
-        return self.role == "sink"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePicture:

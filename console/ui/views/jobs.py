@@ -17,7 +17,7 @@ from console.jobs import services
 from console.jobs.models import Job, Pipeline
 from console.operations import selectors
 from console.ui.forms import JobForm, VersionForms, add_refusal
-from console.ui.joblist import job_lines, states_of, tally
+from console.ui.joblist import job_line, states_of, tally
 from console.ui.jobpage import job_view
 from console.ui.paging import by_name, text, whole_number
 from console.ui.revision import revision
@@ -34,14 +34,15 @@ def job_list(request: HttpRequest) -> HttpResponse:
     jobs = by_name(wanted.only("name", "pipeline", "created_at"), text(request.GET.get("after")))
 
     def load_content() -> PageContent:
+        now = timezone.now()
         context = {
-            "now": timezone.now(),
+            "now": now,
             "search": search,
             "chosen": chosen,
             "tally": tally(counts),
             "total": sum(counts.values()),
             "jobs": jobs,
-            "lines": job_lines(selectors.job_rows(jobs.rows), timezone.now()),
+            "lines": [job_line(row, now) for row in selectors.job_rows(jobs.rows)],
             "may_define": not define_refusal(request.user),
             "define_reason": define_refusal(request.user),
         }

@@ -340,7 +340,7 @@ def _member_function(stand: SlotPoolAddress, job: bytes) -> Callable[[Iterable[i
 
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
         from runtime.launch.slot_pool import StartSlot, serve_slots
-        from runtime.slot import gc_tuning
+        from runtime.slot import process_tuning
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
             own = _local_address(stand.master.rsplit(":", 1)[0])
@@ -355,7 +355,7 @@ def _member_function(stand: SlotPoolAddress, job: bytes) -> Callable[[Iterable[i
                 job=cloudpickle.loads(job),
                 has_own_process=True,
             )
-            gc_tuning.freeze_heap()
+            process_tuning.freeze_heap()
             run_slot(config, exchange, FileStore)
 
         logs.configure()

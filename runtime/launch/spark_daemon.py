@@ -12,8 +12,8 @@ from pyspark.daemon import manager
 
 import runtime.dataflow.builder
 import runtime.io.filesystem  # noqa: F401
-from runtime.slot import malloc
+from runtime.slot import process_tuning
 
 if __name__ == "__main__":
-    malloc.keep_freed_memory()
+    process_tuning.keep_freed_memory()
     manager()

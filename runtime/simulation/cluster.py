@@ -4,22 +4,20 @@ A host performs the effects of its subtask machine as a production slot does: in
 FIFO per slot; the simulation loop chooses when to take a message. An abandoned attempt continues to run for a while.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from random import Random
-
-import msgspec
+from typing import Final
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_owner
-from runtime.core.job.messages import Records
+from runtime.core.job.messages import Message, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import Acknowledgement, ControlMessage, Decline
-from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.snapshot.control import ControlMessage
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects, events
 from runtime.core.subtask.credits import Credits, ReceiverWindow
 from runtime.core.subtask.poll_policy import PollPolicy
@@ -27,8 +25,7 @@ from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import channel_drifts
 from runtime.errors import EnvironmentFailure
-from runtime.simulation.channel import INITIAL_CREDIT_BYTES, WINDOW_BYTES, Channel
-from runtime.simulation.invariants import check_subtask
+from runtime.simulation.invariants import ChannelChecker, check_subtask
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import (
     MAX_PARALLELISM,
@@ -44,7 +41,31 @@ from runtime.simulation.model import (
 from runtime.simulation.slots import Report, ReportFailed, ReportStarted, Slot
 from runtime.simulation.snapshots import HELD_STATE, POOLED_STATE, Snapshots, batch_of, read_image, read_table, rows_of
 from runtime.simulation.world import World
+from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs, replay_records
+
+WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders often wait for credit
+INITIAL_CREDIT_BYTES: Final = 4 * ROW_BYTES
+
+
+class Channel:
+    """A FIFO queue; `watch` checks every message that is pushed."""
+
+    def __init__(self, channel: ChannelId, *, charged: bool) -> None:
+        self.queue: deque[Message] = deque()
+        self.nbytes = 0
+        self.checker = ChannelChecker(channel, WINDOW_BYTES if charged else None)
+        self.bytes_before_step = 0  #: bytes queued when the sender's step began
+
+    def push(self, message: Message) -> None:
+        self.checker.check_message(message, self.bytes_before_step)
+        self.queue.append(message)
+        self.nbytes += message.nbytes if isinstance(message, Records) else 0
+
+    def pop(self) -> Message:
+        message = self.queue.popleft()
+        self.nbytes -= message.nbytes if isinstance(message, Records) else 0
+        return message
 
 
 class Attempt:
@@ -116,6 +137,14 @@ class SubtaskHost:
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
+        self.async_snapshot = AsyncSnapshot(
+            subtask=subtask,
+            token=attempt.token,
+            max_parallelism=MAX_PARALLELISM,
+            store=self.world.storage,
+            clock=self.world,
+            submit_compaction=self._submit_compaction,
+        )
         self.logs = FeedbackLogs()
         self.log: Rows = []  #: read from the restored log, not yet replayed
         self.replays = replay_records(self.world.storage, restored.feedback)
@@ -331,36 +360,16 @@ class SubtaskHost:
 
     def _store(self, copied: CapturedSnapshot, log: FeedbackLog) -> None:
         """The asynchronous part of a snapshot. A failure only declines this checkpoint."""
-        faults, barrier = self.world.faults, copied.barrier
-        lost = faults.occurs("lose_snapshot")
+        lost = self.world.faults.occurs("lose_snapshot")
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
-        folder = folder_of(barrier.kind, barrier.checkpoint, self.attempt.token)
-        event: Acknowledgement | Decline
-        try:
-            prefix = f"{folder}/{self.subtask.operator}-{self.subtask.index}"
-            stored, _ = copied.capture.write(self.world.storage, prefix)
-            feedback = log.write(self.world.storage, f"{prefix}.loop", MAX_PARALLELISM)
-        except EnvironmentFailure as failure:
-            event = Decline(barrier.checkpoint, FailureReason.ASYNC_FAILED, str(failure))
-        else:
-            named = msgspec.structs.replace(
-                copied.rest,
-                keyed=stored.keyed,
-                broadcast=stored.broadcast,
-                lists=stored.lists,
-                unions=stored.unions,
-                feedback=feedback,
-            )
-            event = Acknowledgement(barrier.checkpoint, named, SnapshotTimings())
+        report = self.async_snapshot.write(copied, log)
         if not lost:
-            self.handle(event)
-        if isinstance(event, Acknowledgement) and not barrier.kind.is_savepoint:
-            self.pending_compactions.append(partial(copied.capture.compact, self.world.storage, prefix))
-            self._compact()
+            self.handle(report)
 
-    def _compact(self) -> None:
+    def _submit_compaction(self, compact: Callable[[], None]) -> None:
         """Compacts state files, now or after a later snapshot. After a failure it is tried again."""
+        self.pending_compactions.append(compact)
         if self.compaction_rng.random() < 0.5:
             with suppress(EnvironmentFailure):
                 while self.pending_compactions:

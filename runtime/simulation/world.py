@@ -18,6 +18,7 @@ from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.errors import EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from runtime.ports import Clock
 from runtime.simulation.faults import Faults
 from runtime.simulation.invariants import Ledger, Violation
 from runtime.simulation.model import Row
@@ -238,8 +239,8 @@ def sink_in(name: str) -> str:
     return name.split("-")[1]
 
 
-class World:
-    """The state that all attempts of a job share."""
+class World(Clock):
+    """The state that all attempts of a job share, and their clock."""
 
     def __init__(self, rng: Random, faults: Faults) -> None:
         self.rng = rng
@@ -256,6 +257,12 @@ class World:
         self.storage = FaultyStorage(rng, faults)
         self.retained_checkpoints = 2
         self.background = Background(rng)
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> float:
+        return self.now
 
     def note(self, who: object, what: object) -> None:
         self.journal_lines += 1

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.errors import SlotOutOfMemory
-from runtime.slot import malloc
-from runtime.slot.gc_tuning import resident_bytes
+from runtime.slot.process_tuning import release_freed_memory, resident_bytes
 
 MEGABYTE: Final = 1 << 20
 CHECK_INTERVAL_S: Final = 0.1
@@ -61,7 +60,7 @@ class MemoryWatch:
             if self._resident_bytes() <= self._bound_bytes:
                 continue
             gc.collect()
-            malloc.release_freed_memory()
+            release_freed_memory()
             used = self._resident_bytes()
             if used > self._bound_bytes:
                 self._on_exceeded(used)

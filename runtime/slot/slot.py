@@ -51,8 +51,8 @@ from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
 from runtime.slot.folder_check import check_folders
-from runtime.slot.gc_tuning import GrowthCollector, resident_bytes
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
+from runtime.slot.process_tuning import GrowthCollector, resident_bytes
 from runtime.slot.programming_errors import describe_error, fingerprint
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes

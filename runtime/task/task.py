@@ -82,7 +82,8 @@ class Task:
         self._logs = FeedbackLogs()
         self._async_snapshot = AsyncSnapshot(
             subtask=self.id,
-            context=self.context,
+            token=self.context.token,
+            max_parallelism=self.context.max_parallelism,
             store=self.store,
             clock=self.clock,
             submit_compaction=self.submit_compaction,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.checkpoint.union_lists import partly_finished_union
+from runtime.core.checkpoint.pending import partly_finished_union
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from tests.core.builders import manifest
 

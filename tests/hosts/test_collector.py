@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.slot import gc_tuning
+from runtime.slot import process_tuning
 
 
 class Node:
@@ -27,7 +27,7 @@ def _own_settings() -> Iterator[None]:
 
 
 def test_what_is_there_is_not_walked_any_more() -> None:
-    gc_tuning.freeze_heap()
+    process_tuning.freeze_heap()
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects(generation=2)) < 1_000
 
@@ -35,16 +35,16 @@ def test_what_is_there_is_not_walked_any_more() -> None:
 def test_what_an_attempt_leaves_behind_is_freed_before_the_next() -> None:
     node = Node()
     gone = weakref.ref(node)
-    gc_tuning.freeze_heap()
+    process_tuning.freeze_heap()
     del node
     gc.collect()
     assert gone() is not None, "it was set aside with all else"
-    gc_tuning.freeze_heap()
+    process_tuning.freeze_heap()
     assert gone() is None
 
 
 def test_cycles_that_a_function_makes_are_freed_while_it_runs() -> None:
-    gc_tuning.freeze_heap()
+    process_tuning.freeze_heap()
     first = weakref.ref(Node())
     kept = [Node() for _ in range(20_000)]
     assert first() is None
@@ -52,9 +52,9 @@ def test_cycles_that_a_function_makes_are_freed_while_it_runs() -> None:
 
 
 def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
-    gc_tuning.freeze_heap()
+    process_tuning.freeze_heap()
     size = 0
-    relief = gc_tuning.GrowthCollector(lambda: size)
+    relief = process_tuning.GrowthCollector(lambda: size)
     node = Node()
     gone = weakref.ref(node)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
     relief.collect_on_growth()
     assert gone() is not None, "nothing has grown"
     for _ in range(10):
-        size += gc_tuning.MAX_GROWTH_BYTES
+        size += process_tuning.MAX_GROWTH_BYTES
         relief.collect_on_growth()
     assert gone() is None
 
@@ -71,7 +71,7 @@ def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
 #: A function that leaves a cycle behind per batch, with the batch in it: a hundred times a megabyte between two looks.
 HEAVY = """
 import numpy, psutil
-from runtime.slot import gc_tuning as collector
+from runtime.slot import process_tuning as collector
 
 def function(batch):
     def again():

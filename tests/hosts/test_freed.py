@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from runtime.slot import malloc
+from runtime.slot import process_tuning
 
 PAGES = """
 import resource, numpy as np
-from runtime.slot import malloc
+from runtime.slot import process_tuning
 {first}
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,6 +28,6 @@ def faults(first: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not malloc.keep_freed_memory(), reason="another C library")
+@pytest.mark.skipif(not process_tuning.keep_freed_memory(), reason="another C library")
 def test_batches_use_the_pages_of_those_before_them() -> None:
-    assert faults("malloc.keep_freed_memory()") * 10 < faults("")
+    assert faults("process_tuning.keep_freed_memory()") * 10 < faults("")

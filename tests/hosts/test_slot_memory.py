@@ -14,8 +14,8 @@ import pyarrow as pa
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE, FixedDelay
 from runtime.core.job.settings import JobSettings
-from runtime.slot.gc_tuning import resident_bytes
 from runtime.slot.memory_limit import MEGABYTE, MemoryWatch
+from runtime.slot.process_tuning import resident_bytes
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import running
 

@@ -26,12 +26,11 @@ from runtime.core.checkpoint.effects import (
     WakeAt,
 )
 from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
-from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
+from runtime.core.checkpoint.pending import PendingCheckpoint, partly_finished_union
 from runtime.core.checkpoint.plan import plan_checkpoint
 from runtime.core.checkpoint.recent_checkpoints import RecentCheckpoints
 from runtime.core.checkpoint.request_queue import CheckpointRequest, RequestQueue
 from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
-from runtime.core.checkpoint.union_lists import partly_finished_union
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
@@ -232,9 +231,7 @@ class Coordinator:
         pending = self._pending.get(ack.checkpoint)
         if pending is None:
             return [self._recent.late_answer(subtask, ack.checkpoint, declined=False)]
-        if pending.acknowledge(subtask, ack.snapshot, ack.timings) is not AckResult.ACCEPTED:
-            return []
-        if not pending.complete:
+        if not pending.acknowledge(subtask, ack.snapshot, ack.timings) or not pending.complete:
             return []
         manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
         lost = partly_finished_union(manifest)

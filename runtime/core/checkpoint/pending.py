@@ -5,7 +5,6 @@ The coordinator decides when a checkpoint starts or fails. (Flink's `PendingChec
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.checkpoint.plan import CheckpointPlan, finished_state
@@ -13,15 +12,7 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import Barrier
 from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, SnapshotTimings, SubtaskSnapshot
-
-
-class AckResult(StrEnum):
-    """The result of an acknowledgement."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    UNKNOWN = "unknown"
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SnapshotTimings, SubtaskSnapshot
 
 
 @dataclass(slots=True)
@@ -44,13 +35,12 @@ class PendingCheckpoint:
         """Whether every subtask had finished its logic, so that completion lets all subtasks end."""
         return all(snapshot.finished for snapshot, _ in self.acks.values())
 
-    def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> AckResult:
-        if subtask not in self.plan.wait_for:
-            return AckResult.UNKNOWN
-        if subtask in self.acks:
-            return AckResult.DUPLICATE
+    def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> bool:
+        """Returns False for a repeated acknowledgement, and for a subtask that takes no part."""
+        if subtask not in self.plan.wait_for or subtask in self.acks:
+            return False
         self.acks[subtask] = (snapshot, timings)
-        return AckResult.ACCEPTED
+        return True
 
     def report(self, at: int, reason: FailureReason | None = None, detail: str = "") -> ReportCheckpoint:
         """The progress, or the failure with `reason`, for display."""
@@ -81,3 +71,19 @@ class PendingCheckpoint:
             max_parallelism=graph.max_parallelism,
             operators=operators,
         )
+
+
+def partly_finished_union(manifest: Manifest) -> str | None:
+    """The reason why a checkpoint with union lists must fail; None if it may complete (FLIP-147).
+
+    A restore gives every subtask the union list entries of all subtasks. A finished subtask takes no part in later
+    checkpoints: its entries would be lost, or outdated. The checkpoint therefore fails while some subtasks of the
+    operator have finished and others have not.
+    """
+    for uid, operator in manifest.operators.items():
+        names = sorted({name for snapshot in operator.subtasks.values() for name in snapshot.unions})
+        if operator.finished is FinishedState.PARTLY and names:
+            done = sum(snapshot.finished for snapshot in operator.subtasks.values())
+            lists = ", ".join(names)
+            return f"{uid} has union lists ({lists}), and {done} of its {operator.parallelism} subtasks have finished"
+    return None

@@ -1,0 +1,81 @@
+"""Tuning of a process that runs slots: Python's garbage collector, and glibc's malloc.
+
+**Collector.** Thousands of rows are created and freed between two collections. With Python's default thresholds many
+of them are promoted to the old generation, so all modules and classes are traversed again and again. That doubles the
+cost of rows with lists, and causes pauses. Here collections are rarer and cover only objects that the job has created;
+cycles that authors leave behind are still found. The collector counts objects, and three objects may hold megabytes: a
+collection therefore also runs when the process has grown.
+
+**malloc.** The process keeps freed memory instead of returning it to the system. Columns of a batch are half a megabyte
+each, and some thousand are allocated and freed each second. By default glibc trims the end of its heap and maps large
+blocks individually; the system then clears each page again at its next use. That took an eighth of a slot's processor
+time. Arrow's memory has a pool of its own.
+"""
+
+import ctypes
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import psutil
+import pyarrow as pa
+
+_YOUNG_THRESHOLD: Final = 10_000  #: allocations minus deallocations before a collection; Python's default is 700
+MAX_GROWTH_BYTES: Final = 64 * 1024 * 1024
+_FULL_COLLECTION_EVERY: Final = 10  #: every tenth collection covers all objects that the job has created
+_M_TRIM_THRESHOLD: Final = -1  #: glibc's names and numbers (malloc.h)
+_M_MMAP_THRESHOLD: Final = -3
+TRIM_THRESHOLD_BYTES: Final = 128 * 1024 * 1024  #: kept free at the end of the heap
+MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024  #: larger blocks are mapped, and returned; glibc allows no more
+
+
+def keep_freed_memory() -> bool:
+    """Configures this process and its forks. Returns whether the C library supports it: glibc does."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES) and mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES))
+
+
+def release_freed_memory() -> None:
+    """Returns freed memory of Arrow and of the C library to the system, as far as they can."""
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def freeze_heap() -> None:
+    """Frees garbage, then exempts existing objects from collections. Call before each attempt, after all imports."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_THRESHOLD, *gc.get_threshold()[1:])
+
+
+def resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+class GrowthCollector:
+    """Collects when the process has grown. Owned by a slot's loop: between steps, no author's function holds objects.
+
+    Args:
+        resident_bytes: size of the process.
+    """
+
+    def __init__(self, resident_bytes: Callable[[], int] = resident_bytes) -> None:
+        self._resident_bytes = resident_bytes
+        self._min_bytes = resident_bytes()  #: minimum since the last collection
+        self._collections = 0
+
+    def collect_on_growth(self) -> None:
+        """Collects if the process has grown by `MAX_GROWTH_BYTES`."""
+        now = self._resident_bytes()
+        self._min_bytes = min(self._min_bytes, now)
+        if now < self._min_bytes + MAX_GROWTH_BYTES:
+            return
+        self._collections += 1
+        gc.collect(2 if self._collections % _FULL_COLLECTION_EVERY == 0 else 1)
+        self._min_bytes = self._resident_bytes()

@@ -7,6 +7,7 @@ from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings, SlotTimeouts
 from runtime.dataflow.plan import CompiledJob
+from runtime.master.slot_wait import ShortageReports
 
 #: For outages of storage or a service. A run of a minute resets the delay.
 OUTAGE_BACKOFF: Final = ExponentialDelay(initial_ms=1_000, max_ms=60_000, multiplier=2, reset_after_ms=60_000)
@@ -26,6 +27,7 @@ class MasterConfig:
     outage_backoff: ExponentialDelay = OUTAGE_BACKOFF
     heartbeat_timeout_ms: int = 10_000
     slots: SlotTimeouts = field(default_factory=SlotTimeouts)
+    shortage_reports: ShortageReports = field(default_factory=ShortageReports)
     has_had_slots: bool = False  #: an earlier master of this run had slots
     retained_checkpoints: int = 5
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"

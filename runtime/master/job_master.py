@@ -145,9 +145,9 @@ class JobMaster:
     def _await_slots(self) -> AttemptFailed | LauncherBroken | None:
         """Waits for slots before the attempt consumes anything. Returns a result if there will be no attempt."""
         self._launcher.prepare(self._config.job, self._token)
-        timeouts = self._config.slots
+        timeouts, reports = self._config.slots, self._config.shortage_reports
         patience_ms = timeouts.replacement_ms if self._had_slots else timeouts.request_ms
-        wait = SlotWait(self._launcher, self._clock, self._report_slots, patience_ms, timeouts.start_ms)
+        wait = SlotWait(self._launcher, self._clock, self._report_slots, patience_ms, timeouts.start_ms, reports)
         asked_at = self._clock.monotonic_ms()
         while (result := wait.poll()) is None and not wait.is_over:
             self._on_alive()

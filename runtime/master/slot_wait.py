@@ -6,6 +6,7 @@ reads no clock of its own.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from runtime.core.job.lifecycle import RunEvent
@@ -13,13 +14,18 @@ from runtime.master.launcher import Launcher, SlotPhase, SlotStatus
 from runtime.master.result import AttemptFailed, LauncherBroken
 from runtime.ports import Clock
 
-SHORTAGE_GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting
-REPORT_INTERVAL_MS: Final = 1_000
 MIN_POLL_S: Final = 0.005  #: between the first two polls, then doubled: threads are ready within 10 ms
 MAX_POLL_S: Final = 0.05  #: longest pause between polls before a shortage is reported
-SHORTAGE_POLL_S: Final = 0.5
-
 Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortageReports:
+    """When a shortage of slots is reported."""
+
+    grace_ms: int = 3_000  #: a shorter shortage is not reported: executors may be starting
+    interval_ms: int = 1_000
+    poll_s: float = 0.5  #: between polls of a reported shortage
 
 
 class SlotWait:
@@ -29,13 +35,20 @@ class SlotWait:
         report: records a change of the run's state and the live report.
         patience_ms: how long slots may be missing; None: no limit.
         start_ms: how long the processes of the slots may take from the start of their tasks.
+        reports: when a shortage is reported.
     """
 
     def __init__(
-        self, launcher: Launcher, clock: Clock, report: Report, patience_ms: int | None, start_ms: int
+        self,
+        launcher: Launcher,
+        clock: Clock,
+        report: Report,
+        patience_ms: int | None,
+        start_ms: int,
+        reports: ShortageReports,
     ) -> None:
         self._launcher, self._clock, self._report = launcher, clock, report
-        self._timeout_ms, self._start_ms = patience_ms, start_ms
+        self._timeout_ms, self._start_ms, self._reports = patience_ms, start_ms, reports
         self._shortage_since: float | None = None
         self._starting_since: float | None = None
         self._reported_at: float | None = None
@@ -50,7 +63,7 @@ class SlotWait:
     def next_pause_s(self) -> float:
         """Seconds to sleep before the next turn."""
         self._pause_s = min(2 * self._pause_s, MAX_POLL_S)
-        return SHORTAGE_POLL_S if self.is_reported else self._pause_s
+        return self._reports.poll_s if self.is_reported else self._pause_s
 
     def poll(self) -> AttemptFailed | LauncherBroken | None:
         """Polls the launcher. Returns the result if the wait failed, else None."""
@@ -87,8 +100,8 @@ class SlotWait:
         if self._timeout_ms is not None and waited_ms > self._timeout_ms:
             text = f"no slots within {self._timeout_ms} ms: {status}"
             return AttemptFailed(text, is_final=True, code="no-slots")
-        if waited_ms >= SHORTAGE_GRACE_MS and (
-            self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL_MS
+        if waited_ms >= self._reports.grace_ms and (
+            self._reported_at is None or now - self._reported_at >= self._reports.interval_ms
         ):
             event = None if self.is_reported else RunEvent.SLOTS_MISSING
             self._reported_at = now

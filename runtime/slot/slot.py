@@ -65,7 +65,6 @@ HEARTBEAT_INTERVAL_S: Final = 0.5
 IDLE_SOURCE_POLL_S: Final = 0.01  #: between polls of a source that has no rows
 MAX_IDLE_WAIT_S: Final = 0.5
 MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure's text: an error may quote a whole record
-SHUTDOWN_TIMEOUT_S: Final = 5.0  #: how long a failed slot waits for `Shutdown`
 
 log = structlog.get_logger()
 
@@ -83,6 +82,7 @@ class SlotConfig:
     master: str
     job: CompiledJob
     has_own_process: bool = False  #: no other slot runs in its process at the same time
+    shutdown_timeout_s: float = 5.0  #: how long a failed slot waits for `Shutdown`
 
 
 def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]) -> None:
@@ -184,7 +184,7 @@ class Slot:
 
     def _wait_for_shutdown(self) -> None:
         """Keeps a failed slot connected until the master has its report. Mail is not handled: no trigger, no commit."""
-        self._dismissed.wait(SHUTDOWN_TIMEOUT_S)
+        self._dismissed.wait(self._config.shutdown_timeout_s)
 
     def _close(self) -> None:
         self._heartbeat_stopped.set()

@@ -188,7 +188,7 @@ def test_a_pending_checkpoint_knows_its_id_its_time_and_whom_it_waits_for() -> N
     job.ask()
     (report,) = of(ReportCheckpoint, job.issue(7))
     assert (report.checkpoint, report.triggered_at, report.subtasks) == (7, job.at, len(ALL))
-    (pending,) = job.machine._pending.values()
+    (pending,) = job.machine.pending.values()
     assert isinstance(pending, PendingCheckpoint)
     assert (pending.barrier.checkpoint, pending.barrier.triggered_at) == (7, job.at)
     assert pending.plan.wait_for == ALL
@@ -246,7 +246,7 @@ class Schedule:
         self.effects.append(wished)
         self.issuing += len(of(IssueId, wished))
         assert self.issuing <= 1, "one id is asked for at a time"
-        assert len(self.machine._pending) <= self.most
+        assert len(self.machine.pending) <= self.most
 
     def all(self, kind: type) -> list[CoordinatorEffect]:
         return [effect for wished in self.effects for effect in of(kind, wished)]
@@ -254,7 +254,7 @@ class Schedule:
     def act(self, number: int, which: int) -> None:
         self.at += number % 7
         checkpoint = CheckpointId(1 + which % max(1, self.last_id + 1))
-        storing = {e.manifest.checkpoint for e in self.all(StoreManifest)} & self.machine._pending.keys()  # type: ignore[union-attr]
+        storing = {e.manifest.checkpoint for e in self.all(StoreManifest)} & self.machine.pending.keys()  # type: ignore[union-attr]
         match number:
             case 0 | 1:
                 self.operations += 1

@@ -197,7 +197,7 @@ def test_one_slot_that_is_not_deployed_is_enough_to_have_no_checkpoint(tmp_path:
         stage.let_pass(4)
         assert not stage.records.reports
         assert not [message for slot in stage.slots for message in slot.of(TriggerSubtask)]
-        assert next(stage.records._ids) == 1, "no id was taken"
+        assert stage.records.next_checkpoint_id() == 1, "no id was taken"
         stage.deploy(3)
         until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
         assert {message.subtask.operator for slot in stage.slots for message in slot.of(TriggerSubtask)} == {"numbers"}
@@ -511,7 +511,7 @@ def slot(source: Slow, storage: Path) -> Iterator[Master]:
 def heard(played: Master, kind: type) -> Any:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        message = played._heard.get(timeout=PATIENCE_S)
+        message = played.heard.get(timeout=PATIENCE_S)
         assert not isinstance(message, SlotFailed), message
         if isinstance(message, kind):
             return message
@@ -531,7 +531,7 @@ def test_heartbeats_go_on_while_a_task_takes_its_snapshot(tmp_path: Path) -> Non
         assert source.entered.wait(PATIENCE_S)
         while True:
             try:
-                played._heard.get_nowait()
+                played.heard.get_nowait()
             except queue.Empty:
                 break
         for _ in range(2):

@@ -16,7 +16,7 @@ from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import SlotPool
 from runtime.launch.spark import cores_for
 from runtime.launch.standalone_cluster import Holder, describe_cluster
-from runtime.master import slot_wait
+from runtime.master.slot_wait import ShortageReports
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import running
 
@@ -58,15 +58,12 @@ class Cluster(LocalLauncher):
         return super().status()
 
 
+SOON = ShortageReports(grace_ms=0, interval_ms=20, poll_s=0.02)
+
+
 @pytest.fixture(autouse=True)
-def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, value in (
-        (slot_wait, "SHORTAGE_GRACE_MS", 0),
-        (slot_wait, "REPORT_INTERVAL_MS", 20),
-        (slot_wait, "SHORTAGE_POLL_S", 0.02),
-        (slot_pool, "RELAUNCH_PAUSE_S", 0.02),
-    ):
-        monkeypatch.setattr(module, name, value)
+def quick_relaunch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_pool, "RELAUNCH_PAUSE_S", 0.02)
 
 
 def job(folder: Path, *, unbounded: bool = False) -> CompiledJob:
@@ -76,7 +73,7 @@ def job(folder: Path, *, unbounded: bool = False) -> CompiledJob:
 def test_a_run_waits_for_slots_and_starts_by_itself(tmp_path: Path) -> None:
     """A shortage is a state of the run: no attempt, no token and no restart is used up."""
     cluster, records = Cluster(there=1), MemoryRunStore()
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.wait_for(lambda: records.live["waiting"] == {"wanted": 3, "there": 1, "held_by": "held by other (2)"})
         cluster.there = 2
@@ -91,7 +88,7 @@ def test_a_run_waits_for_slots_and_starts_by_itself(tmp_path: Path) -> None:
 
 def test_a_cancel_ends_the_wait(tmp_path: Path) -> None:
     cluster, records = Cluster(there=0), MemoryRunStore()
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.end("cancel")
     assert records.state is RunState.CANCELED
@@ -100,7 +97,9 @@ def test_a_cancel_ends_the_wait(tmp_path: Path) -> None:
 def test_a_new_run_loses_its_patience_in_words(tmp_path: Path) -> None:
     cluster, records = Cluster(there=1), MemoryRunStore()
     slots = SlotTimeouts(request_ms=50)
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots) as run:
+    with running(
+        job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON, slots=slots
+    ) as run:
         assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
@@ -111,7 +110,15 @@ def test_a_new_run_loses_its_patience_in_words(tmp_path: Path) -> None:
 def test_a_run_that_had_slots_waits_without_end(tmp_path: Path) -> None:
     cluster, records = Cluster(there=1), MemoryRunStore()
     slots = SlotTimeouts(request_ms=1)
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots, has_had_slots=True) as run:
+    with running(
+        job(tmp_path),
+        tmp_path / "state",
+        records,
+        launcher=cluster,
+        shortage_reports=SOON,
+        slots=slots,
+        has_had_slots=True,
+    ) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         run.wait_for(lambda: records.live.get("waiting"))
         cluster.there = 3
@@ -123,7 +130,7 @@ def test_slots_that_are_lost_before_the_start_are_waited_for(tmp_path: Path) -> 
     """A lost executor is the cluster's affair as long as no slot of the job has run on it."""
     cluster, records = Cluster(there=3), MemoryRunStore()
     cluster.losses = 2
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
         assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
     assert [outcome for _, outcome, _ in records.attempts] == ["ended"]
@@ -131,7 +138,7 @@ def test_slots_that_are_lost_before_the_start_are_waited_for(tmp_path: Path) -> 
 
 def test_a_context_that_became_useless_ends_the_master_and_not_the_run(tmp_path: Path) -> None:
     cluster, records = Cluster(there=1), MemoryRunStore()
-    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster) as run:
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
         run.wait_for(lambda: records.state is RunState.WAITING)
         cluster.lives = False
         assert run.join() is MasterExitCode.BROKEN
@@ -154,7 +161,9 @@ def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:
     cluster, records = Stillborn(there=1), MemoryRunStore()
     slots = SlotTimeouts(start_ms=200)
     try:
-        with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, slots=slots) as run:
+        with running(
+            job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON, slots=slots
+        ) as run:
             run.wait_for(lambda: records.state is RunState.WAITING)
             cluster.there = 3
             run.wait_for(lambda: records.state is RunState.FAILED)

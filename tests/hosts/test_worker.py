@@ -82,24 +82,25 @@ class FailingReader(SourceReader):
 class Master:
     """Deploys one slot and hears it."""
 
-    def __init__(self, source: Failing, storage: Path) -> None:
-        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, source: Failing, storage: Path, **more: Any) -> None:
+        self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.lost = threading.Event()
         self.control = ControlServer(
             TOKEN,
             "secret",
             ToMaster,
-            on_hello=lambda slot, hello: self._heard.put(hello),
-            on_message=lambda slot, message: self._heard.put(message),
+            on_hello=lambda slot, hello: self.heard.put(hello),
+            on_message=lambda slot, message: self.heard.put(message),
             on_lost=lambda slot, reason: self.lost.set(),
         )
         flow = Dataflow("failing")
         flow.source("fails", source).sink("out", PrintSink())
         self.job = flow.compile(1)
-        config = SlotConfig(index=0, token=TOKEN, secret="secret", master=self.control.address, job=self.job)
+        address = self.control.address
+        config = SlotConfig(index=0, token=TOKEN, secret="secret", master=address, job=self.job, **more)
         self.thread = threading.Thread(target=self._slot, args=(config,), daemon=True)
         self.thread.start()
-        self._heard.get(timeout=PATIENCE_S)
+        self.heard.get(timeout=PATIENCE_S)
         restored = [SubtaskRestore(subtask=subtask) for subtask in self.job.graph.subtasks]
         self.send(Deploy("job", str(storage), {0: ""}, restored), StartSubtasks())
 
@@ -112,7 +113,7 @@ class Master:
             self.control.send(0, message)
 
     def failure(self) -> SlotFailed:
-        while not isinstance(message := self._heard.get(timeout=PATIENCE_S), SlotFailed):
+        while not isinstance(message := self.heard.get(timeout=PATIENCE_S), SlotFailed):
             assert not isinstance(message, Heartbeat) or self.thread.is_alive()
         return message
 
@@ -184,11 +185,8 @@ def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Maste
     assert source.asked == []
 
 
-def test_a_failed_slot_goes_when_its_master_is_gone(
-    masters: list[Master], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "SHUTDOWN_TIMEOUT_S", 10 * PATIENCE_S)
-    master = Master(Failing(ValueError("no")), tmp_path)
+def test_a_failed_slot_goes_when_its_master_is_gone(masters: list[Master], tmp_path: Path) -> None:
+    master = Master(Failing(ValueError("no")), tmp_path, shutdown_timeout_s=10 * PATIENCE_S)
     masters.append(master)
     master.failure()
     master.control.close()

@@ -63,7 +63,7 @@ class Coordinator:
         self._ended: set[SubtaskId] = set()
         self._queue = RequestQueue()
         self._issuing: CheckpointRequest | None = None
-        self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
+        self.pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
         self._recent = RecentCheckpoints()
         self._manifests: dict[CheckpointId, Manifest] = {}
         #: of finished subtasks; later manifests repeat them
@@ -104,7 +104,7 @@ class Coordinator:
     @property
     def progress(self) -> tuple[CheckpointId, CheckpointKind, int, int] | None:
         """The oldest pending checkpoint: id, kind, number of acknowledgements, number of subtasks that take part."""
-        for checkpoint, pending in self._pending.items():
+        for checkpoint, pending in self.pending.items():
             return checkpoint, pending.barrier.kind, len(pending.acks), len(pending.plan.wait_for)
         return None
 
@@ -124,7 +124,7 @@ class Coordinator:
 
     def _on_tick(self, at: int) -> Effects:
         effects: Effects = []
-        for checkpoint, pending in list(self._pending.items()):
+        for checkpoint, pending in list(self.pending.items()):
             if at >= pending.expires_at and not pending.storing:
                 late = _abbreviate(sorted(pending.plan.wait_for - pending.acks.keys()))
                 effects += self._fail_checkpoint(
@@ -165,7 +165,7 @@ class Coordinator:
         """Starts the next waiting request if it may start."""
         if self._issuing is not None or self._phase != "running":
             return []
-        request = self._queue.take(len(self._pending), self._settings.max_concurrent)
+        request = self._queue.take(len(self.pending), self._settings.max_concurrent)
         if request is None:
             return []
         if self._is_pointless(request):
@@ -191,7 +191,7 @@ class Coordinator:
         barrier = Barrier(checkpoint, request.kind, at)
         expires_at = at + self._settings.timeout_ms
         pending = PendingCheckpoint(barrier, planned, request.operation, expires_at)
-        self._pending[checkpoint] = pending
+        self.pending[checkpoint] = pending
         triggers: Effects = [TriggerSubtask(subtask, barrier) for subtask in sorted(planned.trigger)]
         return [pending.report(at), WakeAt(expires_at), *triggers, *self._start_next(at)]
 
@@ -228,7 +228,7 @@ class Coordinator:
                 return self._on_subtask_ended(at, subtask)
 
     def _on_acknowledgement(self, at: int, subtask: SubtaskId, ack: Acknowledgement) -> Effects:
-        pending = self._pending.get(ack.checkpoint)
+        pending = self.pending.get(ack.checkpoint)
         if pending is None:
             return [self._recent.late_answer(subtask, ack.checkpoint, declined=False)]
         if not pending.acknowledge(subtask, ack.snapshot, ack.timings) or not pending.complete:
@@ -243,7 +243,7 @@ class Coordinator:
         return [StoreManifest(manifest, timings)]
 
     def _on_decline(self, at: int, subtask: SubtaskId, decline: Decline) -> Effects:
-        pending = self._pending.get(decline.checkpoint)
+        pending = self.pending.get(decline.checkpoint)
         if pending is None:
             return [self._recent.late_answer(subtask, decline.checkpoint, declined=True)]
         if pending.storing:
@@ -251,7 +251,7 @@ class Coordinator:
         return self._fail_checkpoint(at, decline.checkpoint, decline.reason, f"{subtask}: {decline.detail}")
 
     def _on_recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
-        pending = self._pending.pop(checkpoint)
+        pending = self.pending.pop(checkpoint)
         manifest = self._manifests.pop(checkpoint)
         kind = pending.barrier.kind
         self._trigger_schedule.on_completed(at)
@@ -277,7 +277,7 @@ class Coordinator:
     def _subsume_older(self, at: int, checkpoint: CheckpointId) -> Effects:
         older = [
             other
-            for other, pending in self._pending.items()
+            for other, pending in self.pending.items()
             if other < checkpoint and not pending.barrier.kind.is_savepoint and not pending.storing
         ]
         detail = f"checkpoint {checkpoint} completed first"
@@ -288,7 +288,7 @@ class Coordinator:
     # ------------------------------------------------------------ giving up
 
     def _fail_checkpoint(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
-        pending = self._pending[checkpoint]
+        pending = self.pending[checkpoint]
         effects = self._abort(at, checkpoint, reason, detail)
         if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
             return effects + self._replan(at, pending)
@@ -305,7 +305,7 @@ class Coordinator:
 
     def _abort(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
         """Gives up a pending checkpoint. Its operation is the caller's."""
-        pending = self._pending.pop(checkpoint)
+        pending = self.pending.pop(checkpoint)
         self._manifests.pop(checkpoint, None)
         self._recent.on_failed(checkpoint, reason)
         return [pending.report(at, reason, detail), NotifyAborted(checkpoint, pending.plan.wait_for)]
@@ -319,7 +319,7 @@ class Coordinator:
         is_retried = self._phase == "running" and reason is not FailureReason.SUBSUMED and pending.operation is None
         if not is_retried or self._is_logic_finished:
             return
-        newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self._pending)
+        newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self.pending)
         if not newer and not self._queue.waiting and self._trigger_schedule.may_retry():
             self._trigger_schedule.on_retry()
             self._queue.add(CheckpointRequest(at, CheckpointKind.CHECKPOINT))
@@ -332,7 +332,7 @@ class Coordinator:
     def _fail_all(self, at: int, detail: str) -> Effects:
         """Gives up every pending checkpoint and queued request, and starts no other."""
         effects: Effects = []
-        for checkpoint, pending in list(self._pending.items()):
+        for checkpoint, pending in list(self.pending.items()):
             if not pending.storing:
                 effects += self._abort(at, checkpoint, FailureReason.SUSPENDED, detail)
                 effects += _fail_operation(pending.operation, FailureReason.SUSPENDED, detail)
@@ -357,7 +357,7 @@ class Coordinator:
 
     def _final_checkpoint(self, at: int) -> Effects:
         """Starts the last checkpoint once every subtask has finished its logic; its completion lets them all end."""
-        busy = self._pending or self._issuing is not None or self._ending is not None
+        busy = self.pending or self._issuing is not None or self._ending is not None
         if not self._is_logic_finished or self._released or busy or self._phase != "running":
             return []
         if at < self._final_not_before:
@@ -375,7 +375,7 @@ class Coordinator:
             done = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
             self._last_snapshots[subtask] = done
         effects: Effects = []
-        for checkpoint, pending in list(self._pending.items()):
+        for checkpoint, pending in list(self.pending.items()):
             if subtask in pending.plan.wait_for and subtask not in pending.acks:
                 detail = f"{subtask} ended before its snapshot"
                 effects += self._fail_checkpoint(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)

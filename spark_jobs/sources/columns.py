@@ -6,7 +6,8 @@ the job master nor a slot starts Spark for them. The stage of a table derives th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
 INPUT_FAILED: Final = "input-failed"  #: the author's function raised
 
 
-def derive_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool:
+def derive_columns(
+    sources: Mapping[Any, Source],
+    folder: str,
+    name: str,
+    session: Callable[[SparkSettings], AbstractContextManager[SparkSession]] = spark_session,
+) -> bool:
     """Derive the unknown columns of these sources, in a single Spark session. Returns whether any were unknown.
 
     Args:
         sources: the sources of a dataflow, by uid.
         folder: folder of the version's column schemas; "": columns are not derived.
         name: the job's name, for Spark.
+        session: starts Spark; entered only if columns are unknown.
 
     Raises:
         JobRejected: a function raises, or its DataFrame cannot feed the source; the operator is named.
@@ -43,7 +50,7 @@ def derive_columns(sources: Mapping[Any, Source], folder: str, name: str) -> boo
     }
     if not unknown or not folder:
         return False
-    with spark_session(SparkSettings.from_environment(f"weir: {name}, columns")) as spark:
+    with session(SparkSettings.from_environment(f"weir: {name}, columns")) as spark:
         for uid, source in unknown.items():
             columns = checked_columns(make_frame(source, spark, uid), uid, streaming=True)
             make_folder(schema_file(folder, uid).parent)

@@ -6,8 +6,8 @@ import io
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +86,7 @@ def test_what_cannot_feed_a_job_is_refused_by_operator_and_column(
     assert (refused.value.code, refused.value.field) == (code, "orders")
 
 
-def test_the_compile_stage_learns_columns_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(columns, "spark_session", lambda settings: _kept(spark))
+def test_the_compile_stage_learns_columns_once(spark: SparkSession, tmp_path: Path) -> None:
     calls = []
 
     def make(spark: SparkSession) -> DataFrame:
@@ -98,16 +95,11 @@ def test_the_compile_stage_learns_columns_once(
         return frame
 
     sources: Any = {"orders": from_spark_stream(make)}
-    assert columns.derive_columns(sources, str(tmp_path), "job")
-    assert not columns.derive_columns(sources, str(tmp_path), "job")
+    assert columns.derive_columns(sources, str(tmp_path), "job", lambda _: nullcontext(spark))
+    assert not columns.derive_columns(sources, str(tmp_path), "job", lambda _: nullcontext(spark))
     assert calls == ["called"]
     assert read_columns(str(tmp_path), "orders") == LINES
     assert [path.name for path in tmp_path.iterdir()] == [schema_file(str(tmp_path), "orders").name]
-
-
-@contextmanager
-def _kept(spark: SparkSession) -> Iterator[SparkSession]:
-    yield spark
 
 
 # ---------------------------------------------------------------- the query

@@ -154,7 +154,7 @@ class Harness:
                 )  # fmt: skip
             if outcome.state != "done":
                 self.progress.write_line(f"{name}: {outcome.state}, see {self._log_of(name)}")
-            self._keep(name, outcome)
+            self._record(name, outcome)
             self.progress.drop_steps(name)
 
     def on_event(self, name: str, said: dict[str, Any]) -> None:
@@ -163,9 +163,9 @@ class Harness:
             self.progress.set_text(f"{name} {said['text']}, load {results.load_average()}")
             self.progress.complete_step(name)
         elif said["event"] == protocol.TOLD:
-            self._keep(name, child.ChildResult(state="interrupted", events={protocol.TOLD: said}))
+            self._record(name, child.ChildResult(state="interrupted", events={protocol.TOLD: said}))
 
-    def _keep(self, name: str, outcome: child.ChildResult) -> None:
+    def _record(self, name: str, outcome: child.ChildResult) -> None:
         self.figures[name] = figure_result(name, outcome)
         self._write(name, self.figures[name].to_json())
 

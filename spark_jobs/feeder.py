@@ -115,10 +115,12 @@ def _csv(rows: pa.Table) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    plan = FeedPlan(files=arguments.files, disorder_hours=arguments.disorder_hours, seed=arguments.seed)
+    parser = argparse.ArgumentParser(prog="python -m spark_jobs.feeder", description=__doc__.splitlines()[0])
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for all missing files")
+    arguments = parser.parse_args(argv)
     flights = nycflights.read_flights()
-    rows = feed(flights, arguments.to, plan, arguments.seconds)
+    rows = feed(flights, arguments.to, FeedPlan(), arguments.seconds)
     try:
         with tqdm(total=flights.num_rows, desc="feeding", unit=" rows", disable=None) as bar:
             for count in rows:
@@ -130,16 +132,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("feeder: stopped; run the same command to continue\n")
         return 130
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m spark_jobs.feeder", description=__doc__.splitlines()[0])
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for all missing files")
-    parser.add_argument("--files", type=int, default=365)
-    parser.add_argument("--disorder-hours", type=float, default=6.0)
-    parser.add_argument("--seed", type=int, default=1)
-    return parser
 
 
 if __name__ == "__main__":

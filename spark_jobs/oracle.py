@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs import nycflights
 from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, WEATHER_FILE, read_csv
@@ -23,6 +23,8 @@ from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+MAX_SHOWN_ROWS: Final = 20  #: differing rows of each side
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,14 @@ def expected_year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
     return flights.count(), expected_output(flights, airlines, weather)
 
 
-def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path, limit: int = 20) -> Comparison:
+def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path) -> Comparison:
     """Read `output` as a plain Spark user would, and compare it with `expected` row by row."""
     found = spark.read.parquet(output.as_uri())
     files = found.inputFiles()  # before caching: a cached frame has none
     committed, wanted = found.select(*DAILY.names).cache(), expected.cache()
     sides = {"missing": wanted.exceptAll(committed), "unexpected": committed.exceptAll(wanted)}
     counts = {side: rows.count() for side, rows in sides.items()}
-    shown = tuple(Difference(side, row.asDict()) for side, rows in sides.items() for row in _first(rows, limit))
+    shown = tuple(Difference(side, row.asDict()) for side, rows in sides.items() for row in _first_rows(rows))
     return Comparison(
         records=records,
         expected=wanted.count(),
@@ -111,34 +113,28 @@ def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path
     )
 
 
-def _first(rows: DataFrame, limit: int) -> list[Any]:
-    return rows.orderBy("carrier", "origin", "window_start").limit(limit).collect()
+def _first_rows(rows: DataFrame) -> list[Any]:
+    return rows.orderBy("carrier", "origin", "window_start").limit(MAX_SHOWN_ROWS).collect()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the comparison as a line of JSON, and the differing rows on stderr."""
-    arguments = _parser().parse_args(argv)
+    description = "Compare the output with plain Spark."
+    parser = argparse.ArgumentParser(prog="python -m spark_jobs.oracle", description=description)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--partial", action="store_true", help="the job is still running: accept missing rows, but no wrong rows"
+    )
+    arguments = parser.parse_args(argv)
     with spark_session(SparkSettings.from_environment("weir: oracle")) as spark, TemporaryDirectory() as scratch:
         records, expected = expected_year(spark, Path(scratch))
-        found = compare(spark, expected, records, arguments.output.absolute(), arguments.limit)
+        found = compare(spark, expected, records, arguments.output.absolute())
     hidden = {"missing"} if arguments.partial else set()
     differences = [one for one in found.differences if one.side not in hidden]
     sys.stderr.writelines(f"{one}\n" for one in differences)
     report = asdict(found) | {"differences": [str(one) for one in differences]}
     sys.stdout.write(json.dumps(report) + "\n")
     return 1 if found.unexpected or (found.missing and not arguments.partial) else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m spark_jobs.oracle", description="Compare the output with plain Spark."
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--partial", action="store_true", help="the job is still running: accept missing rows, but no wrong rows"
-    )
-    parser.add_argument("--limit", type=int, default=20, help="differing rows to show per side")
-    return parser
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from runtime.connectors.names import encode_name
 from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path, write_file
+from runtime.errors import JobRejected
 
 CONTENTS_FILE: Final = "_weir.json"  #: hidden from readers of Parquet folders
 _NUMBER_DIGITS: Final = 12
@@ -176,6 +178,17 @@ def _seal(folder: Path) -> None:
 def _row_count(file: Path) -> int:
     metadata: Any = pq.read_metadata(file)
     return int(metadata.num_rows)
+
+
+def stage_folder(streams: str | Path, uid: str) -> str:
+    """The folder of the stage that serves `uid`; "" while the folder of the run's stages is unknown."""
+    return str(Path(streams) / encode_name(uid)) if streams else ""
+
+
+def no_stage_error(field: str) -> JobRejected:
+    """The error for a source or sink whose stage is not part of a run."""
+    detail = "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
+    return JobRejected("no-stage", field, detail)
 
 
 def _folder_name(number: int) -> str:

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeVar
 
-from runtime.connectors.names import encode_name
+from runtime.connectors.epochs import stage_folder
 from runtime.core.job.ids import OperatorId
 from runtime.data_roots import DataRoots
 from runtime.dataflow.builder import Dataflow
@@ -100,7 +100,7 @@ class StageContext:
     @property
     def folder(self) -> Path:
         """The folder of this stage; it outlives the process and the run."""
-        return self.streams / encode_name(self.operator)
+        return Path(stage_folder(self.streams, self.operator))
 
     @property
     def lock_file(self) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from runtime.connectors.commit_log import CommitLog
-from runtime.connectors.names import encode_name
+from runtime.connectors.epochs import no_stage_error, stage_folder
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetWriter
 from runtime.data_roots import DataRoots
 from runtime.errors import JobRejected
@@ -50,15 +50,11 @@ class EpochStage:
         object.__setattr__(self, "guarantee", getattr(self.function, "guarantee", self.guarantee))
 
     def bind(self, uid: str, folders: StageFolders) -> EpochStage:
-        folder = str(Path(folders.streams) / encode_name(uid)) if folders.streams else ""
-        return replace(self, folder=folder, is_bound=True)
+        return replace(self, folder=stage_folder(folders.streams, uid), is_bound=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the author's function, which may close over a password: slots only write files."""
         return {**self.__dict__, "function": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     def writer(self) -> ParquetWriter:
         return ParquetWriter(self._folder_path(), self._roots())
@@ -88,18 +84,13 @@ class EpochStage:
         if check is not None:
             check()
         if not self.is_bound:
-            raise JobRejected("no-stage", "EpochStage", _NO_STAGE_TEXT)
+            raise no_stage_error("EpochStage")
 
     def _folder_path(self) -> Path:
         if not self.folder:
-            raise JobRejected("no-stage", "EpochStage", _NO_STAGE_TEXT)
+            raise no_stage_error("EpochStage")
         return Path(self.folder)
 
     def _roots(self) -> DataRoots:
         """The job's own folder, which no data root allows: a savepoint may name the folder of another lineage."""
         return DataRoots(allowed=(Path(self.folder).parent.parent.resolve(),))
-
-
-_NO_STAGE_TEXT: Final = (
-    "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
-)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from runtime.connectors.epochs import EpochFolder, InputEpoch
+from runtime.connectors.epochs import EpochFolder, InputEpoch, no_stage_error, stage_folder
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.names import encode_name
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
@@ -61,7 +61,7 @@ class EpochSource:
     def bind(self, uid: str, folders: StageFolders) -> "EpochSource":
         return replace(
             self,
-            folder=str(Path(folders.streams) / encode_name(uid)) if folders.streams else "",
+            folder=stage_folder(folders.streams, uid),
             lineage=Path(folders.streams).name,
             columns=read_columns(folders.columns, uid),
             is_bound=True,
@@ -70,9 +70,6 @@ class EpochSource:
     def __getstate__(self) -> dict[str, Any]:
         """Without the author's function, which may close over a password: slots only read epochs."""
         return {**self.__dict__, "make": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     @property
     def has_event_time(self) -> bool:
@@ -86,8 +83,7 @@ class EpochSource:
 
     def check(self) -> None:
         if not self.is_bound:
-            problem = "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
-            raise JobRejected("no-stage", "from_spark_stream", problem)
+            raise no_stage_error("from_spark_stream")
         if not callable(self.make):
             raise JobRejected("bad-function", "make", f"must be a function of a SparkSession, not {self.make!r}")
         if self.idle_after_ms is not None and self.idle_after_ms < 1:

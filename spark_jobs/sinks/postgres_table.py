@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONNECT_TIMEOUT_S: Final = 10
+#: Errors of CREATE TABLE IF NOT EXISTS if another job creates the table concurrently.
+_CREATED_MEANWHILE: Final = (
+    psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject, psycopg.errors.DuplicateTable,
+)  # fmt: skip
 _ATTEMPT_COLUMN: Final = "weir_try"
 _REPORT_SCHEMA: Final = pa.schema(
     [("try", pa.string()), ("rows", pa.int64()), ("away", pa.string()), ("refused", pa.string())]
@@ -130,8 +134,7 @@ class PostgresTable:
             "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
             "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
         )
-        with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject), connection.transaction():
-            # CREATE TABLE IF NOT EXISTS fails if another job creates the table concurrently.
+        with suppress(*_CREATED_MEANWHILE), connection.transaction():
             connection.execute(wanted.format(names.epochs))
         connection.commit()
         return names

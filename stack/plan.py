@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stack.settings import ROOT, Settings
 from stack.supervisor import ProcessSpec
@@ -25,25 +25,28 @@ _WORKERS: Final = (
 )
 
 
+def _python(name: str, environment: Mapping[str, str], *argv: str, **settings: Any) -> ProcessSpec:
+    """A process of this Python. `settings`: further fields."""
+    return ProcessSpec(name=name, argv=[sys.executable, *argv], environment=environment, folder=ROOT, **settings)
+
+
 def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """Processes to run sequentially, each to its end, before web and workers start."""
     return [
-        _manage("migrate", environment, "migrate", "--noinput"),
-        _manage("operator", environment, "ensure_operator"),
-        _manage("pipelines", environment, "sync_pipelines"),
+        _python("migrate", environment, "manage.py", "migrate", "--noinput"),
+        _python("operator", environment, "manage.py", "ensure_operator"),
+        _python("pipelines", environment, "manage.py", "sync_pipelines"),
     ]
 
 
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
     """The web server. The supervisor holds the listening socket, so that a restart cannot lose the port."""
-    argv = [
-        sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
+    return _python(
+        "web", environment,
+        "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
         "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
         "--http", "console.slow_clients:DeadlineProtocol", "--limit-concurrency", "1000",
-    ]  # fmt: skip
-    return ProcessSpec(
-        name="web", argv=argv, environment=environment, folder=ROOT, pass_fds=(listener,),
-        is_ready=lambda: answers(f"{url}livez"),
+        pass_fds=(listener,), is_ready=lambda: answers(f"{url}livez"),
     )  # fmt: skip
 
 
@@ -54,28 +57,22 @@ def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """
     standing = environment.get("WEIR_STANDING_STAGES") or DEFAULT_STANDING_STAGES
     return [
-        ProcessSpec(
-            name=name,
-            argv=[
-                sys.executable, "-m", "celery", "-A", "console.celery", "worker", "-Q", queue,
-                "-c", str(concurrency or standing),
-                "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
-            ],
-            environment=environment,
-            folder=ROOT,
-            grace_s=grace_s,
-            orphan_signal=signal.SIGQUIT,
+        _python(
+            name, environment,
+            "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency or standing),
+            "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
+            grace_s=grace_s, orphan_signal=signal.SIGQUIT,
         )
         for name, queue, concurrency, grace_s in _WORKERS
     ]  # fmt: skip
 
 
 def beat(environment: Mapping[str, str], settings: Settings) -> ProcessSpec:
-    argv = [
-        sys.executable, "-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING",
-        "--schedule", str(settings.run / "beat-schedule"), "--pidfile=",
-    ]  # fmt: skip
-    return ProcessSpec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)
+    return _python(
+        "beat", environment,
+        "-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING",
+        "--schedule", str(settings.run / "beat-schedule"), "--pidfile=", grace_s=5.0,
+    )  # fmt: skip
 
 
 def history(environment: Mapping[str, str]) -> list[ProcessSpec]:
@@ -105,10 +102,8 @@ def history(environment: Mapping[str, str]) -> list[ProcessSpec]:
 
 def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> ProcessSpec:
     """The demo. It reads address, user and password from `var/run`, where the supervisor has written them."""
-    argv = [sys.executable, "-m", "stack.demo_story", "--var", str(settings.var), *(["--exit"] if ends else [])]
-    return ProcessSpec(
-        name="demo", argv=argv, environment=environment, folder=ROOT, shows_output=True, runs_once=True, grace_s=15.0
-    )
+    argv = ["-m", "stack.demo_story", "--var", str(settings.var), *(["--exit"] if ends else [])]
+    return _python("demo", environment, *argv, shows_output=True, runs_once=True, grace_s=15.0)
 
 
 def answers(url: str) -> bool:
@@ -118,7 +113,3 @@ def answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _manage(name: str, environment: Mapping[str, str], *arguments: str) -> ProcessSpec:
-    return ProcessSpec(name=name, argv=[sys.executable, "manage.py", *arguments], environment=environment, folder=ROOT)

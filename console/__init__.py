@@ -1,6 +1,6 @@
 """The web operations console: definitions, runs, checkpoints and operations as Postgres rows.
 
-    urls → ui | api → operations → checkpoints → jobs → accounts
+    urls | tasks → ui | api → operations → checkpoints → runs → jobs → accounts
 
 The console never imports an engine. It exchanges rows and command lines with `runtime` and `spark_jobs`, and shares
 values only (`runtime.core.job.lifecycle`, `runtime.core.job.graph`).

@@ -20,9 +20,6 @@ class RequestIdMiddleware:
     The id is the client's `X-Request-ID` if it is safe to repeat, else a new one.
     """
 
-    sync_capable = True
-    async_capable = False
-
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
@@ -46,9 +43,6 @@ class ConcurrencyLimit:
     Each may hold a Postgres connection, since under ASGI every request runs in its own thread. Without a limit a few
     hundred anonymous requests would take every connection, and job masters could record no checkpoint.
     """
-
-    sync_capable = True
-    async_capable = False
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -96,27 +96,27 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
         return response
 
 
-class OperationDetail(StrictView, generics.RetrieveAPIView[Operation]):
-    """An operation."""
+class AwaitedView(StrictView, generics.RetrieveAPIView[Any]):
+    """A row that is active for a while. With `?wait=` the response comes once it is inactive, or after that time."""
 
-    queryset = Operation.objects.all()
-    serializer_class = serializers.OperationSerializer
     query = frozenset({"wait"})
 
     @extend_schema(parameters=[WAIT])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return wait_until_inactive(self, request)
+        wait_s = whole_number("wait", request.query_params.get("wait", "0"), MAX_WAIT_S)
+        deadline = time.monotonic() + wait_s
+        row = self.get_object()
+        while row.is_active and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            row = self.get_object()
+        response = Response(self.get_serializer(row).data)
+        if row.is_active:
+            response["Retry-After"] = str(RETRY_AFTER_S)
+        return response
 
 
-def wait_until_inactive(view: generics.GenericAPIView[Any], request: Request) -> Response:
-    """The row of `view` once it is no longer active, or after the `wait` seconds of the query."""
-    wait_s = whole_number("wait", request.query_params.get("wait", "0"), MAX_WAIT_S)
-    deadline = time.monotonic() + wait_s
-    row = view.get_object()
-    while row.is_active and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-        row = view.get_object()
-    response = Response(view.get_serializer(row).data)
-    if row.is_active:
-        response["Retry-After"] = str(RETRY_AFTER_S)
-    return response
+class OperationDetail(AwaitedView):
+    """An operation."""
+
+    queryset = Operation.objects.all()
+    serializer_class = serializers.OperationSerializer

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts.refusals import Conflict
-from console.api.activity import WAIT, wait_until_inactive
+from console.api.activity import AwaitedView
 from console.api.base import ScopedView, StrictView, location_response
 from console.api.filters import StateQueryFilter
 from console.api.serializers import Problem, StrictSerializer
@@ -123,16 +123,11 @@ class StateQueries(ScopedView, generics.ListAPIView[StateQuery]):
         return location_response("api:state-query", query.pk, StateQuerySerializer(query).data)
 
 
-class StateQueryDetail(StrictView, generics.RetrieveAPIView[StateQuery]):
+class StateQueryDetail(AwaitedView):
     """A query, with its table once it has succeeded."""
 
     queryset = StateQuery.objects.all()
     serializer_class = StateQueryDetailSerializer
-    query = frozenset({"wait"})
-
-    @extend_schema(parameters=[WAIT])
-    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return wait_until_inactive(self, request)
 
     @extend_schema(responses={204: None, 403: Problem})
     def delete(self, request: Request, pk: int) -> Response:

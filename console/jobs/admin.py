@@ -67,6 +67,11 @@ class AttemptInline(NoAddOrDelete, admin.TabularInline):  # type: ignore[type-ar
 
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin):
+    fields = (
+        "job", "version", "parallelism", "state", "failure", "restore_checkpoint", "restore_path", "allow_unmapped",
+        "lineage", "releases", "created_at", "started_at", "ended_at", "created_by", "token", "lease_owner",
+        "lease_beat", "observed_beat", "observed_since", "observed_at", "live", "live_at",
+    )  # fmt: skip
     list_display = ("id", "job", "version", "state", "parallelism", "releases", "created_at", "started_at", "ended_at")
     list_filter = ("state", "job__pipeline")
     list_select_related = ("job", "version")

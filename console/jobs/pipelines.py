@@ -44,16 +44,8 @@ def replace(offered: list[OfferedPipeline]) -> None:
     """Make the rows equal to `offered`. Jobs of a removed pipeline keep its name but get no new versions."""
     with transaction.atomic():
         for pipeline in offered:
-            Pipeline.objects.update_or_create(
-                name=pipeline.name,
-                defaults={
-                    "description": pipeline.description,
-                    "schema": _with_order(pipeline.schema),
-                    "queries": pipeline.queries,
-                    "error": pipeline.error,
-                    "updated_at": Now(),
-                },
-            )
+            columns = {**msgspec.structs.asdict(pipeline), "schema": _with_order(pipeline.schema), "updated_at": Now()}
+            Pipeline.objects.update_or_create(name=pipeline.name, defaults=columns)
         Pipeline.objects.exclude(name__in=[pipeline.name for pipeline in offered]).delete()
 
 

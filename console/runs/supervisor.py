@@ -84,9 +84,10 @@ class Supervisor(ABC):
                 self._terminate(child)
                 return StopReason.SHUTDOWN
             if (reason := self._renew()) is not None:
-                log.warning("ending the child", pid=child.pid, reason=reason.value)
                 if reason is StopReason.RUN_ENDED:
                     self._on_run_ended(child)
+                else:
+                    log.warning("lease lost, ending the child", pid=child.pid)
                 return reason
             if (silence := Silence(silent_s())).silent_s > limit_s:
                 log.warning("the child hangs, ending it", pid=child.pid, silent_s=round(silence.silent_s, 1))

@@ -1,13 +1,14 @@
 """Which request goes next."""
 
-from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY, CheckpointRequest, RequestQueue
+from runtime.core.checkpoint.events import CheckpointRequested
+from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY, RequestQueue
 from runtime.core.job.messages import CheckpointKind
 
-PERIODIC = CheckpointRequest(0, CheckpointKind.CHECKPOINT)
+PERIODIC = CheckpointRequested(0, CheckpointKind.CHECKPOINT)
 
 
-def user(at: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> CheckpointRequest:
-    return CheckpointRequest(at, kind, f"op{at}")
+def user(at: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> CheckpointRequested:
+    return CheckpointRequested(at, kind, f"op{at}")
 
 
 def test_savepoints_before_people_before_the_clock_before_age() -> None:
@@ -23,7 +24,7 @@ def test_at_most_one_periodic_request_waits() -> None:
     """S2-09."""
     queue = RequestQueue()
     assert queue.add(PERIODIC) is None
-    later = CheckpointRequest(9, CheckpointKind.CHECKPOINT)
+    later = CheckpointRequested(9, CheckpointKind.CHECKPOINT)
     assert queue.add(later) is later
 
 

@@ -29,7 +29,7 @@ from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
 from runtime.core.checkpoint.pending import PendingCheckpoint, partly_finished_union
 from runtime.core.checkpoint.plan import plan_checkpoint
 from runtime.core.checkpoint.recent_checkpoints import RecentCheckpoints
-from runtime.core.checkpoint.request_queue import CheckpointRequest, RequestQueue
+from runtime.core.checkpoint.request_queue import RequestQueue
 from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
@@ -62,7 +62,7 @@ class Coordinator:
         self._finished: set[SubtaskId] = set()
         self._ended: set[SubtaskId] = set()
         self._queue = RequestQueue()
-        self._issuing: CheckpointRequest | None = None
+        self._issuing: events.CheckpointRequested | None = None
         self.pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
         self._recent = RecentCheckpoints()
         self._manifests: dict[CheckpointId, Manifest] = {}
@@ -84,8 +84,8 @@ class Coordinator:
                 return self._on_tick(at)
             case events.JobStarted(at, resumed):
                 return self._on_started(at, resumed)
-            case events.CheckpointRequested(at, kind, operation):
-                return self._on_requested(CheckpointRequest(at, kind, operation))
+            case events.CheckpointRequested():
+                return self._on_requested(event)
             case events.IdIssued(at, checkpoint):
                 return self._on_id_issued(at, checkpoint)
             case events.IdUnavailable(at, detail):
@@ -133,10 +133,10 @@ class Coordinator:
         following = None if self._released else self._trigger_schedule.due(at)
         if following is not None:
             effects.append(WakeAt(following))
-            self._queue.add(CheckpointRequest(at, CheckpointKind.CHECKPOINT))
+            self._queue.add(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
         return effects + self._final_checkpoint(at) + self._start_next(at)
 
-    def _on_requested(self, request: CheckpointRequest) -> Effects:
+    def _on_requested(self, request: events.CheckpointRequested) -> Effects:
         refusal = self._refusal(request)
         if refusal is not None:
             resumed: Effects = [ResumeJob()] if request.kind.ends_job and self._ending is None else []
@@ -152,7 +152,7 @@ class Coordinator:
             effects += _fail_operation(displaced.operation, FailureReason.TOO_MANY_REQUESTS, detail)
         return effects + self._start_next(request.at)
 
-    def _refusal(self, request: CheckpointRequest) -> tuple[FailureReason, str] | None:
+    def _refusal(self, request: events.CheckpointRequested) -> tuple[FailureReason, str] | None:
         if self._phase != "running":
             return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer"
         if self._ending is not None:
@@ -176,7 +176,7 @@ class Coordinator:
         self._issuing = request
         return [IssueId()]
 
-    def _is_pointless(self, request: CheckpointRequest) -> bool:
+    def _is_pointless(self, request: events.CheckpointRequested) -> bool:
         """True for a periodic checkpoint while the job is ending."""
         return request.is_periodic and (self._released or self._ending is not None)
 
@@ -322,11 +322,11 @@ class Coordinator:
         newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self.pending)
         if not newer and not self._queue.waiting and self._trigger_schedule.may_retry():
             self._trigger_schedule.on_retry()
-            self._queue.add(CheckpointRequest(at, CheckpointKind.CHECKPOINT))
+            self._queue.add(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
 
     def _replan(self, at: int, pending: PendingCheckpoint) -> Effects:
         """Replans a stop or drain because a subtask ended by itself. Each subtask ends once, so the retries end too."""
-        self._queue.add(CheckpointRequest(at, pending.barrier.kind, pending.operation, is_replanned=True))
+        self._queue.add(events.CheckpointRequested(at, pending.barrier.kind, pending.operation, is_replanned=True))
         return self._start_next(at)
 
     def _fail_all(self, at: int, detail: str) -> Effects:
@@ -362,7 +362,7 @@ class Coordinator:
             return []
         if at < self._final_not_before:
             return [WakeAt(self._final_not_before)]
-        self._issuing = CheckpointRequest(at, CheckpointKind.CHECKPOINT)
+        self._issuing = events.CheckpointRequested(at, CheckpointKind.CHECKPOINT)
         return [IssueId()]
 
     def _delay_final(self, at: int) -> None:

@@ -24,11 +24,17 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """A savepoint, stop, drain or checkpoint is requested. `operation` identifies the request."""
+    """A savepoint, stop, drain or checkpoint is requested. `operation`: the user's request; None: periodic."""
 
     at: int
     kind: CheckpointKind
-    operation: str
+    operation: str | None = None
+    #: a replanned stop or drain, for which some subtasks may have finished their logic already
+    is_replanned: bool = False
+
+    @property
+    def is_periodic(self) -> bool:
+        return self.operation is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,13 @@ def play(folder: Path) -> Scene:
     master = master_of(folder, first)
     thread = threading.Thread(target=master.run)
     thread.start()
-    until(lambda: len(first.completed) >= 4)
+    scene = Scene(folder, first)
+    # Rows lie between the last checkpoints: a restore of an earlier one repeats output.
+    until(lambda: len(first.completed) >= 4 and scene.own_segments(-1, "counts") and scene.own_segments(-2, "counts"))
     master.release()
     thread.join(60)
     (folder / "hurry").touch()
-    return Scene(folder, first)
+    return scene
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,10 @@ from __future__ import annotations
 import logging
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("weir", deadline=None)  # machines are busy with other things
+settings.load_profile("weir")
 
 
 def pytest_configure() -> None:

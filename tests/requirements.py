@@ -24,14 +24,19 @@ NAMED: Final = re.compile(r"\b(S\d)-(\d+)(?:\.\.(\d+))?\b")  # S0-64 or S0-64..6
 LEVELS: Final = ("spark", "threads", "contract", "simulator", "unit")
 SPARK_MARKS: Final = {"spark", "browser"}
 SPARK_FIXTURES: Final = {"jobs", "spark_launcher"}
-FOLDERS: Final = {"acceptance": "spark", "hosts": "threads", "contracts": "contract", "simulation": "simulator"}
+FOLDERS: Final = {
+    "acceptance": "spark",
+    **dict.fromkeys(("jobs", "launch", "master", "slot", "task"), "threads"),
+    "contracts": "contract",
+    "simulation": "simulator",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
     """A test that names requirements."""
 
-    name: str  #: `tests/core/test_plan.py::test_name`
+    name: str  #: `tests/core/checkpoint/test_plan.py::test_name`
     level: str
 
 
@@ -113,7 +118,7 @@ def _arguments(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
 
 
 def _fixtures_on_spark(module: ast.Module) -> set[str]:
-    """The fixtures of `tests/hosts/conftest.py`, and those of this module that take one of them."""
+    """The fixtures of `tests/jobs/conftest.py`, and those of this module that take one of them."""
     own = (node for node in module.body if isinstance(node, ast.FunctionDef) and not _is_test(node.name))
     return SPARK_FIXTURES | {node.name for node in own if _arguments(node) & SPARK_FIXTURES}
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import weir
 from runtime.dataflow.plan import CompiledJob
-from tests.hosts.jobs import SCHEMA, Numbers, NumbersReader
+from tests.jobs.numbers import SCHEMA, Numbers, NumbersReader
 
 Row = dict[str, Any]
 

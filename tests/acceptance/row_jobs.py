@@ -16,9 +16,9 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob
 from runtime.operators.sink import SinkOperator
 from runtime.ports import Collector, Operator
-from tests.hosts.jobs import Numbers, committed
-from tests.hosts.live import with_operator
-from tests.hosts.test_process_job import BURST_MS, Clicks
+from tests.jobs.live import with_operator
+from tests.jobs.numbers import Numbers, committed
+from tests.jobs.test_process_job import BURST_MS, Clicks
 
 
 class Steered(Operator):

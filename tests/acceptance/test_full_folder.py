@@ -13,9 +13,9 @@ import pytest
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import OUTAGE_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from tests.hosts.gated import Gated
-from tests.hosts.jobs import committed, counts, expected_counts, final_counts
-from tests.hosts.live import running
+from tests.jobs.gated import Gated
+from tests.jobs.live import running
+from tests.jobs.numbers import committed, counts, expected_counts, final_counts
 from tests.spark import spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

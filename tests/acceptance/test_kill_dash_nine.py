@@ -17,7 +17,7 @@ import pytest
 
 from stack.processes import marked_processes
 from tests.acceptance.word_count import PATIENCE_S, WordCount
-from tests.hosts.test_epochs import check_log
+from tests.master.test_epochs import check_log
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 

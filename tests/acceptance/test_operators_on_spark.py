@@ -26,9 +26,9 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from tests.acceptance.operator_jobs import FULL, HeldOpen, Service, lookups, rated, rated_answer, told
 from tests.acceptance.row_jobs import rows_in, rows_of
-from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
-from tests.hosts.live import Run, running
-from tests.hosts.test_changelog import folded
+from tests.jobs.live import Run, running
+from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
+from tests.jobs.test_changelog import folded
 from tests.spark import spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -25,9 +25,9 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.run_store import OperationRequest
 from tests.acceptance.row_jobs import TARGETS, Version, cascade, rows_in, rows_of, steered_counts, visits
-from tests.hosts.jobs import Numbers, expected_counts, final_counts
-from tests.hosts.live import Run, running
-from tests.hosts.test_process_job import SPLITS, expected, found
+from tests.jobs.live import Run, running
+from tests.jobs.numbers import Numbers, expected_counts, final_counts
+from tests.jobs.test_process_job import SPLITS, expected, found
 from tests.spark import spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -26,7 +26,7 @@ from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from tests.contracts.test_records import completed, make_run, report, url
 from tests.contracts.test_sinks import batch, clean, names, visible, writer
-from tests.hosts.jobs import Numbers, committed, counts
+from tests.jobs.numbers import Numbers, committed, counts
 from tests.waiting import until
 
 TABLES = ("weir_run", "weir_attempt", "weir_checkpoint", "weir_operation", "weir_job")

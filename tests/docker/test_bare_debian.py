@@ -94,7 +94,7 @@ def test_an_ordinary_user_on_debian_12_has_checkpoints_and_tests(engine: Podman,
         "make up",
         ".venv/bin/python -m tests.docker.first_checkpoint",
         "make down",
-        "make test JOBS=1 PYTEST='tests/stack/test_services.py tests/core/test_ids.py'",
+        "make test JOBS=1 PYTEST='tests/stack/test_services.py tests/core/job/test_ids.py'",
     )
     printed = run(engine, bookworm, checkout(tmp_path), as_user(f'sh -ec "{"; ".join(commands)}"'))
     assert "Python 3.11" in printed

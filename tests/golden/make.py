@@ -9,7 +9,7 @@ from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import FORMAT_VERSION
 from tests.golden.job import HALF, SPLITS, Steps, Tally, job
-from tests.hosts.live import running
+from tests.jobs.live import running
 
 FOLDER = Path(__file__).parent
 

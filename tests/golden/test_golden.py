@@ -12,8 +12,8 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from tests.golden.job import HALF, KEYS, RULES, SPLITS, WHOLE, Steps, Tally, job, row
 from tests.golden.make import make
-from tests.hosts.jobs import committed
-from tests.hosts.live import running
+from tests.jobs.live import running
+from tests.jobs.numbers import committed
 
 GOLDEN = sorted(Path(__file__).parent.glob("format-*"))
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import weir
-from tests.hosts.jobs import committed
+from tests.jobs.numbers import committed
 
 VISITS = pa.schema([("id", pa.int64()), ("user", pa.string()), ("page", pa.int32()), ("at", pa.timestamp("us"))])
 SEEN = pa.schema([("id", pa.int64()), ("user", pa.string()), ("last", pa.int64()), ("recent", pa.list_(pa.int64())),

@@ -20,7 +20,7 @@ from runtime.state.schema import TableSchema
 from spark_jobs.savepoints.state_tables import encode_key, value_types, write_table
 from spark_jobs.state.changes import find_changes
 from spark_jobs.state.rows import OpenedCheckpoint, find_state
-from tests.spark_jobs.test_savepoint_parts import opened
+from tests.spark_jobs.savepoints.test_savepoint_parts import opened
 
 GROUPS = 128
 

@@ -21,7 +21,7 @@ from spark_jobs.savepoints.state_tables import write_table
 from spark_jobs.state.keys import MAX_KEY_COMBINATIONS
 from spark_jobs.state.rows import OpenedCheckpoint, arrow_type, find_state, open_checkpoint
 from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource, partitions_by_size
-from tests.spark_jobs.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
+from tests.spark_jobs.savepoints.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
 
 COUNT = 400
 MOMENT = datetime(2013, 1, 2, 3, tzinfo=UTC)

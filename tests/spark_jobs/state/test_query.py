@@ -20,7 +20,7 @@ from spark_jobs.savepoints.declared import declared_state
 from spark_jobs.state import query
 from spark_jobs.state.query import Cursor, PageOfRows, ResultTable, SavedQuery, parse_request, result_table
 from spark_jobs.state.rows import find_state, open_checkpoint
-from tests.spark_jobs.stored_savepoint import Stored, store_savepoint
+from tests.spark_jobs.savepoints.stored_savepoint import Stored, store_savepoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.state.rows import contents, find_state, open_checkpoint
-from tests.hosts.gated import Gated
-from tests.hosts.jobs import SCHEMA, expected_counts
-from tests.hosts.live import running
+from tests.jobs.gated import Gated
+from tests.jobs.live import running
+from tests.jobs.numbers import SCHEMA, expected_counts
 
 SOURCE = Gated(total=100, splits=4, keys=7)
 EXPECTED = expected_counts(SOURCE.numbers)

@@ -1,0 +1,57 @@
+"""`ETag` and `If-Match`: a request that was made in view of another state of the job does nothing."""
+
+from rest_framework.test import APIClient
+
+from console.jobs.models import Job, JobVersion, Run
+from console.operations.models import Operation
+from runtime.core.job.lifecycle import RunState
+from tests.console.api.test_api import check_problem
+from tests.console.conftest import MakeRun
+
+BODY = {"parallelism": 1, "params": {"path": "in"}}
+
+
+def tag(api: APIClient, job: Job) -> str:
+    answer = api.get(f"/api/v1/jobs/{job.pk}/")
+    assert answer.status_code == 200
+    return str(answer["ETag"])
+
+
+def test_a_stale_version_request_makes_no_version(api: APIClient, job: Job, version: JobVersion) -> None:
+    path, seen = f"/api/v1/jobs/{job.pk}/versions/", tag(api, job)
+    assert api.post(path, BODY, headers={"If-Match": seen}).status_code == 202
+    stale = check_problem(api.post(path, BODY, headers={"If-Match": seen}), 412, "stale", "/If-Match")
+    assert stale["etag"] == tag(api, job)
+    assert JobVersion.objects.count() == 2
+    assert api.post(path, BODY, headers={"If-Match": f'"other", {tag(api, job)}'}).status_code == 202
+    assert api.post(path, BODY, headers={"If-Match": "*"}).status_code == 202
+
+
+def test_a_stale_act_does_nothing(api: APIClient, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING)
+    path, seen = f"/api/v1/jobs/{run.job_id}/operations/", tag(api, run.job)
+    Run.objects.update(state=RunState.RESTARTING)
+    check_problem(api.post(path, {"kind": "cancel"}, headers={"If-Match": seen}), 412, "stale")
+    assert not Operation.objects.exists()
+    assert api.post(path, {"kind": "cancel"}, headers={"If-Match": tag(api, run.job)}).status_code == 202
+
+
+def test_live_numbers_do_not_make_a_tag_stale(api: APIClient, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING)
+    seen = tag(api, run.job)
+    Run.objects.update(live={"operators": {}}, lease_beat=7)
+    assert tag(api, run.job) == seen
+
+
+def test_a_job_that_is_known_is_not_sent_again(api: APIClient, job: Job) -> None:
+    seen = tag(api, job)
+    known = api.get(f"/api/v1/jobs/{job.pk}/", headers={"If-None-Match": seen})
+    assert (known.status_code, known.content, known["ETag"]) == (304, b"", seen)
+    Job.objects.update(description="other")
+    assert api.get(f"/api/v1/jobs/{job.pk}/", headers={"If-None-Match": seen}).status_code == 200
+
+
+def test_where_nothing_has_a_tag_if_match_is_refused(api: APIClient, job: Job) -> None:
+    body = {"name": "another", "pipeline": job.pipeline}
+    check_problem(api.post("/api/v1/jobs/", body, headers={"If-Match": '"x"'}), 412, "stale")
+    assert Job.objects.count() == 1

@@ -1,0 +1,237 @@
+"""Mistakes of job authors: each is one error that names the operator and the argument, before anything starts."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.jobs.live import running
+from tests.jobs.numbers import Numbers
+
+SCHEMA = pa.schema([("key", pa.int64()), ("n", pa.int64())])
+MS = timedelta(milliseconds=1)
+COUNT = {"n": weir.Count()}
+
+
+class Yielding(weir.KeyedProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> Any:
+        yield row
+
+
+class YieldingTimer(weir.KeyedProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None: ...
+
+    def on_timer(self, timestamp_ms: int, context: Any, out: Any) -> Any:
+        yield {"n": timestamp_ms}
+
+
+class Asynchronous(weir.ProcessFunction):
+    async def process(self, row: Any, context: Any, out: Any) -> None:  # type: ignore[override]
+        out.emit(row)
+
+
+class Lacking(weir.KeyedProcessFunction):
+    """It has no `process`."""
+
+
+class Plain(weir.ProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None: ...
+
+
+class Keyed(weir.KeyedProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None: ...
+
+
+async def asynchronous(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row]
+
+
+class Service:
+    async def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row]
+
+
+def rows_of_batch(batch: pa.RecordBatch) -> Any:
+    yield batch
+
+
+def synchronous(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row]
+
+
+def stream() -> weir.Stream:
+    return weir.Dataflow("mistakes").source("numbers", Numbers(total=1))
+
+
+def keyed() -> weir.KeyedStream:
+    return stream().key_by("key")
+
+
+def window(size: Any, slide: Any = None, time: Any = "at", aggregates: Any = COUNT) -> Callable[[], Any]:
+    return lambda: keyed().window("step", size, time, aggregates, slide=slide)
+
+
+def files(path: str) -> weir.DirectorySource:
+    return weir.DirectorySource(path, weir.JsonLinesFormat(SCHEMA))
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "process yields": (lambda: keyed().process("step", Yielding, SCHEMA), "process.*yield.*out.emit"),
+    "on_timer yields": (lambda: keyed().process("step", YieldingTimer, SCHEMA), "on_timer.*yield.*out.emit"),
+    "process is async": (lambda: stream().process("step", Asynchronous, SCHEMA), "process.*async.*async_map"),
+    "no process": (lambda: keyed().process("step", Lacking, SCHEMA), "Lacking lacks process"),
+    "an instance": (lambda: keyed().process("step", Keyed(), SCHEMA), "class.*not an instance"),  # type: ignore[arg-type]
+    "not keyed": (lambda: keyed().process("step", Plain, SCHEMA), "KeyedProcessFunction"),  # type: ignore[arg-type]
+    "keyed": (lambda: stream().process("step", Keyed, SCHEMA), "ProcessFunction.*key_by"),  # type: ignore[arg-type]
+    "no broadcast": (
+        lambda: keyed().connect_broadcast("step", stream(), Keyed, SCHEMA),  # type: ignore[arg-type]
+        "KeyedBroadcastProcessFunction",
+    ),
+    "schema": (lambda: keyed().process("step", Keyed, {"n": "int"}), "schema.*pyarrow.Schema.*dict"),
+    "schema of flat_map": (lambda: stream().flat_map("step", synchronous, None), "schema.*NoneType"),
+    "columns twice": (
+        lambda: stream().flat_map("step", synchronous, pa.schema([("n", pa.int64()), ("n", pa.int64())])),
+        "schema.*'n' twice",
+    ),
+    "async flat_map": (lambda: stream().flat_map("step", asynchronous, SCHEMA), "async_map"),  # type: ignore[arg-type]
+    "async flat_map of an object": (lambda: stream().flat_map("step", Service(), SCHEMA), "async_map"),  # type: ignore[arg-type]
+    "async_map yields": (lambda: stream().async_map("step", rows_of_batch, SCHEMA), "yield"),
+    "map_batches yields": (lambda: stream().map_batches("step", rows_of_batch), "yield"),
+    "no function": (lambda: stream().map_batches("step", 7), "function.*callable.*int"),  # type: ignore[arg-type]
+    "1.5 ms": (window(1.5 * MS), "size.*whole number of milliseconds"),
+    "slide of 1.5 ms": (window(3 * MS, 1.5 * MS), "slide.*whole number of milliseconds"),
+    "300 years": (window(timedelta(days=365 * 300)), "size.*at most 36525 days"),
+    "no time": (window(0 * MS), "size.*at least 1 ms"),
+    "less than no time": (window(-5 * MS), "size.*at least 1 ms"),
+    "slide of nothing": (window(5 * MS, 0 * MS), "slide.*at least 1 ms"),
+    "slide too long": (window(5 * MS, 6 * MS), "slide of 6 ms is longer"),
+    "a number": (window(5), "size.*timedelta.*int"),
+    "time column": (window(5 * MS, time=None), "time.*name of a column.*NoneType"),
+    "aggregates": (window(5 * MS, aggregates={"n": "count"}), "aggregates.*'n' is 'count'"),
+    "no aggregates": (window(5 * MS, aggregates=[weir.Count()]), "aggregates.*by output column.*list"),
+    "aggregate named as the key": (window(5 * MS, aggregates={"key": weir.Count()}), "output columns must differ"),
+    "running": (lambda: keyed().aggregate("step", {"n": weir.Count}), "aggregates.*'n'.*Count"),  # type: ignore[dict-item]
+    "keys in a list": (lambda: stream().key_by(["key"]), "key_by.*name of a column.*list"),  # type: ignore[arg-type]
+    "on as text": (lambda: stream().join_broadcast("step", stream(), on="key", take=["n"]), "on.*list.*'key'"),
+    "take as text": (lambda: stream().join_broadcast("step", stream(), on=["key"], take="n"), "take.*list.*'n'"),
+    "how": (lambda: stream().join_broadcast("step", stream(), on=["key"], take=["n"], how="outer"), "how.*outer"),
+    "no parallelism": (lambda: stream().map_batches("step", len, parallelism=0), "parallelism.*at least 1.*0"),
+    "half a slot": (lambda: stream().map_batches("step", len, parallelism=1.5), "parallelism.*1.5"),  # type: ignore[arg-type]
+    "an object store": (
+        lambda: stream().sink("step", weir.ParquetSink("s3://bucket/out")),
+        "path.*s3://bucket/out.*folder",
+    ),
+    "a file URL": (lambda: weir.Dataflow("f").source("step", files("file:///in")), "path.*file:///in.*folder"),
+    "a URL that Path has cut": (
+        lambda: stream().sink("step", weir.ParquetSink(str(Path("hdfs://host/out")))),
+        "path.*hdfs:/host/out.*folder",
+    ),
+    "a URL without slashes": (lambda: stream().sink("step", weir.ParquetSink("s3:bucket")), "path.*s3:bucket.*folder"),
+    "a variable": (lambda: stream().sink("step", weir.ParquetSink("$HOME/out")), "path.*variables are not expanded"),
+    "a blank before a folder": (lambda: stream().sink("step", weir.ParquetSink(" /tmp/out")), "path.*white space"),
+    "a home folder": (lambda: stream().sink("step", weir.ParquetSink("~/out")), "path.*~/out.*not expanded"),
+    "rows wait less than no time": (
+        lambda: keyed().batches("step", lambda batch: batch, max_rows=0, max_wait_ms=1),
+        "max_rows.*at least 1",
+    ),
+    "same uid": (
+        lambda: (flow := stream()).map_batches("numbers", len).sink("o", weir.ParquetSink("o")) or flow.flow.compile(1),  # type: ignore[func-returns-value]
+        "numbers.*two operators",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
+    build, message = MISTAKES[mistake]
+    with pytest.raises(weir.JobRejected, match=f"(?s){message}") as refused:
+        build()
+    named = str(refused.value)
+    assert "step" in named or mistake in ("keys in a list", "same uid"), "the operator is named"
+
+
+def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path: Path) -> None:
+    """It would never fire."""
+    flow = weir.Dataflow("mistakes")
+    read = flow.source("files", files(str(tmp_path)))
+    passed = read.map_batches("same", lambda batch: batch)
+    passed.key_by("key").window("step", 5 * MS, "at", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(weir.JobRejected, match=r"step: .*never fire.*'files'.*event_time") as refused:
+        flow.compile(1)
+    assert refused.value.code == "no-event-time"
+
+
+def test_a_job_that_would_read_its_own_output_is_refused(tmp_path: Path) -> None:
+    flow = weir.Dataflow("mistakes")
+    flow.source("files", files(str(tmp_path))).sink("step", weir.ParquetSink(f"{tmp_path}/."))
+    with pytest.raises(weir.JobRejected, match=r"step: .*the source 'files' reads") as refused:
+        flow.compile(1)
+    assert refused.value.code == "same-folder"
+
+
+def test_a_url_as_storage_of_a_local_run_is_refused(tmp_path: Path) -> None:
+    flow = weir.Dataflow("mistakes")
+    flow.source("numbers", Numbers(total=1)).sink("out", weir.ParquetSink(str(tmp_path)))
+    with pytest.raises(weir.JobRejected, match=r"storage.*s3://bucket is a URL"):
+        weir.run_local(flow, storage="s3://bucket")
+
+
+def test_a_window_on_an_authors_own_source_without_watermarks_is_refused(tmp_path: Path) -> None:
+    flow = weir.Dataflow("mistakes")
+    read = flow.source("own", Numbers(total=1, unbounded=True))
+    read.key_by("key").window("step", 5 * MS, "n", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(weir.JobRejected, match=r"step: .*never fire.*'own'.*event_time"):
+        flow.compile(1)
+
+
+@pytest.mark.parametrize("more", [{"bounded": True}, {"event_time": "key"}])
+def test_a_window_fires_on_what_ends_or_has_event_time(tmp_path: Path, more: dict[str, Any]) -> None:
+    flow = weir.Dataflow("right")
+    read = flow.source("files", weir.DirectorySource(str(tmp_path), weir.JsonLinesFormat(SCHEMA), **more))
+    read.key_by("key").window("step", 5 * MS, "key", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    assert flow.compile(1)
+
+
+def test_a_file_where_a_folder_is_wanted_ends_the_run_at_once(tmp_path: Path) -> None:
+    """S1-33: no restart can help against it."""
+    file = tmp_path / "file"
+    file.write_text("")
+    for read, written in ((str(file), "out"), (str(tmp_path / "in"), "file")):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        flow = weir.Dataflow("mistakes")
+        flow.source("files", files(read)).sink("out", weir.ParquetSink(str(tmp_path / written)))
+        with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
+            run.join()
+            assert run.records.failure is not None
+            assert re.search(f"path: {file} is (a file|not a folder)", str(run.records.failure))
+            assert len(run.records.attempts) == 1
+
+
+class Misspelling(weir.KeyedProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None:
+        out.emit({"key": row["key"], "count": 1})
+
+
+def test_a_misspelt_output_column_ends_the_run_and_is_named_with_its_operator(tmp_path: Path) -> None:
+    flow = weir.Dataflow("mistakes")
+    read = flow.source("numbers", Numbers(total=10))
+    read.key_by("key").process("step", Misspelling, SCHEMA).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
+        run.join()
+        assert re.search("'step'.*count: .*no such column; it has key, n", str(run.records.failure))
+        assert len(run.records.attempts) == 1
+    assert not [*(tmp_path / "out").glob("part-*")]
+
+
+def test_a_factory_of_a_function_that_yields_is_refused_when_it_is_called() -> None:
+    """What a factory makes is not known before."""
+    made = keyed().process("step", partial(Yielding), SCHEMA)
+    code = next(step.code for step in made.flow._plan.steps if step.uid == "step")
+    with pytest.raises(weir.JobRejected, match=r"process uses yield: .*out\.emit"):
+        code()

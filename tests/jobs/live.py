@@ -1,0 +1,183 @@
+"""Jobs on the local host that are asked something while they run, and what the manifests of a job hold."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.lifecycle import MasterExitCode
+from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.manifest import Manifest
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.launch.local import LocalLauncher
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
+from runtime.master.launcher import Launcher
+from runtime.operators.aggregates import Count, Sum
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.ports import Operator, OperatorContext
+from runtime.run_store import OperationRequest
+from runtime.state.backend import SubtaskState
+from tests.waiting import until
+
+FAST = CoordinatorSettings(interval_ms=30, min_pause_ms=0)
+PATIENCE_S = 120.0  #: nothing here is about speed
+
+
+@dataclass
+class Run:
+    """A job master in a thread."""
+
+    master: JobMaster
+    records: MemoryRunStore
+    thread: threading.Thread
+    exit: list[MasterExitCode]
+
+    def wait_for(self, what: Callable[[], Any]) -> None:
+        """As long as the master is there: what it has not done by its end will not come."""
+
+        def is_reached() -> bool:
+            if what():
+                return True
+            assert self.thread.is_alive() or what(), f"the master ended: {self.exit}, {self.records.failure}"
+            return False
+
+        until(is_reached, PATIENCE_S, or_else=lambda: f"but {self.records.state}, {self.records.live}")
+
+    def checkpoints(self, more: int = 1) -> None:
+        """Waits for `more` completed checkpoints that begin from now on."""
+        newest = max((report.checkpoint for report in self.records.reports), default=0)
+        self.wait_for(lambda: sum(m.checkpoint > newest for m in self.manifests) >= more)
+
+    def operator(self, uid: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.records.live.get("operators", {}).get(uid, {})
+        return found
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        return [completed.manifest for completed in self.records.completed]
+
+    def ask(self, kind: str) -> None:
+        self.records.operations.append(OperationRequest(kind, kind))
+        self.master.poke()
+
+    def join(self) -> MasterExitCode:
+        """Pokes now and then, as the listener of a run does."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.thread.is_alive():
+            assert time.monotonic() < deadline, f"it goes on: {self.records.state}, {self.records.live}"
+            self.master.poke()
+            self.thread.join(0.2)
+        return self.exit[0]
+
+    def end(self, kind: str) -> str:
+        """Asks for a stop, drain or cancel and waits for the end. Returns the folder of the savepoint, if any."""
+        self.ask(kind)
+        assert self.join() is MasterExitCode.DONE
+        assert self.records.failure is None, self.records.failure
+        return self.records.final_savepoint() or ""
+
+
+@contextmanager
+def running(
+    job: CompiledJob,
+    storage: Path,
+    records: MemoryRunStore | None = None,
+    settings: CoordinatorSettings = FAST,
+    restart: RestartStrategy | None = None,
+    launcher: Launcher | None = None,
+    retained: int = 1_000,
+    **more: Any,
+) -> Iterator[Run]:
+    """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `more` goes to the master."""
+    records = records or MemoryRunStore()
+    config = MasterConfig(
+        job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
+        restart=restart or FixedDelay(attempts=0), retained_checkpoints=retained, **more,
+    )  # fmt: skip
+    master = JobMaster(config, records, FileStore(str(storage)), launcher or LocalLauncher(), SystemClock())
+    done: list[MasterExitCode] = []
+    run = Run(master, records, threading.Thread(target=lambda: done.append(master.run()), daemon=True), done)
+    run.thread.start()
+    try:
+        yield run
+    finally:
+        if run.thread.is_alive():
+            run.ask("cancel")
+            run.thread.join(PATIENCE_S)
+
+
+def run_to_end(job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any) -> MemoryRunStore:
+    """A job that ends by itself. Arguments as of `running`."""
+    with running(job, storage, records, **more) as run:
+        assert run.join() is MasterExitCode.DONE
+    assert run.records.failure is None, run.records.failure
+    return run.records
+
+
+def with_operator(job: CompiledJob, uid: str, make: Callable[[], Operator]) -> CompiledJob:
+    """The same graph with other code for one step."""
+    assert OperatorId(uid) in job.operators, f"no step {uid!r}"
+    return replace(job, operators={**job.operators, OperatorId(uid): make})
+
+
+# ---------------------------------------------------------------- what a manifest holds
+
+
+def _restored(manifest: Manifest, uid: str, root: Path) -> SubtaskState:
+    """All state of an operator, as one subtask."""
+    state = SubtaskState(range(manifest.max_parallelism), manifest.max_parallelism, FileStore(str(root)))
+    snapshots = tuple(manifest.operators[uid].subtasks.values())
+    state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId(uid), 0), snapshots=snapshots))
+    return state
+
+
+def positions_in(manifest: Manifest, root: Path, splits: int, uid: str = "numbers") -> list[int]:
+    """Of `tests.jobs.numbers.Numbers`: the next row of each split."""
+    table = _restored(manifest, uid, root).keyed_table(
+        "positions",
+        pa.schema([("split", pa.int64())]),
+        pa.schema([pa.field("next", pa.int64(), nullable=False)]),
+    )
+    slots = table.upsert([pa.array(range(splits), pa.int64())])
+    return [int(position) for position in table.column("next")[slots]]
+
+
+class _Last:
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.to_pylist()
+
+
+def counts_in(manifest: Manifest, root: Path, keys: int, uid: str = "counts") -> dict[int, tuple[int, int]]:
+    """Of `tests.jobs.numbers.counts`: what the operator itself would go on from, by key."""
+    operator, out = RunningAggregate(["key"], {"n": Count(), "total": Sum("value")}), _Last()
+    groups = manifest.max_parallelism
+    operator.open(
+        OperatorContext(
+            job="job",
+            uid=uid,
+            index=0,
+            parallelism=1,
+            max_parallelism=groups,
+            token=Token(1),
+            state=_restored(manifest, uid, root),
+            now_ms=lambda: 0,
+        )
+    )
+    none = pa.array([0] * keys, pa.int64())
+    operator.process(0, pa.record_batch({"key": pa.array(range(keys), pa.int64()), "value": none}), out)
+    return {row["key"]: (row["n"] - 1, row["total"]) for row in out.rows if row["n"] > 1}

@@ -1,0 +1,96 @@
+"""A sink that somebody writes for a target of their own, in two classes: what the ports ask of it is enough."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import weir
+from tests.jobs.gated import Bomb, Gated
+from tests.jobs.live import positions_in, running
+from tests.jobs.numbers import expected_counts
+
+
+@dataclass(frozen=True)
+class LinesSink:
+    """Lines of JSON, exactly once: begin at the first row, prepare at the barrier, commit or abort by name."""
+
+    folder: Path
+    guarantee = "exactly-once"
+
+    def writer(self) -> "LinesWriter":
+        return LinesWriter(self.folder)
+
+    def committer(self) -> "LinesCommitter":
+        return LinesCommitter(self.folder)
+
+    def check(self) -> None:
+        return None
+
+
+class LinesWriter(weir.spi.SinkWriter):
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lines = folder, list[str]()
+
+    def open(self, context: weir.spi.OperatorContext) -> None:
+        self._folder.mkdir(exist_ok=True)
+        self._name = f"{context.token}-{context.index}"
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._lines += [json.dumps(row) for row in batch.to_pylist()]
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        if not self._lines:
+            return ()
+        name, lines = f"{self._name}-{checkpoint}", self._lines
+        self._lines = []
+        (self._folder / f"_{name}").write_text("\n".join(lines))
+        return (name,)
+
+
+class LinesCommitter(weir.spi.SinkCommitter):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def commit(self, permit: weir.spi.CommitPermit, committables: Sequence[Any]) -> int:
+        pending = [name for name in committables if (self._folder / f"_{name}").exists()]
+        for name in pending:
+            (self._folder / f"_{name}").rename(self._folder / name)
+        return len(pending)
+
+    def clean(self, job: str, uid: str, token: weir.spi.Token, keep: Sequence[Any]) -> int:
+        left = [path for path in self._folder.glob("_*") if path.name[1:] not in keep]
+        old = [path for path in left if int(path.name[1:].split("-")[0]) < token]
+        for path in old:
+            path.unlink()
+        return len(old)
+
+
+def visible(folder: Path) -> list[dict[str, Any]]:
+    files = [path for path in sorted(folder.glob("*")) if not path.name.startswith("_")]
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_a_sink_of_ones_own_is_exact_over_crashes_and_a_drain(tmp_path: Path) -> None:
+    """S1-35, S1-21, S1-24: thirty lines of file handling, and nothing about barriers in them."""
+    source, bomb, folder = Gated(total=100), Bomb(), tmp_path / "lines"
+    flow = weir.Dataflow("lines")
+    keyed = flow.source("numbers", source).map_batches("bomb", bomb).key_by("key")
+    counted = keyed.aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")})
+    counted.sink("out", LinesSink(folder))
+    with running(flow.compile(2), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=20)) as run:
+        for token in (2, 3):
+            run.checkpoints(2)
+            bomb.arm()
+            source.total += 60
+            run.wait_for(lambda token=token: run.records.token == token)  # type: ignore[misc]
+        run.wait_for(lambda: positions_in(run.manifests[-1], tmp_path / "state", 4) == [source.total] * 4)
+        run.end("drain")
+    rows = visible(folder)
+    assert len({(row["key"], row["n"]) for row in rows}) == len(rows), "an update was written twice"
+    last = {row["key"]: (row["n"], row["total"]) for row in sorted(rows, key=lambda row: int(row["n"]))}
+    assert last == expected_counts(source.numbers)
+    assert not list(folder.glob("_*")), "nothing is left half-way"

@@ -1,0 +1,66 @@
+"""Whole jobs whose aggregated column has another type than in their checkpoint: widened, or refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.job.ids import Token
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.operators.aggregates import Count, Max
+from tests.jobs.gated import Gated
+from tests.jobs.live import running
+from tests.jobs.numbers import committed
+
+
+@dataclass
+class Amounts(Gated):
+    kind: pa.DataType = pa.int64()  # types do not change
+
+
+def job(source: Amounts, output: Path) -> Dataflow:
+    kind, flow = source.kind, Dataflow("typed")
+    schema = pa.schema([("key", pa.int64()), ("amount", kind)])
+    make = float if pa.types.is_floating(kind) else int
+    rows = flow.source("numbers", source).flat_map(
+        "typed", lambda row: [{"key": 1, "amount": make(row["key"])}], schema
+    )
+    largest = rows.key_by("key").aggregate("largest", {"most": Max("amount"), "n": Count()})
+    largest.sink("out", ParquetSink(str(output)))
+    return flow
+
+
+def stopped(source: Amounts, tmp_path: Path) -> str:
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", MemoryRunStore()) as run:
+        run.wait_for(lambda: run.operator("largest").get("records_in", 0) > 0)
+        run.checkpoints(2)
+        held = run.manifests[-1].operators["largest"].subtasks.values()
+        assert {"aggregates.most:max": str(source.kind), "aggregates.n:count": "int64"} in [s.value_types for s in held]
+        return run.end("stop")
+
+
+def test_a_job_whose_aggregated_column_became_wider_goes_on(tmp_path: Path) -> None:
+    again = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int32()), tmp_path))
+    source = Amounts(total=40, kind=pa.int64())
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
+        run.wait_for(lambda: max((row["n"] for row in committed(tmp_path / "out")), default=0) >= 22)
+        run.checkpoints(1)
+        types = [one.value_types for one in run.manifests[-1].operators["largest"].subtasks.values()]
+        run.end("cancel")
+    assert {"aggregates.most:max": "int64", "aggregates.n:count": "int64"} in types
+
+
+def test_a_job_whose_aggregated_column_became_another_is_refused_before_any_slot_starts(tmp_path: Path) -> None:
+    """It was found with the first batch of the restored job only, after sinks and sources had been opened."""
+    again = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int64()), tmp_path))
+    source = Amounts(total=40, kind=pa.float64())
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
+        run.join()
+    assert again.failure is not None
+    assert again.failure["code"] == "state-type-changed"
+    wanted = "state column 'aggregates.most:max' is int64 in the checkpoint and double in the job"
+    assert wanted in again.failure["message"]
+    assert "largest" in again.failure["message"]
+    assert again.live == {}, "no slot was started"

@@ -1,0 +1,200 @@
+"""A cluster with too few slots: the run waits, says for what, hears a cancel, and starts by itself."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkConf
+
+from runtime.core.job.lifecycle import MasterExitCode, RunState
+from runtime.core.job.settings import JobSettings, SlotTimeouts
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.launch import slot_pool
+from runtime.launch.local import LocalLauncher
+from runtime.launch.slot_pool import SlotPool
+from runtime.launch.spark import cores_for
+from runtime.launch.standalone_cluster import Holder, describe_cluster
+from runtime.master.slot_wait import ShortageReports
+from tests.jobs.live import running
+from tests.jobs.numbers import Numbers, counts
+
+
+class Cluster(LocalLauncher):
+    """Has `there` slots, and starts places as soon as these are enough. `usable` is for the test to say."""
+
+    def __init__(self, there: int) -> None:
+        super().__init__()
+        self.there = there
+        self.lives = True
+        self.losses = 0  #: places that die before a slot runs
+        self._waiting: tuple[SlotPool, CompiledJob] | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        return self.lives
+
+    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+        self._waiting = stage, job
+        self._threads = []
+        self._proceed()
+
+    def _proceed(self) -> None:
+        if self._waiting is None:
+            return
+        stage, job = self._waiting
+        if self.there < job.graph.parallelism:
+            stage.on_shortage(self.there, "held by other (2)")
+        elif self.losses:
+            self.losses -= 1
+            stage.on_end("the executor is gone", slots_lost=True)
+        else:
+            self._waiting = None
+            super().start_members(stage, job)
+
+    def status(self) -> Any:
+        self._proceed()
+        return super().status()
+
+
+SOON = ShortageReports(grace_ms=0, interval_ms=20, poll_s=0.02)
+
+
+@pytest.fixture(autouse=True)
+def quick_relaunch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_pool, "RELAUNCH_PAUSE_S", 0.02)
+
+
+def job(folder: Path, *, unbounded: bool = False) -> CompiledJob:
+    return counts(Numbers(total=100, unbounded=unbounded), folder / "out").compile(3)
+
+
+def test_a_run_waits_for_slots_and_starts_by_itself(tmp_path: Path) -> None:
+    """A shortage is a state of the run: no attempt, no token and no restart is used up."""
+    cluster, records = Cluster(there=1), MemoryRunStore()
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
+        run.wait_for(lambda: records.state is RunState.WAITING)
+        run.wait_for(lambda: records.live["waiting"] == {"wanted": 3, "there": 1, "held_by": "held by other (2)"})
+        cluster.there = 2
+        run.wait_for(lambda: records.live["waiting"]["there"] == 2)
+        cluster.there = 3
+        assert run.join() is MasterExitCode.DONE
+    assert records.state is RunState.FINISHED
+    assert [outcome for _, outcome, _ in records.attempts] == ["ended"]
+    assert "waiting" not in records.live
+    assert records.live["restarts"] == 0
+
+
+def test_a_cancel_ends_the_wait(tmp_path: Path) -> None:
+    cluster, records = Cluster(there=0), MemoryRunStore()
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
+        run.wait_for(lambda: records.state is RunState.WAITING)
+        run.end("cancel")
+    assert records.state is RunState.CANCELED
+
+
+def test_a_new_run_loses_its_patience_in_words(tmp_path: Path) -> None:
+    cluster, records = Cluster(there=1), MemoryRunStore()
+    slots = SlotTimeouts(request_ms=50)
+    with running(
+        job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON, slots=slots
+    ) as run:
+        assert run.join() is MasterExitCode.DONE
+    assert records.state is RunState.FAILED
+    assert records.failure is not None
+    assert records.failure["code"] == "no-slots"
+    assert "3 wanted, 1 there, held by other (2)" in records.failure["message"]
+
+
+def test_a_run_that_had_slots_waits_without_end(tmp_path: Path) -> None:
+    cluster, records = Cluster(there=1), MemoryRunStore()
+    slots = SlotTimeouts(request_ms=1)
+    with running(
+        job(tmp_path),
+        tmp_path / "state",
+        records,
+        launcher=cluster,
+        shortage_reports=SOON,
+        slots=slots,
+        has_had_slots=True,
+    ) as run:
+        run.wait_for(lambda: records.state is RunState.WAITING)
+        run.wait_for(lambda: records.live.get("waiting"))
+        cluster.there = 3
+        assert run.join() is MasterExitCode.DONE
+    assert records.state is RunState.FINISHED
+
+
+def test_slots_that_are_lost_before_the_start_are_waited_for(tmp_path: Path) -> None:
+    """A lost executor is the cluster's affair as long as no slot of the job has run on it."""
+    cluster, records = Cluster(there=3), MemoryRunStore()
+    cluster.losses = 2
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
+        assert run.join() is MasterExitCode.DONE
+    assert records.state is RunState.FINISHED
+    assert [outcome for _, outcome, _ in records.attempts] == ["ended"]
+
+
+def test_a_context_that_became_useless_ends_the_master_and_not_the_run(tmp_path: Path) -> None:
+    cluster, records = Cluster(there=1), MemoryRunStore()
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
+        run.wait_for(lambda: records.state is RunState.WAITING)
+        cluster.lives = False
+        assert run.join() is MasterExitCode.BROKEN
+    assert records.state is RunState.WAITING
+    assert records.attempts == []
+
+
+def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:
+    """The wait for slots before it does not count."""
+
+    ended = threading.Event()
+
+    class Stillborn(Cluster):
+        def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
+            if index == 1:
+                ended.wait(60)  # it never connects
+            else:
+                super().run_member(stage, index, job)
+
+    cluster, records = Stillborn(there=1), MemoryRunStore()
+    slots = SlotTimeouts(start_ms=200)
+    try:
+        with running(
+            job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON, slots=slots
+        ) as run:
+            run.wait_for(lambda: records.state is RunState.WAITING)
+            cluster.there = 3
+            run.wait_for(lambda: records.state is RunState.FAILED)
+    finally:
+        ended.set()
+    assert records.failure is not None
+    assert "slots 1 did not connect within 200 ms of their start" in records.failure["message"]
+
+
+def test_settings_of_a_job_reach_the_wait() -> None:
+    settings = JobSettings(slot_request_timeout_ms=2000, slot_replacement_timeout_ms=3000, slot_start_timeout_ms=4000)
+    assert settings.slots == SlotTimeouts(request_ms=2000, replacement_ms=3000, start_ms=4000)
+    assert JobSettings().slots == SlotTimeouts(), "the defaults are spelled twice"
+
+
+@pytest.mark.parametrize(
+    ("slots", "conf", "cores"),
+    [
+        (3, {}, 3),
+        (3, {"spark.task.cpus": "2"}, 6),
+        (3, {"spark.executor.cores": "2"}, 4),
+        (3, {"spark.executor.cores": "5", "spark.task.cpus": "2"}, 10),
+        (3, {"spark.executor.cores": "1"}, 3),
+    ],
+)
+def test_a_run_takes_the_cores_that_it_needs(slots: int, conf: dict[str, str], cores: int) -> None:
+    made = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    assert cores_for(slots, made) == cores
+
+
+def test_the_holders_of_a_cluster_in_words() -> None:
+    others = [Holder("small", 1), Holder("idle", 0), Holder("large", 4)]
+    assert describe_cluster(6, 3, others) == "held by large (4), small (1); the cluster has 6 cores on 3 workers"
+    assert describe_cluster(2, 1, []) == "the cluster has 2 cores on 1 worker"

@@ -1,0 +1,311 @@
+"""Keyed state made from rows, and dealt anew, without Spark: rows in, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.job.ids import Token
+from runtime.core.job.key_groups import key_group_range
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.dataflow.builder import Dataflow
+from runtime.errors import JobRejected, OperatorFailure
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.launch.local import run_local
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
+from runtime.state.index.hashing import key_groups
+from runtime.state.object_table import ObjectTable
+from spark_jobs.savepoints.bootstrap import Bootstrap
+from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
+from spark_jobs.savepoints.state_tables import encode_key, key_groups_of, write_table
+from spark_jobs.savepoints.table_rows import TableRows
+from spark_jobs.savepoints.tasks import _group_by_place, units_of
+from spark_jobs.state.rows import OpenedCheckpoint, contents, find_state
+from tests.jobs.numbers import Numbers, committed
+from tests.spark_jobs.visits import Seen, flow, visits
+from weir import SavepointWriter
+
+VISITS = visits(0, 400).combine_chunks().to_batches()[0]
+OPERATORS = {"seen": ("last", "recent", "pages", "_event_timers"), "totals": ("aggregates",),
+             "hourly": ("windows", "fired"), "sliding": ("panes", "fired")}  # fmt: skip
+RANGE = 50  #: key groups that are read at a time
+STATES = [(uid, state) for uid, states in OPERATORS.items() for state in states]
+
+
+def opened(
+    root: Path, operators: dict[str, dict[int, SubtaskSnapshot]], parallelism: int, groups: int = 128
+) -> OpenedCheckpoint:
+    made = {
+        uid: OperatorSnapshot(parallelism=parallelism, finished=FinishedState.RUNNING, subtasks=subtasks)
+        for uid, subtasks in operators.items()
+    }
+    manifest = Manifest(job="visits", checkpoint=1, kind=CheckpointKind.SAVEPOINT, token=0, triggered_at=0,
+                        max_parallelism=groups, operators=made)  # fmt: skip
+    return OpenedCheckpoint(str(root), manifest)
+
+
+def bootstrap(root: Path, uid: str, subtasks: int) -> dict[int, SubtaskSnapshot]:
+    """The state of each subtask after its share of the visits."""
+    job = flow(root).compile(1)
+    made = Bootstrap(job=job, uid=uid, function=None, parallelism=subtasks)
+    made.check()
+    owners = key_groups(VISITS, made.edge.keys, 128) * subtasks // 128
+    return {
+        index: made.snapshot(
+            index, [VISITS.filter(pa.array(owners == index))], FileStore(root), f"{uid}/{subtasks}-{index}", lambda: 5
+        )
+        for index in range(subtasks)
+    }
+
+
+@pytest.fixture(scope="module")
+def savepoint(tmp_path_factory: pytest.TempPathFactory) -> OpenedCheckpoint:
+    """In three subtasks."""
+    root = tmp_path_factory.mktemp("made")
+    return opened(root, {uid: bootstrap(root, uid, 3) for uid in OPERATORS}, 3)
+
+
+def read(found: OpenedCheckpoint, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
+    wanted = range(found.manifest.max_parallelism) if groups is None else groups
+    batches = find_state(found, uid, state).rows(wanted)
+    return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
+
+
+def dealt(
+    found: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
+) -> OpenedCheckpoint:
+    """Read in ranges of key groups, stored by new owner, as Spark's tasks do it."""
+    redeal = Redistribution(checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey)
+    before = found.manifest.max_parallelism
+    starts = range(0, before, RANGE)
+    parts = [part for start in starts for part in redeal.read_parts(range(start, min(start + RANGE, before)))]
+    subtasks = {}
+    for index in range(parallelism):
+        assembly = Assembly(redeal, index)
+        for part in parts:
+            if part.owner == index:
+                assembly.add(part)
+        subtasks[index] = assembly.snapshot(found.store, f"dealt-{uid}-{groups}-{rekey is None}/{index}")
+    return opened(Path(found.root), {uid: subtasks}, parallelism, groups)
+
+
+def without_group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(({**row, "key_group": None} for row in found), key=str)
+
+
+@pytest.mark.parametrize("uid", OPERATORS)
+def test_state_is_the_same_in_however_many_subtasks_it_is_made(savepoint: OpenedCheckpoint, uid: str) -> None:
+    root = Path(savepoint.root)
+    alone = opened(root, {uid: bootstrap(root, uid, 1)}, 1)
+    for state in OPERATORS[uid]:
+        found = read(savepoint, uid, state)
+        assert found == read(alone, uid, state)
+        assert found
+        halves = [*read(savepoint, uid, state, range(50)), *read(savepoint, uid, state, range(50, 128))]
+        assert sorted(halves, key=str) == found, "each row lies in one range of key groups"
+
+
+@pytest.mark.parametrize(("uid", "groups"), [("seen", 75), ("totals", 64), ("hourly", 75), ("sliding", 256)])
+def test_rows_follow_their_keys_to_other_key_groups(savepoint: OpenedCheckpoint, uid: str, groups: int) -> None:
+    found = dealt(savepoint, uid, 4, groups)
+    again = dealt(found, uid, 3, 128)
+    for state in OPERATORS[uid]:
+        assert read(again, uid, state) == read(savepoint, uid, state), "there and back again"
+        if state == "fired":
+            assert {row["key_group"] for row in read(found, uid, state)} == set(range(groups))
+        else:
+            assert without_group(read(found, uid, state)) == without_group(read(savepoint, uid, state))
+    for index, snapshot in found.manifest.operators[uid].subtasks.items():
+        mine = key_group_range(index, groups, 4)
+        for segment in (each for segments in snapshot.keyed.values() for each in segments):
+            assert {segment.first_group, segment.last_group} <= set(mine)
+
+
+def test_keys_hash_as_the_columns_that_they_came_from() -> None:
+    columns = [
+        pa.array(["a", None, "ü" * 40]),
+        pa.array([2**64 - 1, 0, 2**63], pa.uint64()),
+        pa.array([True, False, None]),
+        pa.array([b"\xff", b"", None], pa.binary()),
+        pa.array([-5, None, 7], pa.int8()),
+        pa.nulls(3),
+    ]
+    names = [str(number) for number in range(len(columns))]
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    keys = [encode_key(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+    assert key_groups_of(keys, 1000).tolist() == key_groups(batch, names, 1000).tolist()
+
+
+USER = pa.schema([("user", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("uid", "function", "keys", "match"),
+    [
+        ("totals", lambda _: "all", USER, "totals: state 'aggregates' would have two rows with the same key: 'all'"),
+        ("seen", lambda _: "all", USER, "seen: state '_event_timers' would have two rows with the same key: 'all'"),
+        ("seen", lambda _: None, USER, "the new key of 'user-.*' is null in column 'user'"),
+        ("seen", lambda _: 7, USER, "a new key does not fit column 'user' of type string"),
+        ("seen", lambda key: key["user"], USER, "the function for the new keys raised TypeError for the key 'user-"),
+        ("sliding", lambda key: key[0], pa.schema([*USER, ("page", pa.int32())]), "has 1 values; there are 2 key"),
+    ],
+)
+def test_bad_new_keys_are_refused_by_name(
+    savepoint: OpenedCheckpoint, uid: str, function: Callable[[Any], Any], keys: pa.Schema, match: str
+) -> None:
+    with pytest.raises(JobRejected, match=match):
+        dealt(savepoint, uid, 2, 128, Rekey(function, keys))
+
+
+def test_new_key_columns_take_the_place_of_the_old(savepoint: OpenedCheckpoint) -> None:
+    keys = pa.schema([("group", pa.string()), ("number", pa.int16())])
+    rekey = Rekey(lambda user: (user.partition("-")[0], int(user.partition("-")[2])), keys)
+    found = read(dealt(savepoint, "totals", 2, 128, rekey), "totals", "aggregates")
+    assert {(row["group"], row["number"]): row["n:count"] for row in found} == {
+        ("user", int(row["user"].partition("-")[2])): row["n:count"] for row in read(savepoint, "totals", "aggregates")
+    }
+    values = read(dealt(savepoint, "seen", 2, 128, rekey), "seen", "last")
+    assert {row["key"] for row in values} == {
+        '["user",' + msgspec.json.decode(row["key"]).partition("-")[2] + "]" for row in read(savepoint, "seen", "last")
+    }
+
+
+def by_group(root: Path, state: str, entries: Sequence[tuple[int, bytes, bytes]]) -> OpenedCheckpoint:
+    table = ObjectTable(state)
+    for group, key, value in entries:
+        table.put((group, key, None), value)
+    segments = write_table(FileStore(root), "kept/0", table)
+    return opened(root, {"kept": {0: SubtaskSnapshot(keyed={state: segments})}}, 1)
+
+
+def test_what_has_no_key_to_follow_is_refused(tmp_path: Path) -> None:
+    encode = msgspec.msgpack.encode
+    rows_held = by_group(tmp_path / "rows", "_buffered", [(3, encode(None), b"\xff\xff\xff\xff rows")])
+    with pytest.raises(JobRejected, match="kept: state '_buffered' holds rows by key group"):
+        dealt(rows_held, "kept", 1, 64)
+    times = by_group(tmp_path / "times", "fired", [(g, encode(9), encode(100 + (g == 5))) for g in range(128)])
+    assert len(read(dealt(times, "kept", 2, 256), "kept", "fired")) == 256, "no two key groups meet"
+    with pytest.raises(JobRejected, match=r"fired up to different event times \(100 and 101 ms\)"):
+        dealt(times, "kept", 2, 64)
+
+
+def test_an_error_of_the_function_names_operator_and_row(tmp_path: Path) -> None:
+    job = flow(tmp_path).compile(1)
+    made = Bootstrap(job=job, uid="seen", function=Failing, parallelism=1)
+    with pytest.raises(OperatorFailure, match="operator 'seen', subtask 0, in process: ZeroDivisionError"):
+        made.snapshot(0, [VISITS], FileStore(tmp_path), "seen/0", lambda: 0)
+
+
+class Failing(Seen):
+    def remember(self, row: dict[str, Any], context: Any) -> None:
+        1 / 0  # noqa: B018
+
+
+def test_rows_are_taken_place_by_place() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for places in ([0, 0, 2], [2, 2], [], [2, 3], [5]):
+            yield pa.record_batch({"place": pa.array(places, pa.int32()), "row": pa.array(places, pa.int64())})
+
+    found = {
+        place: [row for batch in mine for row in batch["row"].to_pylist()] for place, mine in _group_by_place(batches())
+    }
+    assert found == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
+
+
+def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(savepoint: OpenedCheckpoint) -> None:
+    redeal = Redistribution(checkpoint=savepoint, uid="totals", parallelism=2, max_parallelism=64)
+    assert units_of(redeal) == [range(128)]
+    units = units_of(redeal, unit_bytes=redeal.nbytes // 3)
+    assert 3 <= len(units) <= 5
+    assert [group for unit in units for group in unit] == list(range(128))
+
+
+def test_every_kind_of_state_can_be_read(savepoint: OpenedCheckpoint) -> None:
+    """Timers have no value, and what has fired has no key: both were errors."""
+    found = contents(savepoint).to_pylist()
+    assert {(row["operator"], row["state"]) for row in found if row["state"]} == set(STATES)
+    timers = read(savepoint, "seen", "_event_timers")
+    assert {(row["value"], row["expires_at"]) for row in timers} == {(None, None)}
+    assert sorted(int(row["place"]) for row in timers) == [(10 * n + 3600) * 1000 for n in range(40)]
+    assert len(read(savepoint, "hourly", "fired")) == 128
+
+
+# ---------------------------------------------------------------- rows and lists of a state
+
+
+@pytest.mark.parametrize(("uid", "state"), [("totals", "aggregates"), ("hourly", "windows"), ("sliding", "panes")])
+def test_rows_of_a_state_make_the_state_again(savepoint: OpenedCheckpoint, uid: str, state: str) -> None:
+    root = Path(savepoint.root)
+    table = TableRows.of(flow(root).compile(1), uid, state, 2)
+    held = find_state(savepoint, uid, state)
+    batches = [batch.select(held.stored.names[2:]) for batch in held.rows(range(128))]
+    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    owners = key_groups(whole, table.keys, 128) * 2 // 128
+    parts = [whole.filter(pa.array(owners == index)) for index in range(2)]
+    store = FileStore(root)
+    made = {i: table.snapshot(i, [part], store, f"again-{uid}/{i}", lambda: 0) for i, part in enumerate(parts)}
+    assert read(opened(root, {uid: made}, 2), uid, state) == read(savepoint, uid, state)
+    assert made[0].key_types == savepoint.manifest.operators[uid].subtasks[0].key_types
+    with pytest.raises(JobRejected, match=f"{uid}: state '{state}' would have two rows with the same key"):
+        table.snapshot(0, [parts[0], parts[0].slice(0, 1)], store, "twice/0", lambda: 0)
+
+
+def test_bad_rows_of_a_state_are_refused_by_name(tmp_path: Path) -> None:
+    job = flow(tmp_path).compile(1)
+    with pytest.raises(JobRejected, match="totals: it has no state 'sums'; its states: aggregates"):
+        TableRows.of(job, "totals", "sums", 1)
+    with pytest.raises(JobRejected, match="state 'last' is keyed state without columns: fill it with a function"):
+        TableRows.of(job, "seen", "last", 1)
+    with pytest.raises(JobRejected, match="a sink has no state"):
+        TableRows.of(job, "totals-out", "aggregates", 1)
+    table = TableRows.of(job, "hourly", "windows", 1)
+    start = pa.array([0], pa.int64())
+    nulls = pa.record_batch({"user": ["a"], "window_start": start, "n:count": pa.nulls(1, pa.int64())})
+    with pytest.raises(JobRejected, match="hourly: column 'n:count' has no value in some rows"):
+        table.snapshot(0, [nulls], FileStore(tmp_path), "nulls/0", lambda: 0)
+
+
+class Lists(ProcessFunction):
+    """Gives its lists out with each row."""
+
+    def open(self, context: SubtaskContext) -> None:
+        self.own, self.all = context.list_state("own"), context.union_list_state("all")
+
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+        out.emit({"own": self.own.get(), "all": self.all.get()})
+
+
+def test_lists_are_dealt_to_the_subtasks_and_union_lists_given_to_each(tmp_path: Path) -> None:
+    """Nothing but the manifest is written, so no Spark is needed."""
+    job = Dataflow("lists")
+    schema = pa.schema([("own", pa.list_(pa.int64())), ("all", pa.list_(pa.string()))])
+    numbers = job.source("numbers", Numbers(total=5, splits=16))
+    numbers.process("lists", Lists, schema).sink("out", ParquetSink(str(tmp_path / "out")))
+    no_spark: Any = None
+    writer = SavepointWriter.new_savepoint(no_spark, job)
+    writer.write_list("lists", "own", list(range(10)), subtasks=3).write_list("lists", "all", ["a", "b"], subtasks=3)
+    with pytest.raises(JobRejected, match="state 'own' is written twice"):
+        writer.write_list("lists", "own", [], subtasks=3)
+    with pytest.raises(JobRejected, match="its states are split into 3 subtasks"):
+        writer.write_list("lists", "other", [])
+    with pytest.raises(JobRejected, match="list state holds JSON values only"):
+        SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "own", [b"bytes"])
+    with pytest.raises(JobRejected, match="lists: it has no state 'other'; its states: all, own"):
+        SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "other", [])
+    written = writer.write(str(tmp_path / "made"))
+    records = MemoryRunStore(token=Token(SystemClock().now_ms()), restore_from=written.folder)
+    run_local(job, parallelism=2, storage=str(tmp_path / "storage"), records=records)
+    found = {(tuple(row["own"]), tuple(row["all"])) for row in committed(tmp_path / "out")}
+    assert sorted(number for own, _ in found for number in own) == list(range(10))
+    assert len(found) == 2
+    assert {everything for _, everything in found} == {("a", "b")}

@@ -27,7 +27,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def _find_java() -> None:
-    """Find Java for Spark and the peers."""
+    """Finds Java for Spark and the peers."""
     java = find_java(os.environ)
     if java is None:
         raise SystemExit(ADVICE)

@@ -26,7 +26,7 @@ class DiskCost:
 
 
 def costs(folder: Path, times: int = REPETITIONS) -> list[DiskCost]:
-    """Write and sync files of the size of a small and a large segment, and rename files with a sync of the folder."""
+    """Writes and syncs files of the size of a small and a large segment, renames files with a sync of the folder."""
     return [
         _cost("write and fsync 4 KB", lambda number: _write(folder / f"small-{number}", 4 << 10), times),
         _cost("write and fsync 1 MB", lambda number: _write(folder / f"large-{number}", 1 << 20), times),

@@ -89,7 +89,7 @@ class Harness:
     # ------------------------------------------------------------ rates
 
     def run_rates(self, todo: Sequence[Step]) -> None:
-        """Run each step and write the results after it. A failed step does not affect the others."""
+        """Runs each step and writes the results after it. A failed step does not affect the others."""
         for workload, group in groupby(todo, key=lambda step: step[0]):
             found = self.rates[workload.name] = {}
             systems = [system for _, system in group]
@@ -120,7 +120,7 @@ class Harness:
             self.progress.write_line(f"{workload.name} {system.title}: {measured.lost[-1]}, see {self._log_of(name)}")
 
     def _measure(self, workload: Workload, system: System, measured: RateMeasurement, files: Path) -> None:
-        """Run a system once, and add the result to `measured`."""
+        """Runs a system once, and adds the result to `measured`."""
         if system.name in workload.absent:
             measured.state = f"missing: {workload.absent[system.name]}"
             return
@@ -143,7 +143,7 @@ class Harness:
     # ------------------------------------------------------------ figures
 
     def run_figures(self, names: Sequence[str]) -> None:
-        """Run each measurement in its own process, and write its results."""
+        """Runs each measurement in its own process, and writes its results."""
         for name in names:
             self.progress.set_text(f"{name}, load {results.load_average()}")
             with self._empty_folder(name) as folder:
@@ -158,7 +158,7 @@ class Harness:
             self.progress.drop_steps(name)
 
     def on_event(self, name: str, said: dict[str, Any]) -> None:
-        """Handle an event of a running measurement. Preliminary results survive an interrupt."""
+        """Handles an event of a running measurement. Preliminary results survive an interrupt."""
         if said["event"] == protocol.STEPPED:
             self.progress.set_text(f"{name} {said['text']}, load {results.load_average()}")
             self.progress.complete_step(name)
@@ -178,7 +178,7 @@ class Harness:
         return self.folder / "log" / f"{name}.log"
 
     def _log_exception(self, name: str) -> None:
-        """Append the current exception to the log."""
+        """Appends the current exception to the log."""
         with self._log_of(name).open("a", encoding="utf-8") as log:
             traceback.print_exc(file=log)
         self.progress.write_line(f"{name}: {sys.exc_info()[1]!r}")
@@ -194,7 +194,7 @@ class Harness:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Prepare the folder of results, and lock it against a second run, which would distort both.
+    """Prepares the folder of results, and locks it against a second run, which would distort both.
 
     Raises:
         SystemExit: another benchmark runs, the disk is nearly full, or earlier results cannot be read.
@@ -225,7 +225,7 @@ def figure_result(name: str, outcome: child.ChildResult) -> FigureResult:
 
 
 def _add_result(workload: Workload, task: protocol.Task, outcome: child.ChildResult, measured: RateMeasurement) -> None:
-    """Compare the output, then add the result: output that cannot be compared is no result."""
+    """Compares the output, then adds the result: output that cannot be compared is no result."""
     said, checked = outcome.events[protocol.MEASURED], outcome.events[protocol.CHECKED]
     found = [differences(workload, task.output, checked)]
     if workload.files is not None:

@@ -52,7 +52,7 @@ def _link_files(every: Path, own: Path, count: int) -> None:
 
 
 def write(workload: Workload, folder: Path, rows: int) -> None:
-    """Write the first `rows` rows of the sequence."""
+    """Writes the first `rows` rows of the sequence."""
     assert workload.files is not None, "a workload with files has a format"
     folder.mkdir(parents=True)
     with duckdb.connect(config={"threads": 1}) as database:

@@ -21,7 +21,7 @@ PYTHONS: Final = ("python3.11", "python3.12")
 
 
 def make(name: str, python: str) -> bool:
-    """Make an environment, unless it exists with these pins. Returns whether it exists now."""
+    """Makes an environment, unless it exists with these pins. Returns whether it exists now."""
     folder, pins = PEERS / name, "\n".join(PINS[name])
     stamp = folder / "weir-stamp"
     if stamp.exists() and stamp.read_text() == pins:

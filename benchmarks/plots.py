@@ -22,7 +22,7 @@ _BAR: Final = 0.42  #: inches
 
 
 def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
-    """Draw the entry of a workload in latest.json. Returns None if it has no results."""
+    """Draws the entry of a workload in latest.json. Returns None if it has no results."""
     if "systems" in entry:
         figure = rates(entry)
     elif "lines" in entry.get("details", {}):

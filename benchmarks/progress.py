@@ -43,11 +43,11 @@ class Progress:
         self._bar.set_description_str(text)
 
     def write_line(self, text: str) -> None:
-        """Print a permanent line above the bar."""
+        """Prints a permanent line above the bar."""
         self._bar.write(text, file=sys.stderr)
 
     def complete_step(self, kind: str) -> None:
-        """Mark a step of this kind as completed."""
+        """Marks a step of this kind as completed."""
         now = self._clock()
         self._seconds[kind], self._before = now - self._before, now
         if self._remaining_steps[kind]:
@@ -56,7 +56,7 @@ class Progress:
         self._show_remaining()
 
     def drop_steps(self, kind: str) -> None:
-        """Drop the remaining steps of this kind."""
+        """Drops the remaining steps of this kind."""
         self._bar.update(self._remaining_steps.pop(kind, 0))
         self._before = self._clock()
         self._show_remaining()

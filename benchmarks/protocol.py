@@ -88,7 +88,7 @@ def read_task() -> Task:
 
 
 def send_checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) -> None:
-    """Report the end of the small run.
+    """Reports the end of the small run.
 
     Args:
         rows: number of input rows.
@@ -100,17 +100,17 @@ def send_checked(*, rows: int, format: str, columns: dict[str, str], pattern: st
 
 
 def send_started() -> None:
-    """Report the start of the measured run; processor time counts from now on."""
+    """Reports the start of the measured run; processor time counts from now on."""
     _send(STARTED)
 
 
 def send_measured(*, rows: int, seconds: float, rows_worked: int | None = None, **details: Any) -> None:
-    """Report the measured run. `rows_worked`: rows of all processor time since the start, if more than `rows`."""
+    """Reports the measured run. `rows_worked`: rows of all processor time since the start, if more than `rows`."""
     _send(MEASURED, rows=rows, seconds=seconds, rows_worked=rows_worked or rows, details=details)
 
 
 def send_step(text: str) -> None:
-    """Report a completed step of a measurement."""
+    """Reports a completed step of a measurement."""
     _send(STEPPED, text=text)
 
 
@@ -120,12 +120,12 @@ def send_partial_report(report: dict[str, Any]) -> None:
 
 
 def send_report(report: dict[str, Any]) -> None:
-    """Report the final results of the measurement."""
+    """Reports the final results of the measurement."""
     _send(MEASURED, report=report)
 
 
 def parse_event(line: str) -> dict[str, Any] | None:
-    """Parse a line of a child's output; None for a line of its log."""
+    """Parses a line of a child's output; None for a line of its log."""
     if not line.startswith(MARK):
         return None
     found: dict[str, Any] = json.loads(line.removeprefix(MARK))

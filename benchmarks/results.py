@@ -48,7 +48,7 @@ class RateMeasurement:
         self.cpu_seconds.append(cpu_seconds)
 
     def add_lost_run(self, state: str) -> None:
-        """Record a run without a result."""
+        """Records a run without a result."""
         self.lost.append(state)
         if not self.runs:
             self.state = state
@@ -115,7 +115,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Replace these entries and keep the other entries. The file is replaced atomically."""
+    """Replaces these entries and keeps the other entries. The file is replaced atomically."""
     known = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")

@@ -50,7 +50,7 @@ class Round:
 
 
 def bare(parallelism: int, rows: int) -> RunTime:
-    """Run the bare operators in `parallelism` processes that begin together, until the last has finished."""
+    """Runs the bare operators in `parallelism` processes that begin together, until the last has finished."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.kernels", str(index), str(parallelism), str(rows)],
@@ -114,7 +114,7 @@ Run = Callable[[int, int], RunTime]
 
 
 def measure_round(turn: int, rows: int, weir: Run, bare: Run, step: Callable[[str], None]) -> Round:
-    """Run each setting once; every second round reverses the order, so that none is always first."""
+    """Runs each setting once; every second round reverses the order, so that none is always first."""
     found = Round(weir={}, bare={})
     order = [(found.weir, weir, 1), (found.weir, weir, CORES), (found.bare, bare, 1), (found.bare, bare, CORES)]
     for took, run, parallelism in order if turn % 2 == 0 else reversed(order):

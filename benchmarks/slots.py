@@ -72,7 +72,7 @@ class _TimedRunStore(MemoryRunStore):
 def run(
     flow: Dataflow, parallelism: int, launcher: SlotPoolLauncher, storage: str, settings: CoordinatorSettings
 ) -> JobRun:
-    """Run the job to its end. Counts the rows that a discarding sink named "out" has received.
+    """Runs the job to its end. Counts the rows that a discarding sink named "out" has received.
 
     Raises:
         WeirError: the job did not finish.

@@ -78,11 +78,11 @@ class Child:
         return bool(poll.poll(timeout_s * 1000))
 
     def terminate(self) -> None:
-        """Send SIGTERM to the child only."""
+        """Sends SIGTERM to the child only."""
         signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def end(self) -> int:
-        """Kill the rest of the session and reap the child. Returns its exit code, negative for a signal."""
+        """Kills the rest of the session and reap the child. Returns its exit code, negative for a signal."""
         if self._process.returncode is None:
             _kill_session(self._process.pid)
             self._process.wait()

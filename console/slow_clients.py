@@ -32,7 +32,7 @@ class DeadlineProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _update_deadline(self) -> None:
-        """Start the deadline when the client may send, stop it when the request is complete. Received bytes do not
+        """Starts the deadline when the client may send, stop it when the request is complete. Received bytes do not
         extend it.
         """
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):

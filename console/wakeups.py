@@ -24,7 +24,7 @@ MESSAGE_EXPIRES_S = 300
 
 
 def send(task: str, row_id: int) -> None:
-    """Send now. Never raises for an unreachable broker."""
+    """Sends now. Never raises for an unreachable broker."""
     try:
         app.send_task(task, args=(row_id,), expires=MESSAGE_EXPIRES_S, retry=False)
     except (OperationalError, OSError) as error:
@@ -32,5 +32,5 @@ def send(task: str, row_id: int) -> None:
 
 
 def after_commit(task: str, row_id: int) -> None:
-    """Send after the commit, when workers can see the row."""
+    """Sends after the commit, when workers can see the row."""
     transaction.on_commit(partial(send, task, row_id))

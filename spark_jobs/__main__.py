@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _reserve_stdout() -> TextIO:
-    """Reserve stdout for the answer: output of Spark's JVM and of pipelines is redirected to stderr."""
+    """Reserves stdout for the answer: output of Spark's JVM and of pipelines is redirected to stderr."""
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -51,7 +51,7 @@ class FeedPlan:
 
 
 def add_event_time(flights: pa.Table) -> pa.Table:
-    """Add the scheduled departure, local to New York, as the first column."""
+    """Adds the scheduled departure, local to New York, as the first column."""
     months = (flights["year"].to_numpy() - 1970) * 12 + flights["month"].to_numpy() - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1)
     hours, minutes = np.divmod(flights["sched_dep_time"].to_numpy(), 100)
@@ -68,7 +68,7 @@ def disorder_rows(flights: pa.Table, plan: FeedPlan) -> pa.Table:
 
 
 def slices(flights: pa.Table, files: int) -> Iterator[pa.Table]:
-    """Cut the table into `files` slices of nearly equal size, in order."""
+    """Cuts the table into `files` slices of nearly equal size, in order."""
     if not 0 < files <= flights.num_rows:
         raise ValueError(f"files must be between 1 and {flights.num_rows}, not {files}")
     bounds = np.linspace(0, flights.num_rows, files + 1).astype(int)
@@ -76,7 +76,7 @@ def slices(flights: pa.Table, files: int) -> Iterator[pa.Table]:
 
 
 def claim_folder(folder: Path, plan: FeedPlan) -> None:
-    """Write the plan beside the files, or check that the files were written by the same plan.
+    """Writes the plan beside the files, or checks that the files were written by the same plan.
 
     Raises:
         FolderTaken: the folder has another plan.
@@ -91,7 +91,7 @@ def claim_folder(folder: Path, plan: FeedPlan) -> None:
 
 
 def feed(flights: pa.Table, folder: Path, plan: FeedPlan, seconds: float) -> Generator[int, None, None]:
-    """Write the missing files, evenly over `seconds`. Yields the number of rows of each file, old and new."""
+    """Writes the missing files, evenly over `seconds`. Yields the number of rows of each file, old and new."""
     claim_folder(folder, plan)
     parts = list(slices(disorder_rows(add_event_time(flights), plan), plan.files))
     waiting = {index for index in range(plan.files) if not (folder / plan.name(index)).exists()}

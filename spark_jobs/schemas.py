@@ -90,6 +90,6 @@ DAILY: Final = pa.schema(
 
 
 def read_csv(spark: SparkSession, path: Path, schema: pa.Schema, null: str = "") -> DataFrame:
-    """Read a CSV file with a header. A row or a header that violates `schema` is an error."""
+    """Reads a CSV file with a header. A row or a header that violates `schema` is an error."""
     rows = spark.read.schema(spark_schema(schema))
     return rows.csv(path.as_uri(), header=True, mode="FAILFAST", enforceSchema=False, nullValue=null)

@@ -72,7 +72,7 @@ def _write_inputs(job: str, folder: Path) -> None:
 
 
 def one_round(plan: MeasurementPlan, job: str, turn: int, took: Callable[[Run], float], wrong: list[str]) -> Round:
-    """Run each way once. Each round begins with another way, so that none is always first."""
+    """Runs each way once. Each round begins with another way, so that none is always first."""
     names = list(MODES)
     runs = {
         way: Run(way=way, job=job, inputs=str(plan.folder / "inputs" / job), folder=str(plan.folder / way))

@@ -14,7 +14,7 @@ from benchmarks.recovery.place import Run, wait_for
 
 
 def kill_slot(run: Run, params: RecoveryParams) -> float:
-    """Send SIGKILL to the Python process of a slot."""
+    """Sends SIGKILL to the Python process of a slot."""
     slots = run.row()["live"]["slots"]
     victim = int(random.choice(slots)["pid"])  # noqa: S311 - not used for secrets
     at = time.time()
@@ -23,7 +23,7 @@ def kill_slot(run: Run, params: RecoveryParams) -> float:
 
 
 def kill_master(run: Run, params: RecoveryParams) -> float:
-    """Send SIGKILL to the job master. Its JVM and slots exit by themselves or are ended by the supervisor."""
+    """Sends SIGKILL to the job master. Its JVM and slots exit by themselves or are ended by the supervisor."""
     wanted = ["runtime.launch.spark", "run", str(run.id)]
     (victim,) = [process for process in psutil.process_iter(["cmdline"]) if _ends(process, wanted)]
     at = time.time()
@@ -32,7 +32,7 @@ def kill_master(run: Run, params: RecoveryParams) -> float:
 
 
 def raise_in_subtask(run: Run, params: RecoveryParams) -> float:
-    """Make a function of the job raise. The time is that of the exception: the function then renames the order file."""
+    """Makes a function of the job raise. The time is that of the exception: the function renames the order file."""
     order, raised = Path(params.orders_dir, RAISE), Path(params.orders_dir, RAISED)
     raised.unlink(missing_ok=True)
     order.touch()

@@ -83,7 +83,7 @@ def _params(folder: Path) -> RecoveryParams:
 def _hurt(
     turn: int, job: Run, params: RecoveryParams, plan: MeasurementPlan, is_settled: Callable[[], bool]
 ) -> Iterator[Recovery]:
-    """Inject each fault once, at a random moment between two checkpoints of a job that runs steadily."""
+    """Injects each fault once, at a random moment between two checkpoints of a job that runs steadily."""
     for name, fault in FAULTS.items():
         wait_for("a steady job", is_settled)
         time.sleep(random.random() * INTERVAL_MS / 1000)  # noqa: S311 - not used for secrets
@@ -93,7 +93,7 @@ def _hurt(
 
 
 def _let_it_end(job: Run, params: RecoveryParams) -> None:
-    """Release the remaining rows at full speed, so that the job ends with a known answer."""
+    """Releases the remaining rows at full speed, so that the job ends with a known answer."""
     Path(params.orders_dir, HURRY).touch()
     wait_for("the end", lambda: job.row()["state"] in ("finished", "failed"), PATIENCE_S)
     row = job.row()

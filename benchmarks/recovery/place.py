@@ -49,7 +49,7 @@ class Run:
 
 @contextmanager
 def stack(var: Path) -> Iterator[None]:
-    """Start the stack, and stop it at the end; logs and data stay."""
+    """Starts the stack, and stops it at the end; logs and data stay."""
     packages = var / "packages"
     _install_pipeline(packages)
     environment = own_environment()
@@ -86,7 +86,7 @@ def _is_ready(var: Path, up: "subprocess.Popen[bytes]") -> bool:
 
 
 def _install_pipeline(packages: Path) -> None:
-    """Write the metadata of an installed package with a single pipeline."""
+    """Writes the metadata of an installed package with a single pipeline."""
     about = packages / "weir_recovery_benchmark-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: weir-recovery-benchmark\nVersion: 1\n")
@@ -94,7 +94,7 @@ def _install_pipeline(packages: Path) -> None:
 
 
 def start(var: Path, params: RecoveryParams, parallelism: int, interval_ms: int) -> Run:
-    """Define the job over REST, as a user would, and start it."""
+    """Defines the job over REST, as a user would, and starts it."""
     status = read_env_file(var)
     api = Api.login(
         f"http://127.0.0.1:{status['WEIR_HTTP_PORT']}", "operator", (var / "run/password").read_text().strip()

@@ -59,7 +59,7 @@ class Watch:
         self._logs = {path: path.stat().st_size for path in (run.log, *run.supervisors)}
 
     def wait_for_recovery(self, fault: str, at: float) -> Recovery:
-        """Observe until the job has caught up. `at`: the wall clock's time of the fault, in seconds.
+        """Observes until the job has caught up. `at`: the wall clock's time of the fault, in seconds.
 
         Raises:
             TimeoutError: the job has not caught up in time.

@@ -93,7 +93,7 @@ class ChangingSource:
         return ChangingReader(self)
 
     def check(self) -> None:
-        """Accept all settings."""
+        """Accepts all settings."""
 
 
 class ChangingReader(SourceReader):

@@ -17,7 +17,7 @@ FLOW = "benchmarks.systems.bytewax_flow:flow"
 
 
 def run(task: Task, phase: str, rows: int) -> float:
-    """Run the flow to its end. Returns the seconds from the first source partition to the exit of the last process."""
+    """Runs the flow to its end. Returns the seconds from the first source partition to the exit of the last process."""
     recovery = task.checkpoints(phase)
     recovery.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "bytewax.recovery", str(recovery), str(task.parallelism)], check=True)

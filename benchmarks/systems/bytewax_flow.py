@@ -48,7 +48,7 @@ class NumberSource(FixedPartitionedSource[Any, int]):
 
 class Discard(StatelessSinkPartition[Any]):
     def write_batch(self, items: list[Any]) -> None:
-        """Drop the items."""
+        """Drops the items."""
 
 
 class Lines(StatelessSinkPartition[Any]):

@@ -83,7 +83,7 @@ def environment(task: Task, phase: str) -> tuple[StreamExecutionEnvironment, Str
 def numbers(
     task: Task, streams: StreamExecutionEnvironment, tables: StreamTableEnvironment, phase: str, rows: int
 ) -> None:
-    """Create the view `numbers` with id, key and time."""
+    """Creates the view `numbers` with id, key and time."""
     row_id = ID.format(half=(rows + 1) // 2)
     source = NumberSequenceSource(0, rows - 1)
     sequence = streams.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
@@ -99,7 +99,7 @@ def numbers(
 
 
 def files(task: Task, tables: StreamTableEnvironment, phase: str) -> None:
-    """Create the table `numbers` over files. Files are read in any order, so the watermark is a day behind."""
+    """Creates the table `numbers` over files. Files are read in any order, so the watermark is a day behind."""
     connector = FILES.format(path=task.input(phase), format=task.files)
     columns = "id bigint, `key` bigint, `time` timestamp(3)"
     watermark = "watermark for `time` as `time` - interval '1' day"
@@ -109,7 +109,7 @@ def files(task: Task, tables: StreamTableEnvironment, phase: str) -> None:
 
 
 def run(task: Task, phase: str, rows: int, connector: str) -> float:
-    """Run the job to its end. Returns the seconds that the cluster reports."""
+    """Runs the job to its end. Returns the seconds that the cluster reports."""
     streams, tables = environment(task, phase)
     if task.files is None:
         numbers(task, streams, tables, phase, rows)

@@ -31,7 +31,7 @@ class RunningTotal(KeyedProcessFunction):
 
 
 def run(task: Task, phase: str, rows: int, connector: str) -> float:
-    """Run the job to its end. Returns the seconds that the cluster reports."""
+    """Runs the job to its end. Returns the seconds that the cluster reports."""
     streams, tables = environment(task, phase)
     settings = Configuration()
     settings.set_string("python.execution-mode", "thread")

@@ -55,7 +55,7 @@ def session(task: Task) -> SparkSession:
 
 
 def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
-    """Run the query over at least `rows` rows. Returns the progress of each batch."""
+    """Runs the query over at least `rows` rows. Returns the progress of each batch."""
     if task.files is not None:
         return _files(task, spark, phase)
     per_batch = min(rows_per_batch(task, phase), rows)
@@ -82,7 +82,7 @@ def rows_per_batch(task: Task, phase: str) -> int:
 
 
 def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
-    """Read all files in batches, oldest first, and write files. Returns the progress of each batch."""
+    """Reads all files in batches, oldest first, and writes files. Returns the progress of each batch."""
     assert task.files is not None, "the rows are in files"
     columns = COLUMNS.format(key="string" if task.text_keys else "bigint")
     source = (
@@ -97,7 +97,7 @@ def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
 
 
 def _into_files(writer: Any, task: Task, output: Path, most: int | None = None) -> Any:
-    """Write to files. `most`: limit of batches; the query may begin another before it stops, with later totals."""
+    """Writes to files. `most`: limit of batches; the query may begin another before it stops, with later totals."""
     folder = str(output)
     if MODES[task.kind] == "append":
         return writer.format("parquet").option("path", folder)

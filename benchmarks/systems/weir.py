@@ -66,7 +66,7 @@ def source_of(task: Task, phase: str, rows: int) -> weir.spi.Source:
 
 
 def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.spi.Sink) -> JobRun:
-    """Run the job to its end."""
+    """Runs the job to its end."""
     flow = weir.Dataflow(f"{task.workload}-{phase}")
     KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows)), task).sink("out", sink)
     settings = weir.CoordinatorSettings(interval_ms=task.interval_ms)

@@ -134,7 +134,7 @@ class Steered:
         return flow
 
     def write(self, key: int) -> None:
-        """Write a file with a single row, and wait until the row is committed."""
+        """Writes a file with a single row, and waits until the row is committed."""
         self.files += 1
         shown = len(self.committed_files())
         hidden = self.home / "in" / f".{self.files}"
@@ -146,7 +146,7 @@ class Steered:
         return list((self.home / "out").glob("part-*.parquet"))
 
     def savepoint(self, reason: str) -> tuple[str, str, int]:
-        """Take a savepoint over REST, and wait for it. Returns its reason, operation and checkpoint."""
+        """Takes a savepoint over REST, and waits for it. Returns its reason, operation and checkpoint."""
         made = self._call("post", f"/api/v1/jobs/{self.job}/operations/", {"kind": "savepoint", "reason": reason})
         operation = str(made["id"])
         self.wait(lambda: self.operation(operation)["state"] == "succeeded")

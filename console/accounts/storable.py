@@ -13,7 +13,7 @@ _MAX_DEPTH: Final = 64
 
 
 def require_storable(given: Any) -> None:
-    """Check every name and value of parsed JSON.
+    """Checks every name and value of parsed JSON.
 
     Raises:
         Refused: names the innermost member that cannot be stored.

@@ -21,7 +21,7 @@ class LoginThrottle(SimpleRateThrottle):
 
 
 def seconds_to_wait(request: HttpRequest) -> int:
-    """Count a further try. Returns 0 if it may be made now."""
+    """Counts a further try. Returns 0 if it may be made now."""
     throttle = LoginThrottle()
     if throttle.allow_request(request, None):  # type: ignore[arg-type]
         return 0

@@ -79,7 +79,7 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
         },
     )  # fmt: skip
     def post(self, request: Request, job: int) -> Response:
-        """Request an operation. The response is always 202: poll Location, or read it with `?wait=30`."""
+        """Requests an operation. The response is always 202: poll Location, or read it with `?wait=30`."""
         given = self.body(serializers.OperationRequest)
         asked = services.OperationRequestContext(
             user=self.user,

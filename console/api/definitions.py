@@ -103,7 +103,7 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
         responses={202: serializers.VersionSerializer, 412: serializers.Problem, 422: serializers.Problem},
     )
     def post(self, request: Request, job: int) -> Response:
-        """Add a version. It is compiled in the background: poll Location until its state is ready or rejected."""
+        """Adds a version. It is compiled in the background: poll Location until its state is ready or rejected."""
         given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
         version = services.create_version(self.user, self.parent(), **given, if_match=if_match)
         return location_response("api:version", version.pk, serializers.VersionSerializer(version).data)

@@ -62,7 +62,7 @@ def _probe(ask: Callable[[], None]) -> str:
 
 
 def _query_database() -> None:
-    """Query a table of Weir, so that the probe also fails before the migrations."""
+    """Queries a table of Weir, so that the probe also fails before the migrations."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM weir_run LIMIT 1")
 

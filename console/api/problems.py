@@ -49,7 +49,7 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _how_to_sign_in(request: Request) -> str:
-    """Name the accepted scheme, and the sent scheme if credentials follow it; a lone word may itself be the token."""
+    """Names the accepted scheme, and the sent scheme if credentials follow it; a lone word may itself be the token."""
     scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
     is_other = bool(credentials) and _SCHEME.fullmatch(scheme) is not None
     sent = f"The scheme {scheme} is not accepted. " if is_other else ""

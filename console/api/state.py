@@ -113,7 +113,7 @@ class StateQueries(ScopedView, generics.ListAPIView[StateQuery]):
 
     @extend_schema(request=StateQueryRequest, responses={202: StateQuerySerializer, 409: Problem, 422: Problem})
     def post(self, request: Request, checkpoint: int) -> Response:
-        """Request a page of rows of a state, or the result of saved SQL. Always 202: read Location with `?wait=30`."""
+        """Requests a page of rows of a state, or the result of saved SQL. Always 202: read Location with `?wait=30`."""
         given, found = self.body(StateQueryRequest), self.parent()
         if "query" in given:
             query = state_queries.request_saved_query(self.user, found, given["query"])
@@ -131,7 +131,7 @@ class StateQueryDetail(AwaitedView):
 
     @extend_schema(responses={204: None, 403: Problem})
     def delete(self, request: Request, pk: int) -> Response:
-        """Cancel the query. A query that has ended stays as it is."""
+        """Cancels the query. A query that has ended stays as it is."""
         state_queries.cancel(self.user, self.get_object())
         return Response(status=HTTPStatus.NO_CONTENT)
 

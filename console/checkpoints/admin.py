@@ -82,7 +82,7 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
     def save_model(
         self, request: HttpRequest, obj: Checkpoint, form: "forms.ModelForm[Checkpoint]", change: bool
     ) -> None:
-        """Write the review columns only: the job master may have updated the row since the form was rendered."""
+        """Writes the review columns only: the job master may have updated the row since the form was rendered."""
         given: dict[str, Any] = form.cleaned_data
         state = ReviewState(given["review_state"])
         services.review(cast(User, request.user), [obj.pk], state, given["review_note"])

@@ -20,7 +20,7 @@ RUN_ENDED: Final = Q(run__state__in=TERMINAL_STATES, run__ended_at__lte=ago(5))
 
 
 def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str | None = None) -> int:
-    """Record a verdict; `note` None keeps the notes. Returns the number of rows.
+    """Records a verdict; `note` None keeps the notes. Returns the number of rows.
 
     Only the review columns are written, so that updates of the job master since the read survive.
     """
@@ -31,7 +31,7 @@ def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str
 
 
 def fail_orphaned_checkpoints() -> int:
-    """Fail checkpoints in progress whose master is gone: their run has a newer token or has ended.
+    """Fails checkpoints in progress whose master is gone: their run has a newer token or has ended.
 
     A master that died cannot record the failure, and a master with an older token can complete no checkpoint any more.
     """

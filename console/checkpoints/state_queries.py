@@ -57,7 +57,7 @@ def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
 def request_rows(
     user: User, checkpoint: Checkpoint, *, operator: str, state: str, key: dict[str, Any], cursor: dict[str, Any]
 ) -> StateQuery:
-    """Request a page of the rows of a state.
+    """Requests a page of the rows of a state.
 
     Args:
         key: values by key column; {} selects all rows.
@@ -80,7 +80,7 @@ def request_rows(
 
 
 def request_saved_query(user: User, checkpoint: Checkpoint, name: str) -> StateQuery:
-    """Request the result of SQL that is saved with the pipeline.
+    """Requests the result of SQL that is saved with the pipeline.
 
     Raises:
         Refused: the pipeline has no query of this name; the error lists its names.
@@ -126,7 +126,7 @@ def _create_query(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -
 
 
 def claim(query_id: int, owner: str) -> StateQuery | None:
-    """Take a queued query. None if another task was first, the query has ended, or too many are running."""
+    """Takes a queued query. None if another task was first, the query has ended, or too many are running."""
     if StateQuery.objects.filter(state=QueryState.RUNNING).count() >= MAX_RUNNING:
         return None
     waiting = StateQuery.objects.filter(pk=query_id, state=QueryState.QUEUED)
@@ -138,12 +138,12 @@ def claim(query_id: int, owner: str) -> StateQuery | None:
 
 
 def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:
-    """Renew the lease. False if the query is cancelled or has another owner."""
+    """Renews the lease. False if the query is cancelled or has another owner."""
     return bool(_owned_query(query_id, owner).update(beat_at=Now(), progress=progress))
 
 
 def release(query_id: int, owner: str) -> None:
-    """Return the query for another task to claim."""
+    """Returns the query for another task to claim."""
     if _owned_query(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
         wakeups.send(wakeups.STATE_QUERY_TASK, query_id)
 
@@ -172,7 +172,7 @@ def _wake_next() -> None:
 
 
 def cancel(user: User, query: StateQuery) -> None:
-    """Cancel an active query; an ended query stays as it is. The stage is killed within seconds.
+    """Cancels an active query; an ended query stays as it is. The stage is killed within seconds.
 
     Raises:
         Forbidden: the query is another user's, and `user` may not operate.
@@ -185,7 +185,7 @@ def cancel(user: User, query: StateQuery) -> None:
 
 
 def reconcile() -> None:
-    """Requeue queries of lost tasks, fail queries without a worker, resend wake-ups, and delete old results."""
+    """Requeues queries of lost tasks, fails queries without a worker, resends wake-ups, deletes old results."""
     silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=ago(LEASE_S))
     gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {MAX_LOSSES} times.", "field": ""}
     silent.filter(losses__gte=MAX_LOSSES - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())

@@ -20,7 +20,7 @@ from runtime.redaction import redact_json
 
 
 def answer(query_id: int) -> None:
-    """Answer a queued query. Any other state means a repeated message, which is ignored."""
+    """Answers a queued query. Any other state means a repeated message, which is ignored."""
     owner = new_lease_owner()
     query = state_queries.claim(query_id, owner)
     if query is None:

@@ -52,7 +52,7 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
 
 
 def pin(checkpoint: Checkpoint) -> None:
-    """Exempt a periodic checkpoint from retention for ten minutes (`core.snapshot.pins`). Savepoints need no pin.
+    """Exempts a periodic checkpoint from retention for ten minutes (`core.snapshot.pins`). Savepoints need no pin.
 
     Call it before reading the manifest. If the storage is not writable, it only logs a warning.
     """
@@ -81,7 +81,7 @@ def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
 
 
 def delete_savepoint(checkpoint: Checkpoint) -> None:
-    """Delete the folder of a savepoint. Idempotent. Raises OSError."""
+    """Deletes the folder of a savepoint. Idempotent. Raises OSError."""
     assert parse_folder(checkpoint.path) is not None, "Weir names the folders of savepoints"
     folder = job_root(checkpoint.job_id) / checkpoint.path
     if folder.exists():
@@ -105,7 +105,7 @@ def load_savepoint(given: str) -> tuple[Path, Manifest]:
 
 
 def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
-    """Check that no other savepoint, of another installation with the same numbers, occupies this savepoint's place.
+    """Checks that no other savepoint, of another installation with the same numbers, occupies this savepoint's place.
 
     Raises:
         Refused: names both folders.

@@ -11,7 +11,7 @@ from console.jobs.models import JobVersion, VersionState
 
 
 def compile_version(version_id: int) -> None:
-    """Compile a version in state `compiling`. Any other state means a repeated message, which is ignored."""
+    """Compiles a version in state `compiling`. Any other state means a repeated message, which is ignored."""
     version = JobVersion.objects.select_related("job").filter(pk=version_id, state=VersionState.COMPILING).first()
     if version is None:
         return
@@ -43,5 +43,5 @@ def _stage(version: JobVersion) -> stages.StageCommand:
 
 
 def _renew(version: JobVersion) -> bool:
-    """Renew `woken_at`, so that the reconciler sends no second wake-up. False if the version is no longer compiling."""
+    """Renews `woken_at`: the reconciler sends no second wake-up. False if the version is no longer compiling."""
     return bool(JobVersion.objects.filter(pk=version.pk, state=VersionState.COMPILING).update(woken_at=Now()))

@@ -23,7 +23,7 @@ _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
 def convert_input(given: Any, wanted: type[T], prefix: str) -> T:
-    """Convert `given` (JSON values) to `wanted`.
+    """Converts `given` (JSON values) to `wanted`.
 
     Raises:
         Refused: names the field below `prefix` that is unknown, missing or out of bounds.
@@ -50,7 +50,7 @@ def parse_settings(given: dict[str, Any]) -> JobSettings:
 
 
 def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Validate a pipeline's parameters against its published JSON schema.
+    """Validates a pipeline's parameters against its published JSON schema.
 
     Raises:
         Refused: names the parameter at fault.

@@ -25,7 +25,7 @@ class OfferedPipeline(msgspec.Struct, frozen=True):
 
 
 def sync() -> list[str]:
-    """Read the registry and replace the rows. Returns the names.
+    """Reads the registry and replaces the rows. Returns the names.
 
     Raises:
         StageFailed: the registry cannot be read; the rows stay as they were.
@@ -41,7 +41,7 @@ def sync() -> list[str]:
 
 
 def replace(offered: list[OfferedPipeline]) -> None:
-    """Make the rows equal to `offered`. Jobs of a removed pipeline keep its name but get no new versions."""
+    """Makes the rows equal to `offered`. Jobs of a removed pipeline keep its name but get no new versions."""
     with transaction.atomic():
         for pipeline in offered:
             columns = {**msgspec.structs.asdict(pipeline), "schema": _with_order(pipeline.schema), "updated_at": Now()}

@@ -29,7 +29,7 @@ MAX_PARAMS_BYTES = 64 * 1024  #: as JSON
 
 
 def create_job(user: User, *, name: str, pipeline: str, description: str = "") -> Job:
-    """Define a job without versions."""
+    """Defines a job without versions."""
     require_define(user)
     name = name.strip()
     if not 0 < len(name) <= MAX_NAME_LENGTH:
@@ -57,7 +57,7 @@ def create_version(
     request_key: str | None = None,
     if_match: str | None = None,
 ) -> JobVersion:
-    """Add a version in state `compiling` and start its compilation. Repeating `request_key` returns the existing
+    """Adds a version in state `compiling` and starts its compilation. Repeating `request_key` returns the existing
     version.
 
     A secret may be sent as the mask that the newest version shows. `if_match` is the `If-Match` header of the request.
@@ -88,7 +88,7 @@ def create_version(
 
 
 def lock_job(job: Job) -> None:
-    """Lock the job's row: no other transaction then adds a version, or restores or discards a checkpoint of the job."""
+    """Locks the row of the job: no other transaction adds a version, or restores or discards, until the commit."""
     Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
@@ -100,13 +100,13 @@ def version_by_request(user: User, request_key: str | None) -> JobVersion | None
 
 
 def store_graph(version_id: int, graph: dict[str, Any]) -> bool:
-    """Store the graph that the compile stage returned. False if the version was no longer compiling."""
+    """Stores the graph that the compile stage returned. False if the version was no longer compiling."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
     return bool(compiling.update(state=VersionState.READY, graph=graph))
 
 
 def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
-    """Store the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
+    """Stores the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
     version = JobVersion.objects.select_related("job").get(pk=version_id)
     shown = redact_json(error, version.params, parameter_schema(version))
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
@@ -146,7 +146,7 @@ def _usable_pipeline(name: str) -> Pipeline:
 
 
 def require_parallelism(parallelism: int, max_parallelism: int, field: str = "parallelism") -> None:
-    """Check the number of subtasks of each operator, and of slots, since a run has as many slots.
+    """Checks the number of subtasks of each operator, and of slots, since a run has as many slots.
 
     Raises:
         Refused: it exceeds `max_parallelism` or WEIR_MAX_SLOTS.

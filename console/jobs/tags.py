@@ -29,7 +29,7 @@ def tag_matches(tag: str, header: str) -> bool:
 
 
 def require_match(job: Job, header: str | None) -> None:
-    """Compare `If-Match` with the job's tag. Call it while the job's row is locked.
+    """Compares `If-Match` with the job's tag. Call it while the job's row is locked.
 
     Raises:
         Refused: 412 with the current tag; the job has changed since the caller read it.

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 def accept(row: Operation, checkpoint_id: int) -> Operation:
-    """Mark a savepoint as discarded, so that it cannot be restored; the reconciler deletes its files.
+    """Marks a savepoint as discarded, so that it cannot be restored; the reconciler deletes its files.
 
     Raises:
         Refused: the job has no such savepoint.
@@ -38,7 +38,7 @@ def accept(row: Operation, checkpoint_id: int) -> Operation:
 
 
 def delete_discarded_files() -> None:
-    """Delete the files of discarded savepoints and end their operations. If storage is unreachable, the next pass
+    """Deletes the files of discarded savepoints and ends their operations. If storage is unreachable, the next pass
     retries.
     """
     for operation in Operation.objects.filter(kind=OperationKind.DISCARD, state__in=ACTIVE_STATES):

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 def remove_unused_folders() -> int:
-    """Remove the folders that are no longer needed. Returns their number; the next call retries a storage error."""
+    """Removes the folders that are no longer needed. Returns their number; the next call retries a storage error."""
     count = 0
     for job in Job.objects.order_by("pk").iterator():
         try:
@@ -45,7 +45,7 @@ def remove_unused_folders() -> int:
 
 
 def _remove_job_folders(job: Job) -> int:
-    """Rename the folders under the job's lock, so that no restore can begin, and delete them afterwards."""
+    """Renames the folders under the job's lock, so that no restore can begin, and deletes them afterwards."""
     there = list(_lineages(job))  # listed before the rows are read: a run's row precedes its folders
     removed = []
     if there:

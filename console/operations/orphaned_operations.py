@@ -81,7 +81,7 @@ def _end_orphan(operation: Operation, run: Run) -> None:
 
 
 def _end_orphaned_savepoint(operation: Operation, run: Run) -> None:
-    """Find the savepoint of an operation whose master may have died between recording both."""
+    """Finds the savepoint of an operation whose master may have died between recording both."""
     asked_at = operation.started_at or operation.created_at
     made = Checkpoint.objects.filter(
         run=run, kind=Kind.SAVEPOINT, status=Status.COMPLETED, triggered_at__gte=asked_at

@@ -110,7 +110,7 @@ def _idle_refusal(origin: Origin, version: JobVersion) -> Refused | None:
 
 
 def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelism: int, wanted: RestoreParams) -> None:
-    """Raise the refusal of the report, or require that dropped state and repeated output are accepted.
+    """Raises the refusal of the report, or requires that dropped state and repeated output are accepted.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
@@ -127,7 +127,7 @@ def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelis
 
 
 def require_no_repetition(job: Job) -> None:
-    """Require that the output which a start from empty state writes again is accepted.
+    """Requires that the output which a start from empty state writes again is accepted.
 
     Raises:
         Conflict: the job has committed output.

@@ -55,7 +55,7 @@ class AcceptedOperation:
 def request(
     asked: OperationRequestContext, job: Job, kind: str, params: dict[str, Any] | None = None
 ) -> AcceptedOperation:
-    """Accept a request as an operation row, or refuse it.
+    """Accepts a request as an operation row, or refuses it.
 
     Raises:
         Refused: not permitted, malformed, or not possible.
@@ -134,14 +134,14 @@ def new_run_target(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
 
 
 def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
-    """Create the run; a supervisor will claim it."""
+    """Creates the run; a supervisor will claim it."""
     row.run = run_store.create(row.requested_by, row.job, version, parallelism, **restore)
     row.save(force_insert=True)
     return row
 
 
 def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
-    """Leave a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run takes effect here."""
+    """Leaves a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run ends here."""
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
     if found := run_conflict(run, act):
         raise _name_blockers(row.job, found)

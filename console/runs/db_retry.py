@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def close_failed_connection() -> None:
-    """Close a failed connection; the next query opens a fresh connection."""
+    """Closes a failed connection; the next query opens a fresh connection."""
     try:
         connection.close()
     except CONNECTION_ERRORS:
@@ -23,7 +23,7 @@ def close_failed_connection() -> None:
 
 
 def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool], pause_s: float = 0.5) -> T | None:
-    """Call `act` until Postgres answers. None if `give_up` returns true first.
+    """Calls `act` until Postgres answers. None if `give_up` returns true first.
 
     `act` may run twice, so its update must be conditional on the expected state.
     """
@@ -39,7 +39,7 @@ def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool], pau
 
 
 def ignore_outage(renew: Callable[[], T]) -> T | None:
-    """Call `renew`. Returns None while Postgres is away, since no other process can take the lease then."""
+    """Calls `renew`. Returns None while Postgres is away, since no other process can take the lease then."""
     try:
         return renew()
     except CONNECTION_ERRORS as error:

@@ -29,5 +29,5 @@ def ago(seconds: float) -> Now:
 
 
 def next_token() -> Func:
-    """Draw a token as part of an UPDATE. All come from a Postgres sequence, so each is larger than the last."""
+    """Draws a token as part of an UPDATE. All come from a Postgres sequence, so each is larger than the last."""
     return Func(Value("weir_token_seq"), function="nextval", output_field=BigIntegerField())

@@ -60,7 +60,7 @@ def _expired() -> Q:
 
 
 def resend_wake_ups() -> None:
-    """Resend wake-ups of rows that have waited too long: the message was lost, or every worker was busy."""
+    """Resends wake-ups of rows that have waited too long: the message was lost, or every worker was busy."""
     for run in _overdue(Run.objects.filter(_QUEUED_RUNS)).only("pk"):
         wakeups.send(wakeups.SUPERVISE_TASK, run.pk)
     for stage in _overdue(standing_stages.claimable()).only("pk"):

@@ -67,7 +67,7 @@ def lineage_of(run: Run) -> int:
 
 
 def reserve_ids_above(job: Job, number: int, token: int) -> None:
-    """Reserve checkpoint numbers and attempt tokens above those of a savepoint that has no row in this database.
+    """Reserves checkpoint numbers and attempt tokens above those of a savepoint that has no row in this database.
 
     Raises:
         Refused: the number or the token is higher than any job or installation reaches.
@@ -87,7 +87,7 @@ def reserve_ids_above(job: Job, number: int, token: int) -> None:
 
 
 def claim(run_id: int, owner: str) -> int | None:
-    """Take a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
+    """Takes a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
     with transaction.atomic():
         claimed = {**owned_by(owner), "started_at": Coalesce(F("started_at"), Now()), "token": next_token()}
         if _transition(run_id, RunEvent.CLAIMED, **claimed) is None:
@@ -96,13 +96,13 @@ def claim(run_id: int, owner: str) -> int | None:
 
 
 def renew(run_id: int, owner: str) -> bool:
-    """Renew the lease. False if the run has ended or has another owner: the caller must stop running it."""
+    """Renews the lease. False if the run has ended or has another owner: the caller must stop running it."""
     mine = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL_STATES)
     return bool(mine.update(lease_beat=F("lease_beat") + 1))
 
 
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
-    """Record the death of a master. Returns the next attempt's token; None if the run has ended or changed owner."""
+    """Records the death of a master. Returns the next attempt's token; None if the run has ended or changed owner."""
     with transaction.atomic():
         state = _transition(run_id, RunEvent.ATTEMPT_FAILED, Q(lease_owner=owner), token=next_token())
         if state is None:
@@ -112,7 +112,7 @@ def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int
 
 
 def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
-    """Fail the run for good. False if it had ended or the lease was lost. `owner` None accepts any owner."""
+    """Fails the run for good. False if it had ended or the lease was lost. `owner` None accepts any owner."""
     only = None if owner is None else Q(lease_owner=owner)
     with transaction.atomic():
         state = _transition(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
@@ -122,12 +122,12 @@ def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
 
 
 def release(run_id: int, owner: str, reason: str) -> RunState | None:
-    """Return the run for another worker to claim; a run that was being cancelled ends instead."""
+    """Returns the run for another worker to claim; a run that was being cancelled ends instead."""
     return _release(run_id, Q(lease_owner=owner), AttemptOutcome.RELEASED, reason)
 
 
 def revoke_lease(run_id: int, beat: int) -> RunState | None:
-    """Take the run from an owner without heartbeat since `beat`. None if the owner has renewed or the run has ended."""
+    """Takes the run from an owner silent since `beat`. None if the owner has renewed or the run has ended."""
     return _release(run_id, Q(lease_beat=beat), AttemptOutcome.LOST, "The supervisor's lease was lost.")
 
 
@@ -143,7 +143,7 @@ def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunS
 
 
 def cancel_in_queue(run_id: int) -> bool:
-    """Cancel a run that no master has claimed. False if a master has it, and must cancel it, or if it has ended."""
+    """Cancels a run that no master has claimed. False if a master has it, and must cancel it, or if it has ended."""
     with transaction.atomic():
         unclaimed = Run.objects.select_for_update(no_key=True).filter(pk=run_id, state=RunState.QUEUED)
         return unclaimed.exists() and _transition(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
@@ -154,7 +154,7 @@ def has_ended(run_id: int) -> bool:
 
 
 def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
-    """Lock the row, look up the transition, write the new state. None if the transition is illegal or `only` does not
+    """Locks the row, look up the transition, write the new state. None if the transition is illegal or `only` does not
     match.
     """
     wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only
@@ -169,7 +169,7 @@ def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: 
 
 
 def _open_attempt(run_id: int) -> int:
-    """Create an attempt under the token that the run has just got."""
+    """Creates an attempt under the token that the run has just got."""
     token = Run.objects.values_list("token", flat=True).get(pk=run_id)
     Attempt.objects.create(run_id=run_id, token=token, outcome=AttemptOutcome.RUNNING.value)
     return token

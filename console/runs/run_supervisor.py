@@ -39,7 +39,7 @@ class MasterExit:
 
 
 def supervise(run_id: int) -> None:
-    """Claim the run and supervise it to its end. Losing the claim is a normal return."""
+    """Claims the run and supervise it to its end. Losing the claim is a normal return."""
     owner = new_lease_owner()
     token = run_store.claim(run_id, owner)
     if token is None:
@@ -62,7 +62,7 @@ class _RunSupervisor(Supervisor):
             token = self._next_token(self._run_master(token))
 
     def _run_master(self, token: int) -> MasterExit | StopReason:
-        """Start a master and watch it until it exits or is given up."""
+        """Starts a master and watches it until it exits or is given up."""
         master = settings.WEIR_BATCH_COMMAND if self._version.is_batch else settings.WEIR_MASTER_COMMAND
         command = [*master, str(self._run_id), str(token)]
         began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
@@ -91,7 +91,7 @@ class _RunSupervisor(Supervisor):
         child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)  # the master cleans up
 
     def _stop(self, reason: StopReason) -> None:
-        """Release the run. Has no effect if it has ended, or if the lease already has another owner."""
+        """Releases the run. Has no effect if it has ended, or if the lease already has another owner."""
         self._release(partial(run_store.release, self._run_id, self._owner, reason.value))
         log.info("run left", reason=reason.value)
 

@@ -68,7 +68,7 @@ class ProcessDeath:
 
 
 def supervise(stage_id: int) -> None:
-    """Claim the stage and supervise it as long as its run lasts. Losing the claim is a normal return."""
+    """Claims the stage and supervise it as long as its run lasts. Losing the claim is a normal return."""
     owner = new_lease_owner()
     stage = standing_stages.claim(stage_id, owner)
     if stage is None:
@@ -92,7 +92,7 @@ class _StageSupervisor(Supervisor):
                 return
 
     def _run_process(self, token: int) -> ProcessDeath | None:
-        """Start a process and watch it. None if the stage was released or has ended, which is then on record."""
+        """Starts a process and watches it. None if the stage was released or has ended, which is then on record."""
         began = time.monotonic()
         name = f"stage-run-{self._stage.run_id}-{self._stage.operator}".replace("/", "_")
         first_line = msgspec.json.encode(self._version.params) + b"\n"
@@ -178,7 +178,7 @@ class _StageSupervisor(Supervisor):
         return bool(recorded) and self._pause(delay_ms)
 
     def _fail_run(self, error: StageError, message: str, died: ProcessDeath) -> None:
-        """Fail the run, retrying until it is in a state that may fail; then fail the stage."""
+        """Fails the run, retrying until it is in a state that may fail; then fails the stage."""
         failure = {
             "code": error.code,
             "message": message,
@@ -219,7 +219,7 @@ class _Pipes:
             os.close(self.reports)
 
     def close_ends_of_child(self) -> None:
-        """Close the child's ends once the process has them. From then on the reader owns `reports`."""
+        """Closes the child's ends once the process has them. From then on the reader owns `reports`."""
         self._is_child_there = True
         os.close(self.stdin)
         self.stdout.close()

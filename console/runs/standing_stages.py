@@ -29,7 +29,7 @@ class StageReport(msgspec.Struct, frozen=True):
 
 
 def create(run: Run) -> None:
-    """Create the stages that the graph of the run's version needs. Call it in the transaction that creates the run."""
+    """Creates the stages that the graph of the run's version needs. Call it in the transaction that creates the run."""
     operators = (run.version.graph or {}).get("operators", ())
     wanted = [StandingStage(run=run, operator=op["uid"], verb=op["stage"]) for op in operators if op.get("stage")]
     for stage in StandingStage.objects.bulk_create(wanted):
@@ -37,7 +37,7 @@ def create(run: Run) -> None:
 
 
 def claim(stage_id: int, owner: str) -> StandingStage | None:
-    """Take a stage that no task supervises. None if another task was first or the run no longer needs it."""
+    """Takes a stage that no task supervises. None if another task was first or the run no longer needs it."""
     with transaction.atomic():
         locked = claimable().select_for_update(no_key=True, of=("self",)).select_related("run__version__job")
         stage = locked.filter(pk=stage_id).first()
@@ -56,7 +56,7 @@ def begin(stage_id: int, owner: str) -> int | None:
 
 
 def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
-    """Renew the lease and store the newest report. False if the lease has another owner.
+    """Renews the lease and stores the newest report. False if the lease has another owner.
 
     A report without figures only shows that the process lives: Spark is still starting.
     """
@@ -74,28 +74,28 @@ def is_wanted(stage_id: int) -> bool:
 
 
 def record_death(stage_id: int, owner: str, reason: str) -> bool:
-    """Record that the process died and will be started again. False if the lease has another owner."""
+    """Records that the process died and will be started again. False if the lease has another owner."""
     died = {"state": StageState.RESTARTING.value, "deaths": F("deaths") + 1, "reason": reason}
     return bool(_owned_stage(stage_id, owner).update(**died))
 
 
 def release(stage_id: int, owner: str) -> bool:
-    """Release the stage for another task to claim."""
+    """Releases the stage for another task to claim."""
     return _release(Q(pk=stage_id, lease_owner=owner), stage_id)
 
 
 def revoke_lease(stage_id: int, beat: int) -> bool:
-    """Take the stage from an owner without heartbeat since `beat`."""
+    """Takes the stage from an owner without heartbeat since `beat`."""
     return _release(Q(pk=stage_id, lease_beat=beat) & ~Q(lease_owner=""), stage_id)
 
 
 def end(stage_id: int, owner: str, state: StageState, reason: str = "") -> bool:
-    """Record that no further process follows. False if the lease has another owner."""
+    """Records that no further process follows. False if the lease has another owner."""
     return bool(_owned_stage(stage_id, owner).update(**UNOWNED, state=state.value, reason=reason))
 
 
 def end_orphaned_stages() -> None:
-    """End the stages of ended runs that no task supervises."""
+    """Ends the stages of ended runs that no task supervises."""
     left = StandingStage.objects.filter(run__state__in=TERMINAL_STATES, lease_owner="").exclude(state__in=ENDED_STATES)
     left.update(state=StageState.ENDED.value)
 

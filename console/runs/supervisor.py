@@ -64,15 +64,15 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _renew_lease(self) -> StopReason | None:
-        """Renew the lease. Returns None while the row needs a child of this supervisor."""
+        """Renews the lease. Returns None while the row needs a child of this supervisor."""
 
     @abstractmethod
     def _on_run_ended(self, child: Child) -> None:
-        """Leave time to a child whose run has ended. It is killed afterwards."""
+        """Leaves time to a child whose run has ended. It is killed afterwards."""
 
     @abstractmethod
     def _stop(self, reason: StopReason) -> None:
-        """Record the stop. The child is gone by then: only now may another supervisor start the next."""
+        """Records the stop. The child is gone by then: only now may another supervisor start the next."""
 
     def _renew(self) -> StopReason | None:
         return ignore_outage(self._renew_lease)
@@ -95,7 +95,7 @@ class Supervisor(ABC):
         return None
 
     def _terminate(self, child: Child) -> None:
-        """Send SIGTERM, on which a child ends in order: a master suspends, a stage completes its step."""
+        """Sends SIGTERM, on which a child ends in order: a master suspends, a stage completes its step."""
         child.terminate()
         deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
         while (rest := deadline - time.monotonic()) > 0:
@@ -122,7 +122,7 @@ class Supervisor(ABC):
         return True
 
     def _record(self, write: Callable[..., T], *arguments: object) -> T | None:
-        """Call `write` until Postgres answers; None if the worker shuts down first."""
+        """Calls `write` until Postgres answers; None if the worker shuts down first."""
         return retry_until_reachable(partial(write, *arguments), is_shutting_down)
 
     def _release(self, release: Callable[[], object]) -> None:

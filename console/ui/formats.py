@@ -110,7 +110,7 @@ def event_time(time_ms: int) -> str:
 
 
 def _scale(value: float, step: float, units: tuple[str, ...]) -> Quantity:
-    """Divide until at most three digits are left; a value that would round up to `step` takes the next unit."""
+    """Divides until at most three digits are left; a value that would round up to `step` takes the next unit."""
     unit = 0
     while round(value) >= step and unit < len(units) - 1:
         value /= step

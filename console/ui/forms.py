@@ -66,14 +66,14 @@ class VersionForms:
         return {**self.parallelism.cleaned_data, "params": self.params.values, "settings": self.settings.values}
 
     def add_refusal(self, refused: Refused) -> None:
-        """Show a refusal of the service at the field that it names."""
+        """Shows a refusal of the service at the field that it names."""
         head, _, rest = (refused.field or "").partition(".")
         form = {"params": self.params, "settings": self.settings}.get(head, self.parallelism)
         add_refusal(form, rest.partition(".")[0] if rest else head, refused)
 
 
 def add_refusal(form: forms.Form, name: str, refused: Refused) -> None:
-    """Add `refused` as an error of the field `name`, or of the whole form if it has no such field."""
+    """Adds `refused` as an error of the field `name`, or of the whole form if it has no such field."""
     form.add_error(name if name in form.fields else None, refused.detail)
 
 

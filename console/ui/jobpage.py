@@ -184,7 +184,7 @@ def scaled_graph(version: JobVersion | None, run: Run | None) -> Mapping[str, An
 
 
 def _drop_ended_checkpoint(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
-    """Drop the checkpoint in progress if its row shows that it has ended: live metrics are up to a second old."""
+    """Drops the checkpoint in progress if its row shows that it has ended: live metrics are up to a second old."""
     ended = {row.number for row in newest if row.status != Status.IN_PROGRESS}
     if numbers.checkpoint is None or numbers.checkpoint.number not in ended:
         return numbers
@@ -192,7 +192,7 @@ def _drop_ended_checkpoint(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
 
 
 def show_progress(numbers: Live, rows: Sequence[Checkpoint]) -> None:
-    """Copy the live acknowledgements of the checkpoint in progress to its row, so that graph and tables agree."""
+    """Copies the live acknowledgements of the checkpoint in progress to its row, so that graph and tables agree."""
     under_way = numbers.checkpoint
     for row in rows:
         if under_way and row.status == Status.IN_PROGRESS and row.number == under_way.number:

@@ -147,7 +147,7 @@ def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Paramet
 
 
 def _resolve(part: Schema, root: Schema) -> Schema:
-    """Follow references within the schema; keywords beside a reference are kept.
+    """Follows references within the schema; keywords beside a reference are kept.
 
     A referenced title names a type, not the parameter, and is dropped.
     """

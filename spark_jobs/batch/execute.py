@@ -67,7 +67,7 @@ def execute(
     frames: Mapping[OperatorId, CheckedFrame] = MappingProxyType({}),
     progress: BatchProgress | None = None,
 ) -> list[SinkResult]:
-    """Run the stages. Their output is not visible yet; the returned committables may be committed.
+    """Runs the stages. Their output is not visible yet; the returned committables may be committed.
 
     Args:
         group: the Spark job group, by which the run can be cancelled.

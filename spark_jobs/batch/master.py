@@ -130,7 +130,7 @@ class BatchMaster:
     # ------------------------------------------------------------ main thread
 
     def _handle_operations(self) -> bool:
-        """Take pending operations and report progress. Returns False if this master is superseded."""
+        """Takes pending operations and reports progress. Returns False if this master is superseded."""
         with suppress(EnvironmentFailure):  # retried within a second
             asked = self._records.take_operations(only_cancel=False)
             if asked is None:
@@ -162,7 +162,7 @@ class BatchMaster:
                 self._spark.sparkContext.cancelJobGroup(self._run.group)
 
     def _report(self) -> None:
-        """Write the live report, once a stage has begun: a master that only commits keeps its predecessor's report."""
+        """Writes the live report, once a stage has begun: a master that only commits keeps its predecessor's report."""
         if self._progress is None or not self._progress.has_begun:
             return
         with self._report_lock:
@@ -221,7 +221,7 @@ class BatchMaster:
             return True
 
     def _retry(self, function: Callable[[], T]) -> T:
-        """Call `function`, and retry while the database is unavailable."""
+        """Calls `function`, and retries while the database is unavailable."""
         while True:
             try:
                 return function()

@@ -100,7 +100,7 @@ def plan_with_session(job: CompiledJob, session: Session) -> Iterator[tuple[Batc
 
 
 def run_batch(flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str) -> BatchResult:
-    """Run a bounded job to its end as a Spark plan.
+    """Runs a bounded job to its end as a Spark plan.
 
     Args:
         parallelism: subtasks of each operator, as in STREAMING.
@@ -136,7 +136,7 @@ class BatchRun:
     may_end: Callable[[], bool] = lambda: True  #: called immediately before the end is recorded
 
     def run(self, plan: BatchPlan, spark: SparkSession, progress: BatchProgress | None = None) -> BatchResult:
-        """Execute and commit. Only commits if an earlier attempt has recorded the end.
+        """Executes and commits. Only commits if an earlier attempt has recorded the end.
 
         Args:
             progress: progress of the stages of `plan`, updated while they run.
@@ -168,7 +168,7 @@ class BatchRun:
         return f"{self.job_id}-{self.token}"
 
     def _commit(self, manifest: Manifest) -> None:
-        """Commit the output of a recorded manifest. Idempotent."""
+        """Commits the output of a recorded manifest. Idempotent."""
         permit = permit_for_manifest(manifest, self.token)
         for uid, committables in pending_committables(manifest).items():
             committer = self.job.sinks[uid].committer()
@@ -177,7 +177,7 @@ class BatchRun:
         drop_committed_output(self.store, manifest, None)
 
     def _check_visible(self, prepared: Sequence[SinkResult]) -> None:
-        """Check that this process sees all written files: a recorded manifest promises that they can be committed."""
+        """Checks that this process sees all written files: a recorded manifest promises that they can be committed."""
         for each in prepared:
             missing = self.job.sinks[each.sink].committer().missing(each.committables)
             if missing:
@@ -216,7 +216,7 @@ class BatchRun:
         return OperatorSnapshot(parallelism=parallelism, finished=FinishedState.FINISHED, subtasks=subtasks)
 
     def _delete_uncommitted_files(self) -> None:
-        """Delete output files of uncommitted task attempts and of older attempts of the run."""
+        """Deletes output files of uncommitted task attempts and of older attempts of the run."""
         try:
             retained = [read_manifest(self.store, folder) for folder in self.records.retained_folders()]
         except (CorruptState, JobRejected) as error:

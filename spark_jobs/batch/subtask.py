@@ -69,7 +69,7 @@ def wall_clock_ms() -> int:
 
 
 def call_hook(uid: str, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a hook of an operator or source. Raises OperatorFailure: its code raised."""
+    """Calls a hook of an operator or source. Raises OperatorFailure: its code raised."""
     try:
         return function(*args)
     except WeirError:
@@ -121,7 +121,7 @@ class Subtask:
         self._call_hook("process", self._operator.process_sorted, batch, self._out)
 
     def finish(self) -> None:
-        """End the input: advance the watermark to its maximum, then finish the operator."""
+        """Ends the input: advances the watermark to its maximum, then finishes the operator."""
         if self._call_hook("next_processing_timer", self._operator.next_processing_timer) is not None:
             raise self._processing_time("it has registered a processing-time timer")
         self._call_hook("on_watermark", self._operator.on_watermark, MAX_WATERMARK, self._out)
@@ -187,7 +187,7 @@ class OperatorChain:
             self._head.emit(batch)
 
     def finish(self) -> None:
-        """Finish in order: the output of an operator at its end is input of the next."""
+        """Finishes in order: the output of an operator at its end is input of the next."""
         for subtask in self._subtasks:
             subtask.finish()
 

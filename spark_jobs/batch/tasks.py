@@ -373,7 +373,7 @@ class _Emitter(_Tail):
         return found
 
     def _refuse_late_rows(self, batch: pa.RecordBatch) -> None:
-        """Refuse late rows: the source's watermark has passed the row's last window, and STREAMING would drop it."""
+        """Refuses late rows: the source's watermark has passed the row's last window, and STREAMING would drop it."""
         folding = self._emit.pre_aggregation
         assert folding is not None, "only windows drop late rows"
         if self.watermark == _NO_WATERMARK:

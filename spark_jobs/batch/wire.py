@@ -90,7 +90,7 @@ class WireSchema:
     def encode(
         self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int
     ) -> pa.RecordBatch:
-        """Encode rows for Spark.
+        """Encodes rows for Spark.
 
         Args:
             owners, hashes, times: an array each, or a single number for all rows.

@@ -56,7 +56,7 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Select the job's columns and add `cancelled`: a flight without a departure time was cancelled."""
+    """Selects the job's columns and adds `cancelled`: a flight without a departure time was cancelled."""
     kept = batch.select([*_FLIGHT_COLUMNS, "dep_time"])
     return kept.set_column(len(_FLIGHT_COLUMNS), "cancelled", pc.is_null(batch["dep_time"]))
 

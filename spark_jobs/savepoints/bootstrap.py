@@ -75,7 +75,7 @@ class Bootstrap:
         return operator.time if isinstance(operator, KeyedProcess) else None
 
     def check(self) -> None:
-        """Refuse operators that cannot be bootstrapped.
+        """Refuses operators that cannot be bootstrapped.
 
         Raises:
             JobRejected: the operator is unknown, its state does not come from rows, or `function` has other states.
@@ -162,7 +162,7 @@ class _NullCollector:
     """A collector without a receiver."""
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Drop the batch: it belongs to the output before the savepoint."""
+        """Drops the batch: it belongs to the output before the savepoint."""
 
 
 _NULL_COLLECTOR: Final = _NullCollector()

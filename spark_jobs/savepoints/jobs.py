@@ -87,7 +87,7 @@ def _prepare_rows(
     known: Mapping[str, Any],
     order_by: Sequence[str],
 ) -> BootstrapRows:
-    """Check all that is known before a row is read. `known`: column types that the job declares."""
+    """Checks all that is known before a row is read. `known`: column types that the job declares."""
     uid = maker.uid
     for name in frame.columns:
         if frame.columns.count(name) > 1:
@@ -193,7 +193,7 @@ class Execution:
         return snapshot.with_segments(with_new_path)
 
     def run(self) -> StoredSnapshots:
-        """Run the Spark jobs.
+        """Runs the Spark jobs.
 
         Raises:
             WeirError: a task failed in all attempts; the operator is named.
@@ -209,7 +209,7 @@ class Execution:
         return StoredSnapshots(snapshots=found, redistributions=self._redistributions)
 
     def delete_unnamed_files(self, manifest: Manifest) -> None:
-        """Delete files that the manifest does not name: they are from discarded task attempts."""
+        """Deletes files that the manifest does not name: they are from discarded task attempts."""
         store = FileStore(self.folder)
         named = {segment.path for segment in manifest.segments()}
         store.delete([path for path in (*store.list(""), *store.leftover_files()) if path not in named])

@@ -233,7 +233,7 @@ class Assembly:
     _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: (state, key) -> times by old key group
 
     def add(self, part: Part) -> None:
-        """Add the rows of a part.
+        """Adds the rows of a part.
 
         Raises:
             JobRejected: two old keys have the same new key; operator, state and keys are named.
@@ -247,7 +247,7 @@ class Assembly:
                 self._add_times(part.state, part.batch)
 
     def snapshot(self, store: SnapshotStore, prefix: str) -> SubtaskSnapshot:
-        """Store the state under `prefix`.
+        """Stores the state under `prefix`.
 
         Raises:
             JobRejected: fired watermarks differ between key groups that meet; the operator is named.

@@ -64,7 +64,7 @@ def _format_key(key: Any) -> str:
 
 
 def write_table(store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable) -> tuple[Segment, ...]:
-    """Store all rows of a table: a single file, or no file for an empty table."""
+    """Stores all rows of a table: a single file, or no file for an empty table."""
     rows = table.copy_all()
     if not len(rows):
         return ()

@@ -39,7 +39,7 @@ class TableRows:
 
     @classmethod
     def of(cls, job: CompiledJob, uid: str, name: str, parallelism: int) -> TableRows:
-        """Open the operator to find the declared state.
+        """Opens the operator to find the declared state.
 
         Raises:
             JobRejected: there is no such operator or state, or the state has no columns; all are named.

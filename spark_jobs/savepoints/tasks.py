@@ -51,7 +51,7 @@ COPIED_SCHEMA: Final = pa.schema([("number", pa.int32())])
 
 
 def _with_refusals(run: Task) -> Task:
-    """Translate a `JobRejected` into the form that the driver can read."""
+    """Translates a `JobRejected` into the form that the driver can read."""
 
     def task(batches: Batches) -> Batches:
         try:
@@ -98,7 +98,7 @@ class RowColumns:
     keys: tuple[str, ...]
 
     def cast(self, spark_batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        """Cast a batch from Spark to the types of the job. Its columns begin at position `first`.
+        """Casts a batch from Spark to the types of the job. Its columns begin at position `first`.
 
         Raises:
             DataRejected: a value does not fit its column type.
@@ -120,7 +120,7 @@ class RowColumns:
 
 
 def partition_rows(rows: RowColumns, maker: StateMaker) -> Task:
-    """Prepend to each row the number of the subtask that owns its key."""
+    """Prepends to each row the number of the subtask that owns its key."""
 
     def run(batches: Batches) -> Batches:
         for spark_batch in batches:
@@ -134,7 +134,7 @@ def partition_rows(rows: RowColumns, maker: StateMaker) -> Task:
 
 
 def bootstrap_state(rows: RowColumns, maker: StateMaker, folder: str) -> Task:
-    """Have the operator process the rows of each subtask, in their order, and store the state."""
+    """Has the operator process the rows of each subtask, in their order, and stores the state."""
 
     def run(batches: Batches) -> Batches:
         for owner, mine in _group_by_place(batches):
@@ -176,7 +176,7 @@ def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
 
 
 def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Task:
-    """Store the state of each new subtask. `places`: by number, the redistribution and the subtask index."""
+    """Stores the state of each new subtask. `places`: by number, the redistribution and the subtask index."""
 
     def run(batches: Batches) -> Batches:
         for place, mine in _group_by_place(batches):

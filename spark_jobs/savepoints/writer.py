@@ -118,7 +118,7 @@ class SavepointWriter:
 
     @classmethod
     def new_savepoint(cls, spark: SparkSession, flow: Dataflow, *, job: str | int | None = None) -> Self:
-        """Begin with an empty savepoint.
+        """Begins with an empty savepoint.
 
         Args:
             flow: the job that will be restored from it.
@@ -136,7 +136,7 @@ class SavepointWriter:
     def from_savepoint(
         cls, spark: SparkSession, path: str, *, flow: Dataflow | None = None, job: str | int | None = None
     ) -> Self:
-        """Begin with the contents of the checkpoint or savepoint in folder `path`.
+        """Begins with the contents of the checkpoint or savepoint in folder `path`.
 
         Args:
             flow: the job that will be restored from the result. Required to bootstrap operators and to check the
@@ -168,7 +168,7 @@ class SavepointWriter:
         order_by: Sequence[str] = (),
         subtasks: int = DEFAULT_SUBTASKS,
     ) -> Self:
-        """Bootstrap the state of an operator: it processes `rows`; its output is dropped.
+        """Bootstraps the state of an operator: it processes `rows`; its output is dropped.
 
         No watermark advances: timers are registered but do not fire; open windows fire in the restored job.
 
@@ -198,7 +198,7 @@ class SavepointWriter:
         columns: pa.Schema | None = None,
         subtasks: int = DEFAULT_SUBTASKS,
     ) -> Self:
-        """Write the rows of a state with typed columns, a row per key: aggregates, windows, positions of a source.
+        """Writes the rows of a state with typed columns, a row per key: aggregates, windows, positions of a source.
 
         Args:
             uid: an operator or a source.
@@ -215,7 +215,7 @@ class SavepointWriter:
         return self
 
     def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = DEFAULT_SUBTASKS) -> Self:
-        """Write the values of a list or union list, which are JSON. A restore divides a list among the subtasks.
+        """Writes the values of a list or union list, which are JSON. A restore divides a list among the subtasks.
 
         Raises:
             JobRejected: operator or list is unknown, or a value is not JSON; all are named.
@@ -250,7 +250,7 @@ class SavepointWriter:
         return replace(self._compiled, graph=graph), made
 
     def remove_operator(self, uid: str) -> Self:
-        """Remove an operator with all its state.
+        """Removes an operator with all its state.
 
         Raises:
             JobRejected: the operator is unknown, or holds output that is not committed yet.
@@ -264,7 +264,7 @@ class SavepointWriter:
         return self
 
     def rename_operator(self, uid: str, new_uid: str) -> Self:
-        """Assign the state of an operator to the uid `new_uid`.
+        """Assigns the state of an operator to the uid `new_uid`.
 
         Raises:
             JobRejected: the operator is unknown, or another operator has the uid.
@@ -281,7 +281,7 @@ class SavepointWriter:
         return self
 
     def rekey_operator(self, uid: str, function: Callable[[Any], Any], keys: pa.Schema) -> Self:
-        """Move all keyed state of an operator to other keys. No two keys may map to the same key.
+        """Moves all keyed state of an operator to other keys. No two keys may map to the same key.
 
         Args:
             function: gets the key column's value, or a tuple of several key columns; returns the new key likewise.
@@ -299,7 +299,7 @@ class SavepointWriter:
         return self
 
     def change_max_parallelism(self, max_parallelism: int) -> Self:
-        """Redistribute all keyed state to another number of key groups. Call it before operators are bootstrapped.
+        """Redistributes all keyed state to another number of key groups. Call it before operators are bootstrapped.
 
         Raises:
             JobRejected: out of range, or below the parallelism of an operator in the savepoint.
@@ -317,7 +317,7 @@ class SavepointWriter:
     # ------------------------------------------------------------ writing
 
     def write(self, folder: str) -> WrittenSavepoint:
-        """Write the savepoint to `folder`, which must not exist. After an error it does not exist either.
+        """Writes the savepoint to `folder`, which must not exist. After an error it does not exist either.
 
         Raises:
             JobRejected: the savepoint does not fit the job, rows are refused, or the folder exists.
@@ -335,7 +335,7 @@ class SavepointWriter:
         return WrittenSavepoint(folder=str(target), manifest=manifest, report=found)
 
     def _store(self, staging: str) -> Manifest:
-        """Store all state. The manifest names files by their path in the job's storage."""
+        """Stores all state. The manifest names files by their path in the job's storage."""
         Path(staging).mkdir(mode=0o700, parents=True)
         execution = Execution(self._spark, staging)
         operators = {uid: self._store_kept(uid, kept, execution) for uid, kept in self._kept_operators.items()}
@@ -351,7 +351,7 @@ class SavepointWriter:
         return manifest.with_segments(lambda segment: msgspec.structs.replace(segment, path=home + segment.path))
 
     def _store_kept(self, uid: str, kept: _KeptOperator, execution: Execution) -> OperatorSnapshot:
-        """Redistribute keyed state if keys or key groups change, and copy all other files."""
+        """Redistributes keyed state if keys or key groups change, and copy all other files."""
         assert self._checkpoint is not None, "kept operators come from a checkpoint"
         held, before = self._snapshot(kept), self._checkpoint.manifest.max_parallelism
         origins = kept.origins
@@ -433,7 +433,7 @@ def _free_folder(folder: str) -> Path:
 
 
 def _rename_durably(staging: Path, target: Path) -> None:
-    """Rename atomically and durably, so that a partial savepoint is never visible."""
+    """Renames atomically and durably, so that a partial savepoint is never visible."""
     try:
         staging.rename(target)
         sync_path(target.parent)

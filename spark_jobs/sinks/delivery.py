@@ -62,7 +62,7 @@ class Delivery:
         self._progress = DeliveryProgress()
 
     def run(self, stopping: threading.Event) -> None:
-        """Deliver until `stopping` is set; an epoch in delivery is finished first.
+        """Delivers until `stopping` is set; an epoch in delivery is finished first.
 
         Raises:
             JobRejected: the target can never take these rows.
@@ -77,7 +77,7 @@ class Delivery:
                 stopping.wait(POLL_S)
 
     def deliver_next(self, stopping: threading.Event) -> bool:
-        """Deliver the oldest undelivered epoch. Returns False if there is none or the stage was asked to stop."""
+        """Delivers the oldest undelivered epoch. Returns False if there is none or the stage was asked to stop."""
         for job, sink in self._log.sinks():
             waiting = self._log.backlog(job, sink)
             self._update_progress(backlog=len(waiting))
@@ -101,7 +101,7 @@ class Delivery:
         return True
 
     def _call(self, epoch: CommittedEpoch, stopping: threading.Event) -> bool:
-        """Call the function. Returns False if asked to stop while the target was unreachable."""
+        """Calls the function. Returns False if asked to stop while the target was unreachable."""
 
         def call() -> None:
             if epoch.files:
@@ -115,7 +115,7 @@ class Delivery:
             raise FunctionFailed(f"epoch {epoch.number}: {error_summary(error)}") from error
 
     def _retry_until_reachable(self, act: Callable[[], None], stopping: threading.Event) -> bool:
-        """Call `act` until the target is reachable. Returns False if asked to stop before."""
+        """Calls `act` until the target is reachable. Returns False if asked to stop before."""
         for pause_s in chain(RETRY_PAUSES_S, repeat(RETRY_PAUSES_S[-1])):
             try:
                 act()
@@ -134,7 +134,7 @@ class Delivery:
         return self._spark.read.option("mergeSchema", "true").parquet(*paths)
 
     def delete_delivered_epochs(self) -> None:
-        """Delete the epochs that a killed process had recorded as delivered but not deleted."""
+        """Deletes the epochs that a killed process had recorded as delivered but not deleted."""
         for job, sink in self._log.sinks():
             self._log.release(job, sink, self._log.delivered_epoch(job, sink))
 

@@ -56,7 +56,7 @@ class ParquetTable:
         self.write(frame, epoch)
 
     def write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
-        """Write the rows, unless the table has this epoch. Returns whether rows were written.
+        """Writes the rows, unless the table has this epoch. Returns whether rows were written.
 
         Raises:
             JobRejected: the folder is outside the data roots, the table has other columns, or the function has
@@ -83,7 +83,7 @@ class ParquetTable:
     # ------------------------------------------------------------ steps
 
     def _stage(self, frame: DataFrame, epoch: DeliveredEpoch, ready: Path, log: CommitLog) -> None:
-        """Write the rows to a staging folder, make them durable and rename it to `ready`."""
+        """Writes the rows to a staging folder, makes them durable and renames it to `ready`."""
         aside = ready.with_name(f"{ready.stem}.{uuid4().hex}")  # unique: a dead process's JVM may still be writing
         for left in ready.parent.glob(f"{ready.stem}.*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -104,7 +104,7 @@ class ParquetTable:
             sync_path(ready.parent)
 
     def _publish(self, ready: Path, folder: Path, log: CommitLog, entry: CommittedEpoch) -> None:
-        """Give the files their visible names, then append the log entry. Idempotent."""
+        """Gives the files their visible names, then appends the log entry. Idempotent."""
         with name_write_errors(folder):
             for path in sorted(ready.iterdir()):
                 path.replace(folder / path.name)

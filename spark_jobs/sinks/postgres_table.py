@@ -73,7 +73,7 @@ class PostgresTable:
             raise JobRejected("bad-url", "url", f"no address of a Postgres: {type(error).__name__}") from None
 
     def prepare(self) -> None:
-        """Check the table and create `weir_epochs`, before the first epoch.
+        """Checks the table and creates `weir_epochs`, before the first epoch.
 
         Raises:
             JobRejected: the table does not exist, or the role may not create tables in its schema.
@@ -91,7 +91,7 @@ class PostgresTable:
         self.write(frame, epoch)
 
     def write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
-        """Append the rows, unless this epoch is recorded. Returns whether rows were written.
+        """Appends the rows, unless this epoch is recorded. Returns whether rows were written.
 
         Raises:
             JobRejected: the table is missing, the columns do not match, or the function has already written into the
@@ -153,7 +153,7 @@ class PostgresTable:
         return list(frame.columns)
 
     def _empty_staging(self, connection: psycopg.Connection[Any], names: _TableNames, columns: Sequence[str]) -> None:
-        """Create the staging table anew: columns may have changed, and rows of an earlier attempt must go."""
+        """Creates the staging table anew: columns may have changed, and rows of an earlier attempt must go."""
         wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.staging))
         connection.execute(
@@ -164,7 +164,7 @@ class PostgresTable:
         connection.commit()
 
     def _stage(self, frame: DataFrame, names: _TableNames) -> dict[str, int]:
-        """Copy the rows in Spark's tasks. Returns the number of rows by accepted task attempt."""
+        """Copies the rows in Spark's tasks. Returns the number of rows by accepted task attempt."""
         columns = sql.SQL(", ").join(map(sql.Identifier, [_ATTEMPT_COLUMN, *frame.columns]))
         with _connect(self.url) as connection:
             command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(names.staging, columns)
@@ -204,7 +204,7 @@ class PostgresTable:
     def _record(
         self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch, rows: int
     ) -> bool:
-        """Record the epoch; this locks the row of the source until the transaction ends. False: recorded already."""
+        """Records the epoch; this locks the row of the source until the transaction ends. False: recorded already."""
         record = sql.SQL(
             "INSERT INTO {epochs} AS e VALUES (%s, %s, %s, %s, %s, %s, %s, now()) "
             "ON CONFLICT (source, target) DO UPDATE SET epoch = excluded.epoch, checkpoint = excluded.checkpoint, "

@@ -32,7 +32,7 @@ def derive_columns(
     name: str,
     session: Callable[[SparkSettings], AbstractContextManager[SparkSession]] = spark_session,
 ) -> bool:
-    """Derive the unknown columns of these sources, in a single Spark session. Returns whether any were unknown.
+    """Derives the unknown columns of these sources, in a single Spark session. Returns whether any were unknown.
 
     Args:
         sources: the sources of a dataflow, by uid.
@@ -59,7 +59,7 @@ def derive_columns(
 
 
 def make_frame(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> DataFrame:
-    """Call the author's function. Raises JobRejected naming the operator if the function raises (`input-failed`)."""
+    """Calls the author's function. Raises JobRejected naming the operator if the function raises (`input-failed`)."""
     assert source.make is not None, "only slots have a source without its function"
     try:
         frame: DataFrame = source.make(spark)

@@ -61,7 +61,7 @@ class CheckedFrame:
 
 
 def open_frame(uid: str, source: SparkTable, spark: SparkSession) -> CheckedFrame:
-    """Call the author's function and check its DataFrame. No rows are computed.
+    """Calls the author's function and checks its DataFrame. No rows are computed.
 
     Raises:
         JobRejected: the function raised, or its result is not a DataFrame that fits the source.

@@ -103,7 +103,7 @@ class SplitReader(SourceReader):
     # ------------------------------------------------------------ splits
 
     def _begin_next(self) -> bool:
-        """Open the next split of this subtask. Returns False if it does not exist (yet)."""
+        """Opens the next split of this subtask. Returns False if it does not exist (yet)."""
         if self._end_split is None:
             self._list_folder()
         while self._input and (self._end_split is None or self._next_split < self._end_split):
@@ -117,7 +117,7 @@ class SplitReader(SourceReader):
         return False
 
     def _list_folder(self) -> None:
-        """List the folder, at most every `LIST_INTERVAL_MS`.
+        """Lists the folder, at most every `LIST_INTERVAL_MS`.
 
         Raises:
             JobRejected: the folder holds another input than the restored positions.

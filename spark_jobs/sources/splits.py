@@ -84,7 +84,7 @@ class InputFolder:
     # ------------------------------------------------------------ writer (the stage)
 
     def begin(self, columns: pa.Schema, *, keep: bool) -> InputManifest:
-        """Write the manifest, or accept the existing manifest. Deletes staging files of a killed stage.
+        """Writes the manifest, or accepts the existing manifest. Deletes staging files of a killed stage.
 
         Args:
             keep: keep existing splits. If False, an incomplete input begins anew, with another id.
@@ -120,7 +120,7 @@ class InputFolder:
         return self.path / f"{_STAGING_PREFIX}{uuid4().hex}"
 
     def publish(self, file: Path, number: int) -> None:
-        """Publish a complete `file` as split `number`, or drop it if the split exists with the same rows.
+        """Publishes a complete `file` as split `number`, or drops it if the split exists with the same rows.
 
         Raises:
             JobRejected: the existing split has other rows (`input-changed`).
@@ -137,7 +137,7 @@ class InputFolder:
             file.unlink()
 
     def finish(self, splits: set[int]) -> CompletionMark:
-        """Mark the folder complete with `splits`.
+        """Marks the folder complete with `splits`.
 
         Raises:
             JobRejected: an existing split is not among `splits`, since the DataFrame has changed (`input-changed`).
@@ -157,7 +157,7 @@ class InputFolder:
         return JobRejected(INPUT_CHANGED, self.path.name, f"{detail}: {remedy}")
 
     def _write(self, name: str, note: msgspec.Struct) -> None:
-        """Write a note atomically and durably. An existing file stays."""
+        """Writes a note atomically and durably. An existing file stays."""
         file = self.staging_path()
         file.write_bytes(msgspec.json.encode(note))
         sync_path(file)

@@ -21,7 +21,7 @@ def from_spark_stream(
     max_backlog: int = MAX_BACKLOG,
     max_backlog_bytes: int = MAX_BACKLOG_BYTES,
 ) -> EpochSource:
-    """Read a streaming DataFrame exactly once, through a Structured Streaming query beside the run.
+    """Reads a streaming DataFrame exactly once, through a Structured Streaming query beside the run.
 
         flow.source("orders", from_spark_stream(lambda spark: spark.readStream.schema("id LONG").json("/data/orders")))
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def deliver_epochs(standing: StageContext) -> None:
-    """Deliver epochs until asked to stop.
+    """Delivers epochs until asked to stop.
 
     Raises:
         JobRejected: the target can never take these rows.

@@ -122,15 +122,15 @@ class StageContext:
         return found
 
     def report(self, figures: Sequence[Figure], *, steps: int) -> None:
-        """Set the figures on the job page. `steps` counts the completed steps of this process; each is progress."""
+        """Sets the figures on the job page. `steps` counts the completed steps of this process; each is progress."""
         self._figures, self._steps = tuple(figures), steps
 
     def write_reports(self) -> None:
-        """Write the newest report each second, until the process ends. It also serves as a heartbeat."""
+        """Writes the newest report each second, until the process ends. It also serves as a heartbeat."""
         threading.Thread(target=self._write_reports, name="reports", daemon=True).start()
 
     def write_report(self) -> bool:
-        """Write the newest report now. Returns False if the supervisor is gone or the process is ending."""
+        """Writes the newest report now. Returns False if the supervisor is gone or the process is ending."""
         figures = [{"label": one.label, "value": _json_value(one.value), "kind": one.kind} for one in self._figures]
         line = json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n"
         try:
@@ -157,7 +157,7 @@ def stage_session(standing: StageContext) -> Iterator[SparkSession]:
 
 @contextmanager
 def lock_stage(file: Path) -> Iterator[None]:
-    """Lock `file` until the process ends: a second process of the stage waits for the first.
+    """Locks `file` until the process ends: a second process of the stage waits for the first.
 
     Raises:
         StageFailure: the first process does not end.
@@ -199,7 +199,7 @@ def read_params(stdin: TextIO) -> Mapping[str, Any]:
 
 
 def stop_on_sigterm(stopping: threading.Event) -> None:
-    """Make SIGTERM ask the stage to end between two steps."""
+    """Makes SIGTERM ask the stage to end between two steps."""
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 

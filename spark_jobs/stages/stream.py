@@ -34,7 +34,7 @@ _BATCH_DURATION_KEY: Final = "addBatch"  #: key in the durations of a batch
 
 
 def write_epochs(standing: StageContext) -> None:
-    """Run the query until asked to stop.
+    """Runs the query until asked to stop.
 
     Raises:
         JobRejected: the query can never feed this job.
@@ -54,7 +54,7 @@ def run_query(
     spark: SparkSession,
     idle_after_s: float = IDLE_AFTER_S,
 ) -> None:
-    """Run the query until asked to stop. Raises as `write_epochs`."""
+    """Runs the query until asked to stop. Raises as `write_epochs`."""
     try:
         frame = make_frame(source, spark, standing.operator)
     except JobRejected as error:
@@ -178,7 +178,7 @@ class EpochWriter:
         self.failure: Exception | None = None  #: the error that ended the query
 
     def write(self, frame: DataFrame, batch: int) -> None:
-        """Write `batch` as an epoch, unless it exists. Stores an error in `failure`, since Spark wraps it."""
+        """Writes `batch` as an epoch, unless it exists. Stores an error in `failure`, since Spark wraps it."""
         with self._write_lock:
             try:
                 self._write(frame, batch)
@@ -213,7 +213,7 @@ class EpochWriter:
             pass
 
     def report_progress(self, query: StreamingQuery) -> None:
-        """Report the progress of the query."""
+        """Reports the progress of the query."""
         newest: Any = query.lastProgress or {}
         self._last_batch = progress = newest if _is_batch(newest) else self._last_batch
         is_idle = bool(self._wait_reason) or (bool(newest) and self._is_idle(newest, query.status["message"]))
@@ -236,7 +236,7 @@ class EpochWriter:
         return not _is_batch(newest) or (message != _PROCESSING_MESSAGE and _age_s(newest) > self._idle_after_s)
 
     def _check_number(self, batch: int) -> None:
-        """Check that `batch` continues the epochs. After a crash, Spark repeats at most its newest batch."""
+        """Checks that `batch` continues the epochs. After a crash, Spark repeats at most its newest batch."""
         first, self._is_first = self._is_first, False
         if batch == self._next_epoch or (first and batch == self._next_epoch - 1):
             return

@@ -81,7 +81,7 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
 def write_tables(standing: StageContext) -> None:
-    """Write all missing splits of the run's tables.
+    """Writes all missing splits of the run's tables.
 
     Raises:
         JobRejected: a table cannot be read; source and reason are named.
@@ -116,7 +116,7 @@ def materialise(
     report: Report = lambda _: None,
     stopping: threading.Event | None = None,
 ) -> dict[str, TableProgress]:
-    """Write every incomplete table. The sources are bound to their folders.
+    """Writes every incomplete table. The sources are bound to their folders.
 
     Args:
         session: starts Spark; entered only if a table is incomplete.
@@ -214,7 +214,7 @@ class _TableWrite:
             self._error = error
 
     def _publish_rest(self) -> None:
-        """Publish until Spark's row count is reached: a shared file system may show files of other hosts late.
+        """Publishes until Spark's row count is reached: a shared file system may show files of other hosts late.
 
         Raises:
             StageFailure: splits are missing.
@@ -231,7 +231,7 @@ class _TableWrite:
         raise StageFailure("splits-missing", self._uid, detail)
 
     def _failure(self, error: Exception) -> Exception:
-        """Refuse errors of data and user code, which would repeat; errors of Spark let another process try again."""
+        """Refuses errors of data and user code, which would repeat; errors of Spark let another process try again."""
         detail = f"Spark could not compute it: {error_summary(error)}"
         if isinstance(error, OSError | Py4JNetworkError) or _SPARK_GONE_PATTERN.search(str(error)):
             return StageFailure("spark-unavailable", self._uid, detail)

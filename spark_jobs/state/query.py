@@ -95,7 +95,7 @@ class ResultTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_request(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
-    """Decode a request. Raises JobRejected: it is malformed."""
+    """Decodes a request. Raises JobRejected: it is malformed."""
     try:
         return msgspec.convert(params, PageOfRows | SavedQuery)
     except msgspec.ValidationError as error:
@@ -251,7 +251,7 @@ def _typed_value(name: str, value: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parse a value. A time without an offset is in UTC, as tables show it."""
+    """Parses a value. A time without an offset is in UTC, as tables show it."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
             return text.cast(pa.timestamp(kind.unit)).cast(kind)

@@ -69,13 +69,13 @@ class OpenedCheckpoint:
         return FileStore(self.root)
 
     def renew_pin(self) -> None:
-        """Renew the pin, so that retention keeps the files. Call it repeatedly while reading."""
+        """Renews the pin, so that retention keeps the files. Call it repeatedly while reading."""
         if self.pin is not None:
             self.pin.renew()
 
 
 def open_checkpoint(path: str, keys: SigningKeys = ()) -> OpenedCheckpoint:
-    """Open the checkpoint in the folder `path`, where a job wrote it, or a savepoint that was copied there.
+    """Opens the checkpoint in the folder `path`, where a job wrote it, or a savepoint that was copied there.
 
     A periodic checkpoint is pinned first, so that retention keeps it while it is read (`io.pins`).
 
@@ -100,7 +100,7 @@ def open_checkpoint(path: str, keys: SigningKeys = ()) -> OpenedCheckpoint:
 
 
 def _pin(folder: Path) -> PinnedCheckpoint | None:
-    """Pin a periodic checkpoint before its manifest is read. Savepoints stay until a user discards them."""
+    """Pins a periodic checkpoint before its manifest is read. Savepoints stay until a user discards them."""
     if not folder.name.startswith("chk-") or not (folder / MANIFEST_FILE).is_file():
         return None
     pin = PinnedCheckpoint(str(folder.parent), folder.name)
@@ -339,7 +339,7 @@ def _typed_columns(columns: TableColumns) -> int:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """Parse the type that Arrow prints as `name`; supports the types of keyed tables.
+    """Parses the type that Arrow prints as `name`; supports the types of keyed tables.
 
     Raises:
         ValueError: the type is not supported.

@@ -153,7 +153,7 @@ class StateReader(DataSourceReader):
         return FilterPushdown(self.narrow)
 
     def narrow(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Narrow key groups and keys; broadcast rows have no key groups. Spark still evaluates every filter."""
+        """Narrows key groups and keys; broadcast rows have no key groups. Spark still evaluates every filter."""
         for each in filters:
             match each:
                 case _ if self._rows.is_broadcast:

@@ -27,7 +27,7 @@ class Layers:
 
 
 def layers(nodes: Sequence[str], edges: Sequence[Edge]) -> Layers:
-    """Arrange `nodes`, which must be in topological order, as a job graph's operators are."""
+    """Arranges `nodes`, which must be in topological order, as a job graph's operators are."""
     rank = ranks(nodes, edges)
     chains = tuple(_chain(number, edge, rank) for number, edge in enumerate(edges))
     links = [link for chain in chains for link in itertools.pairwise(chain)]
@@ -78,7 +78,7 @@ def _initial(nodes: Sequence[str], chains: Sequence[tuple[Vertex, ...]], rank: M
 
 
 def _minimise_crossings(order: Order, links: Sequence[Link]) -> Order:
-    """Sweep down and up. Returns the order with the fewest crossings, the earliest among equals."""
+    """Sweeps down and up. Returns the order with the fewest crossings, the earliest among equals."""
     best, fewest = order, crossings(order, links)
     for sweep in range(_SWEEPS):
         if fewest == 0:

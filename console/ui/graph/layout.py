@@ -78,7 +78,7 @@ class Layout:
 def layout(
     nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None, back: Sequence[Edge] = ()
 ) -> Layout:
-    """Place a graph whose `nodes` are in topological order of `edges`; `back` are its back-edges.
+    """Places a graph whose `nodes` are in topological order of `edges`; `back` are its back-edges.
 
     The same graph always gives the same picture.
     """

@@ -115,7 +115,7 @@ class GraphPicture:
 
 
 def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph") -> GraphPicture:
-    """Draw `JobGraph.to_json()` with the metrics `live`."""
+    """Draws `JobGraph.to_json()` with the metrics `live`."""
     operators = graph["operators"]
     regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
     back = [edge for edge in graph["edges"] if edge.get("feedback")]

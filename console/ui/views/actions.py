@@ -37,7 +37,7 @@ REPEATED_MESSAGE = "This page had already sent the request."
 
 
 def request_operation(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> None:
-    """Request an operation and add a message for the user.
+    """Requests an operation and adds a message for the user.
 
     Raises:
         Refused: with the sentence to show.

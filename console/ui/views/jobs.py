@@ -128,7 +128,7 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline: Pipeline) -> Job | None:
-    """Create a job and its first version, both or neither. None if a form has errors."""
+    """Creates a job and its first version, both or neither. None if a form has errors."""
     if not all([form.is_valid(), version.is_valid()]):
         return None
     user, step = user_of(request), "job"

@@ -32,7 +32,7 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 def require_login(view: View[P]) -> View[P]:
-    """Require a login; answer 503 while Postgres is unreachable.
+    """Requires a login; answer 503 while Postgres is unreachable.
 
     A polling script gets 401: it would follow a redirect and take the login page for a fragment.
     """
@@ -104,7 +104,7 @@ def _known_blocks(request: HttpRequest) -> dict[str, str]:
 
 
 def _poll_answer(response: HttpResponse, tag: str) -> HttpResponse:
-    """Mark a poll's response as uncacheable: going back in the browser must not show a fragment."""
+    """Marks a poll's response as uncacheable: going back in the browser must not show a fragment."""
     response.headers["ETag"] = tag
     response.headers["Cache-Control"] = "no-store"
     patch_vary_headers(response, ["HX-Request"])

@@ -29,7 +29,7 @@ class Login(LoginView):
 
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
-    """Set the theme cookie. With scripts `weir.js` writes the same cookie."""
+    """Sets the theme cookie. With scripts `weir.js` writes the same cookie."""
     response = redirect(_back(request))
     choice = request.POST.get("theme")
     if choice in _THEMES:

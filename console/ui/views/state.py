@@ -48,7 +48,7 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @require_login
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
-    """Request a page of rows or the result of saved SQL, and redirect to the page of the query."""
+    """Requests a page of rows or the result of saved SQL, and redirect to the page of the query."""
     found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
     try:
         query = _request_query(request, found)

@@ -96,9 +96,7 @@ class Coordinator:
                 return self._on_recorded(at, checkpoint)
             case events.ManifestFailed(at, checkpoint, detail):
                 return self._fail_checkpoint(at, checkpoint, FailureReason.FINALIZE_FAILED, detail)
-            case events.CoordinatorSuspended(
-                at
-            ):  # pragma: no branch  (the type checker proves that the match is exhaustive)
+            case events.CoordinatorSuspended(at):  # pragma: no branch  (the match is exhaustive)
                 return self._on_suspended(at)
 
     @property

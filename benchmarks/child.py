@@ -77,7 +77,7 @@ def _read_events(
     until: float,
     heard: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Read events until the last event, the child's exit, or the end of its time box."""
+    """Reads events until the last event, the child's exit, or the end of its time box."""
     cpu_before, is_gone = 0.0, False
     while protocol.MEASURED not in outcome.events:
         try:
@@ -134,7 +134,7 @@ class CpuMeter:
 
 
 def _end(child: "subprocess.Popen[str]", meter: CpuMeter, grace_s: float) -> None:
-    """Wait for the child's exit, then kill its remaining descendants: only this process knows them."""
+    """Waits for the child's exit, then kills its remaining descendants: only this process knows them."""
     meter.sample()
     try:
         child.wait(grace_s)

@@ -49,7 +49,7 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
 
 
 def run(folder: Path, names: Sequence[str], systems: Sequence[str], plan: RunPlan) -> bool:
-    """Run everything and print the tables, also after an interrupt. Returns whether all results are correct."""
+    """Runs everything and prints the tables, also after an interrupt. Returns whether all results are correct."""
     todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
     figured = [name for name in names if name in figures.MEASUREMENT_MODULES]
     expected = [(_kind(workload, system), STEP_S) for workload, system in todo]

@@ -115,7 +115,7 @@ def send_step(text: str) -> None:
 
 
 def send_partial_report(report: dict[str, Any]) -> None:
-    """Report preliminary results, which stand if the measurement does not finish."""
+    """Reports preliminary results, which stand if the measurement does not finish."""
     _send(TOLD, report=report)
 
 

@@ -72,7 +72,7 @@ class Child:
         self.end()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the child has ended, at most `timeout_s`. Returns whether it has ended; does not reap it."""
+        """Waits until the child has ended, at most `timeout_s`. Returns whether it has ended; does not reap it."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
@@ -82,7 +82,7 @@ class Child:
         signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def end(self) -> int:
-        """Kills the rest of the session and reap the child. Returns its exit code, negative for a signal."""
+        """Kills the rest of the session and reaps the child. Returns its exit code, negative for a signal."""
         if self._process.returncode is None:
             _kill_session(self._process.pid)
             self._process.wait()

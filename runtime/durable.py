@@ -55,11 +55,15 @@ def write_file(target: Path, data: bytes) -> None:
     """Writes a file durably and atomically, first under a hidden name. An existing file is replaced."""
     hidden = target.with_name(f".{target.name.lstrip('.')}.{uuid4().hex}.tmp")
     with name_write_errors(target):
-        with hidden.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(target)
+        try:
+            with hidden.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(target)
+        except OSError:
+            hidden.unlink(missing_ok=True)  # a full disk would collect a file with each try
+            raise
         sync_path(target.parent)
 
 

@@ -59,7 +59,7 @@ class Capture(Protocol):
         """
 
     def compact(self, store: "SnapshotStore", prefix: str) -> None:
-        """Compact files after `write`, for later captures (background thread, low priority)."""
+        """Compacts files after `write`, for later captures (background thread, low priority)."""
 
 
 @dataclass(kw_only=True)
@@ -169,7 +169,7 @@ class Operator(ABC):
         return ()
 
     def close(self) -> None:
-        """Free resources. May be called after a failed open."""
+        """Frees resources. May be called after a failed open."""
 
 
 # ---------------------------------------------------------------- sources
@@ -213,7 +213,7 @@ class SourceReader(ABC):
         """The checkpoint is durable: records before its positions will never be read again."""
 
     def close(self) -> None:
-        """Free resources. May be called after a failed open."""
+        """Frees resources. May be called after a failed open."""
 
 
 class Source(Protocol):
@@ -282,7 +282,7 @@ class SinkWriter(ABC):
         """Makes the output since the last call durable, but not visible. Returns its committables (JSON values)."""
 
     def close(self) -> None:
-        """Free resources. Output in progress may be left behind; a later attempt cleans it."""
+        """Frees resources. Output in progress may be left behind; a later attempt cleans it."""
 
 
 class SinkCommitter(ABC):

@@ -1,6 +1,7 @@
 """The processes that the demo starts beside the stack: the feeder, and the oracle that computes the expected result.
 
-They carry the stack's mark, so `make down` ends them, too. The kernel ends them when the demo dies.
+Their environment has the variable that marks processes of the stack (`processes.MARK`), so `make down` ends them. The
+kernel ends them when the demo dies.
 """
 
 from __future__ import annotations

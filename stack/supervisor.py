@@ -161,7 +161,7 @@ class Supervisor:
         self.children.remove(child)
 
     def wait_ready(self, child: ManagedProcess, timeout_s: float, *, may_restart: bool = True) -> None:
-        """Waits until a child is ready. Raises StartFailed, or Ended after a signal."""
+        """Waits until a child is ready. Raises StartFailed, or EndRequested after a signal."""
         deadline = time.monotonic() + timeout_s
         while not self._check_ready(child):
             if time.monotonic() > deadline or not (may_restart or child.is_alive):
@@ -172,7 +172,7 @@ class Supervisor:
                 self.check_children()
 
     def run_once(self, spec: ProcessSpec) -> None:
-        """Runs a process to its end. Raises StartFailed if it fails, or Ended after a signal."""
+        """Runs a process to its end. Raises StartFailed if it fails, or EndRequested after a signal."""
         child = self.start(replace(spec, runs_once=True))
         while child.is_alive:
             self.wait(0.2)

@@ -88,7 +88,7 @@ def test_ranges_are_spelled_out() -> None:
 
 
 MARKED = {
-    "hosts/test_a.py": """
+    "jobs/test_a.py": """
 def test_threads() -> None:
     '''S0-01.'''
 

@@ -51,7 +51,7 @@ def steps(plan: MeasurementPlan) -> int:
 
 
 def run(plan: MeasurementPlan) -> Report:
-    """Measure, for some minutes; most of the time the job only settles between faults."""
+    """Measures, for some minutes; most of the time the job only settles between faults."""
     params = _params(plan.folder)
     found: list[Recovery] = []
     with stack(plan.folder / "stack"):

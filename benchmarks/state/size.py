@@ -100,7 +100,7 @@ class ChangingReader(SourceReader):
     def __init__(self, source: ChangingSource) -> None:
         self._source = source
         self._emitted_rows = 0  #: emitted rows, including the rounds after the fill
-        self._emit_limit = 0  #: limit of `_given` before the next snapshot
+        self._emit_limit = 0  #: limit of `_emitted_rows` before the next snapshot
 
     def open(self, context: OperatorContext) -> None:
         self._state = context.state.list_state(POSITION)

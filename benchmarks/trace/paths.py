@@ -74,7 +74,7 @@ def find(
 
 
 def _before(trace: Trace, at: int, wanted: frozenset[Mark], first: int) -> tuple[int | None, bool]:
-    """The event before on the path, and whether a handover lies between."""
+    """The predecessor of event `at` on the path, and whether the path changes its thread between both."""
     here, newest_put, began = trace.events[at], None, at
     for index in range(at - 1, first - 1, -1):
         event = trace.events[index]

@@ -60,7 +60,7 @@ class ConcurrencyLimit:
 
 
 def _close_connections() -> None:
-    """Close connections now instead of after a slow client has read the response; never inside the caller's
+    """Closes connections now instead of after a slow client has read the response; never inside the caller's
     transaction.
     """
     for connection in connections.all(initialized_only=True):

@@ -19,6 +19,7 @@ from django.conf import settings
 
 from console.accounts.refusals import InvalidField, Refused
 from console.checkpoints.models import Checkpoint, Kind
+from runtime.core.snapshot.commit import is_same_savepoint
 from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
 from runtime.core.snapshot.pins import PINS_FOLDER, Pin, encode_pin
@@ -27,6 +28,7 @@ from runtime.errors import CorruptState, JobRejected
 log = structlog.get_logger(__name__)
 
 _PIN_LIFETIME_MS: Final = 600_000
+CORRUPT_CODE: Final = "corrupt-checkpoint"
 CHECKPOINT_FIELD, PATH_FIELD = "params.checkpoint", "params.path"
 
 
@@ -114,10 +116,12 @@ def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     if home.resolve() == folder or not (home / MANIFEST_FILE).is_file():
         return
     try:
-        found = decode_manifest((home / MANIFEST_FILE).read_bytes(), str(home), settings.WEIR_MANIFEST_KEYS)
-    except CorruptState:
+        found = _read_manifest(home / MANIFEST_FILE, CHECKPOINT_FIELD)
+    except Refused as refused:
+        if refused.code != CORRUPT_CODE:
+            raise
         return  # the import replaces the damaged copy
-    if found != manifest:
+    if not is_same_savepoint(found, manifest):
         detail = f"{folder}: the job already has a different savepoint {home.name}, in {home}."
         raise Refused("savepoint-clash", detail, PATH_FIELD)
 
@@ -179,7 +183,7 @@ def _check_sizes(files: Iterable[tuple[Path, Segment]], field: str) -> None:
 
 
 def _corrupt(detail: str, field: str) -> Refused:
-    return Refused("corrupt-checkpoint", f"{detail}.", field)
+    return Refused(CORRUPT_CODE, f"{detail}.", field)
 
 
 def _unreadable(error: OSError, field: str) -> Refused:

@@ -1,7 +1,7 @@
 """Discarding a savepoint: check dependencies, record the discard, then delete the files.
 
-Retention never discards savepoints, so only this operation frees their storage. A savepoint is self-contained, but
-checkpoints of a run restored from it may name its files until compaction has replaced them.
+Retention never discards savepoints, so only this operation frees their storage. Checkpoints of a
+run restored from a savepoint may need the savepoint's files until compaction has replaced these files.
 """
 
 import structlog

@@ -34,7 +34,7 @@ _SUCCESS_STATES: Mapping[str, RunState] = {
 
 
 def update_start_operations() -> None:
-    """Update starts and restores from the states of their runs."""
+    """Updates starts and restores from the states of their runs."""
     active = Operation.objects.filter(kind__in=NEW_RUN_KINDS, state__in=ACTIVE_STATES).select_related("run")
     for operation in active:
         assert operation.run is not None, "start and restore are written with their run"
@@ -42,7 +42,7 @@ def update_start_operations() -> None:
 
 
 def end_orphaned_operations() -> None:
-    """End operations that the masters of ended runs left open."""
+    """Ends operations that the masters of ended runs left open."""
     open_still = Operation.objects.exclude(kind__in=NEW_RUN_KINDS).filter(RUN_ENDED, state__in=ACTIVE_STATES)
     for operation in open_still.select_related("run"):
         assert operation.run is not None, "filtered by the state of the run"

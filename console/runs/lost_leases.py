@@ -30,7 +30,7 @@ _QUEUED_RUNS = Q(state=RunState.QUEUED)
 
 
 def observe_leases(postgres_start: Expression = _POSTGRES_START) -> None:
-    """Look at every lease and record since when its heartbeat has not changed."""
+    """Looks at every lease and records since when its heartbeat has not changed."""
     watched_all_along = Q(
         observed_beat=F("lease_beat"), observed_since__gte=postgres_start, observed_at__gte=ago(MAX_OBSERVATION_GAP_S)
     )
@@ -44,13 +44,13 @@ def observe_leases(postgres_start: Expression = _POSTGRES_START) -> None:
 
 
 def release_lost_runs() -> list[int]:
-    """Release runs with a lost lease for another supervisor to claim. Returns their ids."""
+    """Releases runs with a lost lease for another supervisor to claim. Returns their ids."""
     silent = Run.objects.filter(_HELD_RUNS, _expired()).only("observed_beat")
     return [run.pk for run in silent if run_store.revoke_lease(run.pk, run.observed_beat) is not None]
 
 
 def release_lost_stages() -> list[int]:
-    """Release standing stages with a lost lease for another supervisor to claim. Returns their ids."""
+    """Releases standing stages with a lost lease for another supervisor to claim. Returns their ids."""
     silent = StandingStage.objects.filter(_OWNED_STAGES, _expired()).only("observed_beat")
     return [stage.pk for stage in silent if standing_stages.revoke_lease(stage.pk, stage.observed_beat)]
 

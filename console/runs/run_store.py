@@ -154,7 +154,7 @@ def has_ended(run_id: int) -> bool:
 
 
 def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
-    """Locks the row, look up the transition, write the new state. None if the transition is illegal or `only` does not
+    """Locks the row, looks up the transition, writes the state. None if the transition is illegal or `only` does not
     match.
     """
     wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only

@@ -39,7 +39,7 @@ class MasterExit:
 
 
 def supervise(run_id: int) -> None:
-    """Claims the run and supervise it to its end. Losing the claim is a normal return."""
+    """Claims the run and supervises it to its end. Losing the claim is a normal return."""
     owner = new_lease_owner()
     token = run_store.claim(run_id, owner)
     if token is None:

@@ -68,7 +68,7 @@ class ProcessDeath:
 
 
 def supervise(stage_id: int) -> None:
-    """Claims the stage and supervise it as long as its run lasts. Losing the claim is a normal return."""
+    """Claims the stage and supervises it as long as its run lasts. Losing the claim is a normal return."""
     owner = new_lease_owner()
     stage = standing_stages.claim(stage_id, owner)
     if stage is None:
@@ -249,7 +249,7 @@ class _Reader:
         return time.monotonic() - self._heard_at
 
     def join(self) -> None:
-        """Wait for the last lines of an ended process. Its session is gone, so the pipe is at end of file."""
+        """Waits for the last lines of an ended process. Its session is gone, so the pipe is at end of file."""
         self._thread.join(HEARTBEAT_S)
 
     def _run(self) -> None:

@@ -78,7 +78,7 @@ class Supervisor(ABC):
         return ignore_outage(self._renew_lease)
 
     def _watch(self, child: Child, silent_s: Callable[[], float], limit_s: float) -> StopReason | Silence | None:
-        """Wait until the child must be killed, and return the reason; None if it has exited by itself."""
+        """Waits until the child must be killed, and returns the reason; None if it has exited by itself."""
         while not child.wait(HEARTBEAT_S):
             if is_shutting_down():
                 self._terminate(child)
@@ -112,7 +112,7 @@ class Supervisor(ABC):
         return verdict.delay_ms
 
     def _pause(self, delay_ms: int) -> bool:
-        """Wait before the next child while renewing the lease. False if it must not follow here."""
+        """Waits before the next child while renewing the lease. False if it must not follow here."""
         until = time.monotonic() + delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, HEARTBEAT_S))

@@ -109,7 +109,7 @@ class CommitLog:
         return sorted(number for *found, number in self._entries() if tuple(found) == (job, sink))
 
     def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[CommittedEpoch]:
-        """Epochs of a sink, in order: all, or the still existing epochs among `numbers`.
+        """Epochs of a sink, in order. With `numbers`: only these, without epochs whose entry was removed.
 
         Raises:
             CorruptState: names a damaged entry.

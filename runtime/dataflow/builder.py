@@ -262,7 +262,7 @@ class Stream:
     def join_broadcast(
         self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
     ) -> Stream:
-        """Join with a bounded stream that every subtask holds as a whole.
+        """Joins with a bounded stream that every subtask holds as a whole.
 
         Sources of this side are read after the end of `build`. Checkpoints complete meanwhile.
 
@@ -349,7 +349,7 @@ class Stream:
         return joined
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Partition by the values of `columns`."""
+        """Partitions by the values of `columns`."""
         if not columns:
             raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
         for column in columns:

@@ -131,7 +131,7 @@ def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:
 
 
 def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any], context: PipelineContext) -> None:
-    """Check folders against WEIR_DATA_ROOTS. The error names the parameter with this path, or else the operator."""
+    """Checks folders against WEIR_DATA_ROOTS. The error names the parameter with this path, or else the operator."""
     for name, path in folders.items():
         parameter = next((key for key, value in raw.items() if value == path), f"{uid}.{name}")
         context.data_roots.check(parameter, path)

@@ -7,7 +7,7 @@ read. Checksums are verified when state is read.
 
 from pathlib import PurePosixPath
 
-from runtime.core.snapshot.commit import pending_only
+from runtime.core.snapshot.commit import is_same_savepoint, pending_only
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder, relative_paths, self_contained_manifest
 from runtime.errors import CorruptState, JobRejected
@@ -96,7 +96,7 @@ def _is_imported(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
         found = read_manifest(store, manifest_folder(manifest))
     except CorruptState:
         return False  # missing, or damaged: the import repairs it
-    if pending_only(found) != pending_only(manifest):
+    if not is_same_savepoint(found, manifest):
         raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {manifest_folder(manifest)}")
     there = set(store.list(f"{manifest_folder(manifest)}/"))
     return all(segment.path in there for segment in manifest.segments())

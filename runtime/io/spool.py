@@ -60,8 +60,8 @@ class Spool:
     """First in, first out; has the methods of a deque that a queue needs.
 
     Args:
-        memory_bytes: once records of this size are in memory, further records go to disk.
-        file_bytes: size from which on no further batch goes to a file.
+        memory_bytes: total size of the records in memory; beyond it records go to disk.
+        file_bytes: a file of this size takes no more batches.
     """
 
     def __init__(self, memory_bytes: int = MAX_MEMORY_BYTES, file_bytes: int = MAX_FILE_BYTES) -> None:

@@ -60,21 +60,21 @@ class LocalLauncher(SlotPoolLauncher):
     def host(self) -> str:
         return "127.0.0.1"
 
-    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+    def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
         self._threads = [
-            threading.Thread(target=self.run_member, args=(stage, index, job), name=f"slot-{index}", daemon=True)
+            threading.Thread(target=self.run_member, args=(pool, index, job), name=f"slot-{index}", daemon=True)
             for index in range(job.graph.parallelism)
         ]
-        stage.on_start()
+        pool.on_start()
         for thread in self._threads:
             thread.start()
-        threading.Thread(target=_watch_threads, args=(stage, self._threads), name="slots-ended", daemon=True).start()
+        threading.Thread(target=_watch_threads, args=(pool, self._threads), name="slots-ended", daemon=True).start()
 
     def end_members(self) -> None:
         for thread in self._threads:
             thread.join(self._stop_timeout_s)
 
-    def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
+    def run_member(self, pool: SlotPool, index: int, job: CompiledJob) -> None:
         def run(given: StartSlot) -> None:
             config = SlotConfig(
                 index=index, token=Token(given.token), secret=given.secret, master=given.master, job=job
@@ -82,19 +82,19 @@ class LocalLauncher(SlotPoolLauncher):
             run_slot(config, self.open_exchange, FileStore)
 
         try:
-            serve_slots(stage.address, index, run)
+            serve_slots(pool.address, index, run)
         except Exception as error:
             log.error("a pool member failed", slot=index, traceback=traceback_text(error))
-            stage.on_lost(index, repr(error))
+            pool.on_lost(index, repr(error))
 
     def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         return MemoryExchange(self._hub, slot, token, listener, secret)
 
 
-def _watch_threads(stage: SlotPool, threads: list[threading.Thread]) -> None:
+def _watch_threads(pool: SlotPool, threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join()
-    stage.on_end(None)
+    pool.on_end(None)
 
 
 def run_local(

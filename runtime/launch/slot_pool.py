@@ -62,13 +62,20 @@ class SlotPoolAddress:
     master: str
 
 
-def serve_slots(stand: SlotPoolAddress, index: int, run: Callable[[StartSlot], None]) -> None:
+def serve_slots(address: SlotPoolAddress, index: int, run: Callable[[StartSlot], None]) -> None:
     """Runs slots until the master closes the connection. `run` returns when the slot of that attempt has exited."""
     inbox: queue.SimpleQueue[StartSlot | None] = queue.SimpleQueue()
     hello = Hello(
-        token=stand.token, secret=stand.secret, slot=index, pid=os.getpid(), host=socket.gethostname(), address=""
+        token=address.token,
+        secret=address.secret,
+        slot=index,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        address="",
     )
-    master = ControlClient(stand.master, hello, StartSlot, on_message=inbox.put, on_lost=lambda reason: inbox.put(None))
+    master = ControlClient(
+        address.master, hello, StartSlot, on_message=inbox.put, on_lost=lambda reason: inbox.put(None)
+    )
     try:
         while (assignment := inbox.get()) is not None:
             run(assignment)
@@ -125,11 +132,11 @@ class SlotPool:
             missing = tuple(sorted(set(range(self._size)) - self._members))
             return replace(self._status, missing=missing)
 
-    def on_shortage(self, there: int, held_by: str) -> None:
+    def on_shortage(self, available: int, cause: str) -> None:
         """Called by the launcher: the cluster has fewer slots than the pool needs, or has not started the tasks yet."""
         with self._changed:
             self._status = SlotStatus(
-                phase=SlotPhase.WAITING, wanted=self._size, available=there, shortage_cause=held_by
+                phase=SlotPhase.WAITING, wanted=self._size, available=available, shortage_cause=cause
             )
 
     def on_start(self) -> None:
@@ -229,8 +236,8 @@ class SlotPoolLauncher(ABC):
         """Address at which slots reach this process."""
 
     @abstractmethod
-    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
-        """Starts a member per slot, which calls `serve_slots`, and `stage.over` after the last. Returns at once."""
+    def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
+        """Starts a member per slot, which calls `serve_slots`, and `pool.on_end` after the last. Returns at once."""
 
     @abstractmethod
     def end_members(self) -> None:
@@ -269,7 +276,7 @@ class SlotPoolLauncher(ABC):
             self.stop()
 
     def stop(self) -> None:
-        stage, self._pool = self._pool, None
-        if stage is not None:
-            stage.dismiss_members()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.dismiss_members()
             self.end_members()

@@ -125,10 +125,10 @@ class SparkLauncher(SlotPoolLauncher):
         if self.context is not None:
             self.context.stop()
 
-    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
-        self.group = f"{self._name}-{stage.address.token}"
+    def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
+        self.group = f"{self._name}-{pool.address.token}"
         self._dismissed = threading.Event()
-        arguments = (stage, job, self.group, self._dismissed)
+        arguments = (pool, job, self.group, self._dismissed)
         self._thread = threading.Thread(target=self._run_pool, args=arguments, name="stage", daemon=True)
         self._thread.start()
 
@@ -144,32 +144,32 @@ class SparkLauncher(SlotPoolLauncher):
             if self._thread.is_alive():
                 log.error("a Spark stage does not end and keeps its tasks", group=self.group)
 
-    def _run_pool(self, stage: SlotPool, job: CompiledJob, group: str, leaving: threading.Event) -> None:
+    def _run_pool(self, pool: SlotPool, job: CompiledJob, group: str, leaving: threading.Event) -> None:
         slots = job.graph.parallelism
         try:
-            context = self._open_context_when_reachable(stage, slots, leaving)
-            member = _member_function(stage.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
-            while context is not None and self._await_slots(context, stage, slots, leaving):
+            context = self._open_context_when_reachable(pool, slots, leaving)
+            member = _member_function(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+            while context is not None and self._await_slots(context, pool, slots, leaving):
                 context.setJobGroup(
-                    group, f"{self._name}, from attempt {stage.address.token} on", interruptOnCancel=True
+                    group, f"{self._name}, from attempt {pool.address.token} on", interruptOnCancel=True
                 )
-                if self._run_stage(context, stage, slots, member, leaving):
+                if self._run_stage(context, pool, slots, member, leaving):
                     break
-            stage.on_end(None)
+            pool.on_end(None)
         except Exception as error:
-            stage.on_end(summarize_error(error), slots_lost=_EXECUTOR_LOST_MARK in str(error))
+            pool.on_end(summarize_error(error), slots_lost=_EXECUTOR_LOST_MARK in str(error))
 
     def _run_stage(
         self,
         context: SparkContext,
-        stage: SlotPool,
+        pool: SlotPool,
         slots: int,
         member: Callable[[Iterable[int]], Iterable[int]],
         leaving: threading.Event,
     ) -> bool:
         """Blocks as long as the pool exists. False: slots were lost between their count and the start of the stage."""
         over = threading.Event()
-        threading.Thread(target=self._watch_start, args=(context, stage, slots, over), daemon=True).start()
+        threading.Thread(target=self._watch_start, args=(context, pool, slots, over), daemon=True).start()
         try:
             context.parallelize(range(slots), slots).barrier().mapPartitions(member).collect()
             return True
@@ -180,14 +180,14 @@ class SparkLauncher(SlotPoolLauncher):
         finally:
             over.set()
 
-    def _watch_start(self, context: SparkContext, stage: SlotPool, slots: int, over: threading.Event) -> None:
+    def _watch_start(self, context: SparkContext, pool: SlotPool, slots: int, over: threading.Event) -> None:
         """Reports a shortage until the tasks run. A barrier stage starts its tasks together, once each has a slot."""
         while not over.wait(POLL_INTERVAL_S):
             try:
                 if self._is_running_tasks(context):
-                    stage.on_start()
+                    pool.on_start()
                     return
-                stage.on_shortage(self._slot_count(context), "Spark has not started the tasks yet")
+                pool.on_shortage(self._slot_count(context), "Spark has not started the tasks yet")
             except Exception as error:
                 log.debug("progress of the stage is unknown", error=summarize_error(error))
 
@@ -197,17 +197,15 @@ class SparkLauncher(SlotPoolLauncher):
         stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
         return any(found is not None and found.numActiveTasks > 0 for found in stages)
 
-    def _open_context_when_reachable(
-        self, stage: SlotPool, slots: int, leaving: threading.Event
-    ) -> SparkContext | None:
+    def _open_context_when_reachable(self, pool: SlotPool, slots: int, leaving: threading.Event) -> SparkContext | None:
         """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
         while self._standalone is not None and self.context is None and not self._standalone.is_reachable:
-            stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
+            pool.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
             if leaving.wait(POLL_INTERVAL_S):
                 return None
         return self.open_context(slots)
 
-    def _await_slots(self, context: SparkContext, stage: SlotPool, slots: int, leaving: threading.Event) -> bool:
+    def _await_slots(self, context: SparkContext, pool: SlotPool, slots: int, leaving: threading.Event) -> bool:
         """Blocks until the cluster has a slot for each subtask. False: they are no longer wanted."""
         while not leaving.is_set():
             there = self._slot_count(context)
@@ -215,7 +213,7 @@ class SparkLauncher(SlotPoolLauncher):
                 return True
             if self._spark_master.startswith("local[") or not self._spark_master:
                 raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
-            stage.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
+            pool.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
             leaving.wait(POLL_INTERVAL_S)
         return False
 
@@ -328,7 +326,7 @@ def _local_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _member_function(stand: SlotPoolAddress, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
+def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
     """Function that runs in each task. It captures plain values only; modules for executors are imported inside.
 
     Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
@@ -343,7 +341,7 @@ def _member_function(stand: SlotPoolAddress, job: bytes) -> Callable[[Iterable[i
         from runtime.slot import process_tuning
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
-            own = _local_address(stand.master.rsplit(":", 1)[0])
+            own = _local_address(address.master.rsplit(":", 1)[0])
             return FlightExchange(slot, token, secret, listener, host=own)
 
         def run(given: StartSlot) -> None:
@@ -359,7 +357,7 @@ def _member_function(stand: SlotPoolAddress, job: bytes) -> Callable[[Iterable[i
             run_slot(config, exchange, FileStore)
 
         logs.configure()
-        serve_slots(stand, index, run)
+        serve_slots(address, index, run)
         yield index
 
     return member

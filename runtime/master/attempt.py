@@ -23,7 +23,7 @@ from runtime.core.snapshot.control import BuildSideRead, CheckpointAborted, Prob
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.build_sides import BuildSides
-from runtime.errors import EnvironmentFailure, WeirError
+from runtime.errors import EnvironmentFailure, WeirError, is_outage
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
 from runtime.io.logs import traceback_text
@@ -397,7 +397,8 @@ class Attempt:
                     self._output.on_recorded(manifest)
                 except (WeirError, OSError) as error:
                     failed = master_failure(error, f"checkpoint {checkpoint} cannot be committed: ")
-                    self._post(partial(self._end, replace(failed, damaged_file="", is_intact=True)))
+                    failed = replace(failed, damaged_file="", is_outage=is_outage(error), is_intact=True)
+                    self._post(partial(self._end, failed))
                 self._post(partial(self._on_recorded, checkpoint))
                 self._metadata_thread.submit(partial(self._on_completed, manifest))
             case NotRecorded(detail):

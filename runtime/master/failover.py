@@ -1,8 +1,8 @@
 """Failover: whether and when another attempt follows a failed attempt, as when a slot dies, hangs or raises.
 
-The restart strategy of the job decides, with three exceptions. An outage of storage or a service is waited out without
-limit. A programming error that repeats at the same record ends the run. A damaged checkpoint is a question of its own
-(`Restorer.fall_back`).
+The restart strategy of the job decides, with three exceptions. Except under the strategy `none`, an outage of storage
+or a service is waited out without limit. A programming error that repeats at the same record ends the run. A damaged
+checkpoint is a question of its own (`Restorer.fall_back`).
 """
 
 import random

@@ -103,7 +103,8 @@ class JobMaster:
             while done is None:
                 try:
                     result = self._try_attempt()
-                    log.info("attempt ended", token=self._token, result=type(result).__name__)
+                    detail = getattr(result, "detail", "")
+                    log.info("attempt ended", token=self._token, result=type(result).__name__, detail=detail)
                     done = self._on_result(result)
                 except _Interrupted as interrupted:
                     done = self._on_result(interrupted.result)
@@ -156,6 +157,8 @@ class JobMaster:
             if self._clock.monotonic_ms() - asked_at > self._config.wait_step_s * 1000:
                 self._check_interrupt()
                 asked_at = self._clock.monotonic_ms()
+        if result is not None and self._released.is_set():
+            raise _Interrupted(Released())
         self._had_slots = self._had_slots or result is None
         return result
 
@@ -282,6 +285,8 @@ class JobMaster:
         problem = self._commit_last(savepoint)
         if problem is not None and self._cancel_operations:
             return self._cancel_run()
+        if problem is not None and self._released.is_set():
+            return self._release_run()  # the next master tries again
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
             return self._end_run(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
@@ -329,7 +334,7 @@ class JobMaster:
         """Waits, at most a step. Raises _Interrupted at a release, a cancel or a newer attempt."""
         self._on_alive()
         if self._released.wait(min(wait_s, self._config.wait_step_s)):
-            raise _Interrupted(Released())
+            raise _Interrupted(Canceled() if self._cancel_operations else Released())
         self._check_interrupt()
 
     def _check_interrupt(self) -> None:

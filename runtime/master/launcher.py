@@ -1,4 +1,4 @@
-"""Interface between job master and attempt: configuration, launcher of slots, and outcomes."""
+"""Port of the job master: the launcher of slots, and its progress."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class SlotPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStatus:
-    """`held_by`: holders of the cluster's other slots, or the cause of the shortage; "" if unknown."""
+    """`shortage_cause`: holders of the cluster's other slots, or the cause of the shortage; "" if unknown."""
 
     phase: SlotPhase
     wanted: int = 0

@@ -47,7 +47,7 @@ class RestoreFallback:
 
     @property
     def fallback_reason(self) -> str:
-        """Recorded reason of the attempt that restores the previous checkpoint."""
+        """Why the next attempt restores the previous checkpoint; recorded with that attempt."""
         return (
             f"{self.detail}. By policy checkpoint {self.previous} is restored instead, which repeats the output of "
             + (_join_numbers(self.repeated_checkpoints) or "none")

@@ -61,7 +61,7 @@ class SlotWait:
         return self._reported_at is not None
 
     def next_pause_s(self) -> float:
-        """Seconds to sleep before the next turn."""
+        """Seconds to sleep before the next `poll`."""
         self._pause_s = min(2 * self._pause_s, MAX_POLL_S)
         return self._reports.poll_s if self.is_reported else self._pause_s
 

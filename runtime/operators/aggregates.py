@@ -38,7 +38,9 @@ class StateColumns(Protocol):
 
 
 class Aggregate(ABC):
-    """An aggregate of a column (or of rows). Its state columns are named after it, plus a suffix."""
+    """An aggregate of a column (or of rows). Its state columns have the name of its output column
+    and a suffix, as in `count:sum`.
+    """
 
     @abstractmethod
     def fields(self, name: str) -> list[pa.Field]:

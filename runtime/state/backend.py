@@ -117,7 +117,7 @@ class SubtaskState:
         return self._restore_table(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
 
     def object_table(self, name: str) -> ObjectTable:
-        """Declares keyed state of Python objects and read its restored entries.
+        """Declares keyed state of Python objects and reads its restored entries.
 
         Raises:
             CorruptState: a segment does not match its manifest.
@@ -215,7 +215,7 @@ class SubtaskState:
         )
 
     def close(self) -> None:
-        """Stop background compaction soon."""
+        """Stops background compaction soon."""
         for log in self._segment_logs.values():
             log.stop()
 
@@ -342,9 +342,9 @@ def _write_segments(
     states: StateSegments, store: SnapshotStore, prefix: str
 ) -> tuple[dict[str, tuple[Segment, ...]], int]:
     written, total = {}, 0
-    for name, log in states.items():
+    for name, pending in states.items():
         segments: list[Segment] = []
-        for segment in log:
+        for segment in pending:
             found, nbytes = segment.write(store, prefix)
             segments += found
             total += nbytes

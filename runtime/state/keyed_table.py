@@ -56,7 +56,7 @@ class KeyedTable:
         return bool(self._columns)
 
     def bind_types(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Bind open types; widen bound types where no value changes.
+        """Binds open types; widens bound types where no value changes.
 
         Raises:
             JobRejected: the types of state and data have no common type.

@@ -204,7 +204,7 @@ def is_plain(value: Any) -> bool:
 
 
 def map_place(key: Any) -> bytes:
-    """The place of a map key. Types must match exactly: a dictionary treats `True` as `1`, a restore does not.
+    """The place of a map key, exactly a str, int or bytes: a dictionary takes `True` for `1`, a restored map does not.
 
     Raises:
         TypeError: the key is neither str, int nor bytes.

@@ -2,7 +2,7 @@
 
 The machine (`Subtask`) makes every decision about barriers. The task owns the queues of the input channels, takes
 measurements, and wraps each exception of user code in an `OperatorFailure`. Everything runs on the slot's loop, except
-the writing of captured state.
+the writing of captured state (`AsyncSnapshot`) and `metrics`, which the heartbeat's thread calls.
 """
 
 from collections.abc import Callable, Iterable
@@ -128,8 +128,8 @@ class Task:
     def on_master_event(self, event: SubtaskEvent) -> None:
         """Handles events of the master in order. An active source may delay a trigger (`BarrierDelay`)."""
         self._release_held_barrier()
-        keeps, now = self.poll_policy.barrier_delay.hold, self.clock.monotonic_ms()
-        if not (isinstance(event, Triggered) and self._is_active and keeps(event.barrier, now)):
+        delay, now = self.poll_policy.barrier_delay, self.clock.monotonic_ms()
+        if not (isinstance(event, Triggered) and self._is_active and delay.hold(event.barrier, now)):
             self.handle(event)
 
     def _release_held_barrier(self) -> None:
@@ -166,8 +166,10 @@ class Task:
         did = self._fire_timers() or did
         if did:
             self._call("watermark_hold", self._watermark_hold.release)
-            self.busy_ms += self.clock.monotonic_ms() - started
-        self._step_since = None
+        ended = self.clock.monotonic_ms()
+        self._step_since = None  # before the total changes: see `_busy_until_now`
+        if did:
+            self.busy_ms += ended - started
         self._sample_waiting(started)
         return did
 

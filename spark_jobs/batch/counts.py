@@ -42,13 +42,13 @@ class RowCounter:
         self.rows_out: Counter[str] = Counter()
 
     def count_read(self, rows: int, source: str = "") -> None:
-        """Count rows that enter the task, from `source` or from an earlier stage."""
+        """Counts rows that enter the task, from `source` or from an earlier stage."""
         self.rows_read += rows
         if source:
             self.rows_out[source] += rows
 
     def count_written_rows(self, rows: int, sink: str = "") -> None:
-        """Count rows that leave the task, into `sink` or to a later stage."""
+        """Counts rows that leave the task, into `sink` or to a later stage."""
         self.rows_written += rows
         if sink:
             self.rows_in[sink] += rows

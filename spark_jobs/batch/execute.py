@@ -168,7 +168,7 @@ def _sink_result(partition: int, row: Any) -> SinkResult:
 
 @contextmanager
 def typed_task_errors() -> Iterator[None]:
-    """Turn Spark's exception into the typed error of the task. Raises WeirError."""
+    """Turns Spark's exception into the typed error of the task. Raises WeirError."""
     try:
         yield
     except WeirError:

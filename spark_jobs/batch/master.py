@@ -86,7 +86,7 @@ class BatchMaster:
         self._released = False
 
     def release(self) -> None:
-        """Stop because the worker shuts down. The next master begins anew, or commits if the end was recorded."""
+        """Stops because the worker shuts down. The next master begins anew, or commits if the end was recorded."""
         with self._end_lock:
             self._released = self._released or not self._has_ended
         self._stop_spark()

@@ -96,7 +96,7 @@ class _Tail(ABC):
     def finish(self) -> None: ...
 
     def close(self) -> None:
-        """Release resources; by default there are none."""
+        """Releases resources; by default there are none."""
 
     def take_ready(self) -> list[pa.RecordBatch]:
         """The batches to pass to Spark now."""
@@ -199,7 +199,7 @@ class _Task:
         return _SinkWriter(tail, self._job, self.tally)
 
     def check_read(self, batch: pa.RecordBatch) -> None:
-        """Check source columns against the plan where the rows leave the task unchanged."""
+        """Checks source columns against the plan where the rows leave the task unchanged."""
         head, tail = self._stage.head, self._stage.tail
         if (
             isinstance(head, ReadSource)

@@ -182,7 +182,7 @@ class Execution:
         self._redistributions[uid] = redeal
 
     def copy(self, opened: OpenedCheckpoint, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
-        """Schedule copies of the files of `snapshot`. Returns the snapshot with the target paths."""
+        """Schedules copies of the files of `snapshot`. Returns the snapshot with the target paths."""
         self._checkpoint = opened
 
         def with_new_path(segment: Segment) -> Segment:

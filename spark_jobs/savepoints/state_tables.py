@@ -31,7 +31,7 @@ decode_key: Final = msgspec.msgpack.Decoder().decode
 
 
 def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Array], operator: str) -> None:
-    """Insert rows into a typed table.
+    """Inserts rows into a typed table.
 
     Raises:
         JobRejected: a key is duplicate, or a type does not match; operator, state and keys are named.

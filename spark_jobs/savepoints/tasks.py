@@ -161,7 +161,7 @@ def _split_by_place(batches: Batches) -> Batches:
 
 
 def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
-    """Read units of old state. A unit: (redistribution of its operator, number of its first subtask, key groups)."""
+    """Reads units of old state. A unit: (redistribution of its operator, number of its first subtask, key groups)."""
 
     def run(batches: Batches) -> Batches:
         for ids in batches:
@@ -194,7 +194,7 @@ def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Ta
 
 
 def copy_files(opened: OpenedCheckpoint, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
-    """Copy state files unchanged, and verify their length."""
+    """Copies state files unchanged, and verifies their length."""
 
     def run(batches: Batches) -> Batches:
         for ids in batches:

@@ -351,7 +351,7 @@ class SavepointWriter:
         return manifest.with_segments(lambda segment: msgspec.structs.replace(segment, path=home + segment.path))
 
     def _store_kept(self, uid: str, kept: _KeptOperator, execution: Execution) -> OperatorSnapshot:
-        """Redistributes keyed state if keys or key groups change, and copy all other files."""
+        """Redistributes keyed state if keys or key groups change, and copies all other files."""
         assert self._checkpoint is not None, "kept operators come from a checkpoint"
         held, before = self._snapshot(kept), self._checkpoint.manifest.max_parallelism
         origins = kept.origins

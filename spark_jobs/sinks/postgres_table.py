@@ -53,9 +53,10 @@ class PostgresTable:
     """Appends each epoch to a table, exactly once. The columns of the DataFrame are found by their names.
 
     Args:
-        url: `postgresql://…`, reachable from Spark's executors. Name the parameter that holds it so that it is masked.
-        table: as in SQL, with its schema if that is not the first of the search path. It must be there. Its role needs
-            CREATE in that schema, for the two tables beside it.
+        url: `postgresql://…`, reachable from Spark's executors. A parameter with this URL needs a name by which it
+            is masked.
+        table: as in SQL, with its schema if that is not the first of the search path. It must exist. The role of the
+            URL needs CREATE in that schema, for the two tables beside it.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -119,7 +120,7 @@ class PostgresTable:
     # ------------------------------------------------------------ steps
 
     def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _TableNames:
-        """Look up the table and create `weir_epochs`."""
+        """Looks up the table and creates `weir_epochs`."""
         target = sql.Identifier(*self.table.split("."))
         found = connection.execute(
             "SELECT c.oid, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -185,7 +186,7 @@ class PostgresTable:
         tries: dict[str, int],
         columns: Sequence[str],
     ) -> bool:
-        """Commit rows and epoch in a single transaction. Returns False if another process recorded the epoch before."""
+        """Commits rows and epoch in one transaction. Returns False if another process recorded the epoch before."""
         with connection.transaction():
             if not self._record(connection, names, epoch, sum(tries.values())):
                 return False

@@ -24,7 +24,7 @@ class FrameShape:
     schema: pa.Schema
 
     def to_source_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Select and cast the columns of a DataFrame's batch to the source's schema; input names are ignored.
+        """Selects and casts the columns of a DataFrame's batch to the source's schema; input names are ignored.
 
         Raises:
             DataRejected: a value does not fit the schema; the column is named.

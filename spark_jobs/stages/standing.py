@@ -209,7 +209,7 @@ def _json_value(value: float | str | None) -> float | str | None:
 
 
 def _exit_at_eof(stdin: TextIO) -> None:
-    """Exit at the end of `stdin`. The JVM ends with this process, and Spark's Python workers with the JVM."""
+    """Exits at the end of `stdin`. The JVM ends with this process, and Spark's Python workers with the JVM."""
     while stdin.read(4096):
         pass
     os._exit(ORPHANED_EXIT_CODE)

@@ -207,7 +207,7 @@ class EpochWriter:
         self._wait_reason = ""
 
     def close(self) -> None:
-        """Wait for the current batch, unless it waits for the job. Later batches are refused."""
+        """Waits for the current batch, unless it waits for the job. Later batches are refused."""
         self._closing.set()
         with self._write_lock:
             pass

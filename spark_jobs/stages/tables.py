@@ -231,7 +231,7 @@ class _TableWrite:
         raise StageFailure("splits-missing", self._uid, detail)
 
     def _failure(self, error: Exception) -> Exception:
-        """Refuses errors of data and user code, which would repeat; errors of Spark let another process try again."""
+        """JobRejected for an error of data or user code, which would repeat; StageFailure if Spark is lost."""
         detail = f"Spark could not compute it: {error_summary(error)}"
         if isinstance(error, OSError | Py4JNetworkError) or _SPARK_GONE_PATTERN.search(str(error)):
             return StageFailure("spark-unavailable", self._uid, detail)

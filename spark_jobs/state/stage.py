@@ -42,7 +42,7 @@ class _ReadMonitor:
         self.stop()
 
     def stop(self) -> None:
-        """Stop and join the thread. Idempotent. Spark may be stopped only afterwards."""
+        """Stops and joins the thread. Idempotent. Spark may be stopped only afterwards."""
         self._stopped.set()
         self._thread.join()
 

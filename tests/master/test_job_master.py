@@ -193,6 +193,23 @@ def test_a_master_that_is_released_leaves_what_it_could_not_commit_to_the_next_o
     assert all(path.exists() for path in shown)
 
 
+def test_a_release_during_the_last_try_of_a_commit_leaves_the_run_to_the_next_master(tmp_path: Path) -> None:
+    """S0-21: also when the time for the commit has passed, as with a folder that hangs."""
+    records, shown = drained_but_not_committed(tmp_path)
+    lost = list((tmp_path / "out").glob(".*.pending"))
+    kept = [path.rename(tmp_path / path.name) for path in lost]
+    job, storage = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1), str(tmp_path / "state")
+    config = MasterConfig(job_id=job.name, token=records.token, job=job, storage=storage, commit_timeout_ms=0)
+    master = JobMaster(config, records, FileStore(storage), LocalLauncher(), SystemClock())
+    master.release()
+    assert master.run() is MasterExitCode.RELEASED
+    assert not records.state.is_terminal
+    for path, place in zip(kept, lost, strict=True):
+        path.rename(place)
+    assert local_master(job, storage, records, FAST).run() is MasterExitCode.DONE
+    assert all(path.exists() for path in shown)
+
+
 class ClockThat(SystemClock):
     """Does something when it is first looked at, which is while an attempt is made."""
 

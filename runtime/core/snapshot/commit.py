@@ -50,6 +50,11 @@ def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tupl
     return tuple(committable for manifest in retained for committable in pending_committables(manifest).get(uid, ()))
 
 
+def is_same_savepoint(one: Manifest, other: Manifest) -> bool:
+    """Whether two copies are of the same savepoint. More output of one copy may be known to be committed."""
+    return pending_only(one) == pending_only(other)
+
+
 def pending_only(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
     """The savepoint without committables that are known to be committed, so that no restore commits them again.
 

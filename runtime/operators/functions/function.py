@@ -188,7 +188,7 @@ class Function(ABC, Generic[C]):
         """All inputs have ended: emit the remaining rows. No output after this. Not called when the job stops."""
 
     def close(self) -> None:
-        """Free resources. Called exactly once, however the subtask ends, also after a failed `open`."""
+        """Frees resources. Called exactly once, however the subtask ends, also after a failed `open`."""
 
 
 class HandlesBroadcast(ABC, Generic[C]):
@@ -220,7 +220,7 @@ class FunctionOperator(Operator, Generic[C]):
 
     @abstractmethod
     def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """Pass rows of the main input to the function."""
+        """Passes rows of the main input to the function."""
 
     @property
     def function(self) -> Function[C]:

@@ -41,7 +41,7 @@ def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_names(rows: Sequence[Row], columns: Sequence[pa.Array], schema: pa.Schema) -> None:
-    """Check column names. A row with an unknown column is longer than the schema, or leaves a null elsewhere."""
+    """Checks column names. A row with an unknown column is longer than the schema, or leaves a null elsewhere."""
     names = set(schema.names)
     if not all(map(names.issuperset, rows)):
         extra = sorted({str(name) for row in rows for name in row if name not in names})

@@ -46,7 +46,7 @@ class AggregateCells:
         return copied
 
     def copy_from(self, at: slice | Positions, other: "AggregateCells", there: slice | Positions) -> None:
-        """Copy values from `other`, which has the same columns."""
+        """Copies values from `other`, which has the same columns."""
         for name, column in self._columns.items():
             column[at] = other._columns[name][there]
         for name, valid in self._valid.items():

@@ -101,7 +101,7 @@ class _CompactionStopped(EnvironmentFailure):
 
 
 class SegmentLog:
-    """The segments of a single state of a subtask. Captures call it on the slot's loop, `compact` runs on a writer
+    """The segments of a single state of a subtask. Captures call it on the slot's loop, `compact` runs on a compaction
     thread.
 
     Args:
@@ -159,7 +159,7 @@ class SegmentLog:
                 self._segments = (*self._segments, delta)
 
     def restore(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
-        """Start from the restored segments. They belong to another lineage, so the first capture writes the state anew.
+        """Starts from the restored segments. They are of another lineage, so the first capture writes the state anew.
 
         A small state is copied at that capture. A larger one is compacted from the restored files: no barrier waits.
         """
@@ -176,13 +176,13 @@ class SegmentLog:
             return self._segments
 
     def stop(self) -> None:
-        """Stop compaction soon, permanently. Callable from any thread."""
+        """Stops compaction soon, permanently. Callable from any thread."""
         self._stopped = True
 
     # ------------------------------------------------------------ in the background
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
-        """Compact to files under `prefix` until no run is due. After a failure the next capture tries again."""
+        """Compacts to files under `prefix` until no run is due. After a failure the next capture tries again."""
         with self._compaction_lock:
             while not self._stopped and (run := self._due_run())[0]:
                 pending = self._compaction_of(*run)
@@ -193,15 +193,17 @@ class SegmentLog:
                 except _UNREADABLE_ERRORS:
                     self._require_base(run[0])
                     return
-                self._compacted_bytes += nbytes
+                with self._log_lock:
+                    self._compacted_bytes += nbytes
                 store.delete(
                     [segment.path for one in self._replace_run(run[0], pending) for segment in one.segments or ()]
                 )
 
     def take_compacted_bytes(self) -> int:
         """Bytes written by compaction since the last call."""
-        nbytes, self._compacted_bytes = self._compacted_bytes, 0
-        return nbytes
+        with self._log_lock:
+            nbytes, self._compacted_bytes = self._compacted_bytes, 0
+            return nbytes
 
     def _due_run(self) -> tuple[tuple[PendingSegment, ...], bool]:
         """The segments to compact, and whether they begin with the base."""

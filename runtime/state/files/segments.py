@@ -59,7 +59,7 @@ def write_segment(
 
 
 def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
-    """Read and verify a segment. With `groups`, only blocks that may hold these groups are read; other rows may occur.
+    """Reads and verifies a segment. With `groups`, reads only blocks that may hold these groups; other rows may occur.
 
     Raises:
         CorruptState: the file is missing, truncated or altered; its path is named.
@@ -141,7 +141,7 @@ class _BlockRows:
 
 
 def _cut_into_blocks(batch: pa.RecordBatch, fewest_rows: int) -> list[_BlockRows]:
-    """Cut at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MAX_BLOCKS`."""
+    """Cuts at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MAX_BLOCKS`."""
     groups = batch.column(0).to_numpy()
     rows = max(1, fewest_rows, batch.num_rows * MIN_BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))

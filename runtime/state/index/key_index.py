@@ -52,7 +52,7 @@ class KeyIndex:
         self._live = GrowingArray(bool, _MIN_CAPACITY)  #: by row id
         self.used = 0  #: row ids ever assigned: all live ids are below
         self._reusable = GrowingArray(np.intp, _MIN_CAPACITY)  #: row ids for reuse, the last first
-        self._reusable_count = 0  #: length of `_free` in use
+        self._reusable_count = 0  #: length of `_reusable` in use
         self.form: BlockIndex | BucketIndex = BlockIndex(tuning.blocks)
         self._old_form: BlockIndex | BucketIndex | None = None  #: only read
         self._unmoved = np.zeros(0, dtype=bool)  #: by row id: live, and still to be moved from the former form

@@ -304,6 +304,20 @@ def test_the_place_of_another_savepoint_is_not_taken(api: APIClient, savepoint: 
     assert savepoint.path in body["detail"]
 
 
+def test_a_copy_from_before_its_output_was_committed_is_the_same_savepoint(
+    api: APIClient, savepoint: Checkpoint, elsewhere: Path
+) -> None:
+    """The end of a run removes committed output from the savepoint of the job, not from copies elsewhere."""
+    shutil.copytree(elsewhere, folder_of(savepoint))
+    manifest = decode_manifest((elsewhere / MANIFEST_FILE).read_bytes(), "")
+    files = manifest.operators["files"]
+    prepared = {0: msgspec.structs.replace(files.subtasks[0], committables=("part-1",))}
+    operators = {**manifest.operators, "files": msgspec.structs.replace(files, subtasks=prepared)}
+    earlier = msgspec.structs.replace(manifest, operators=operators)
+    (elsewhere / MANIFEST_FILE).write_bytes(encode_manifest(earlier))
+    assert restore(api, savepoint.job, path=str(elsewhere)).status_code == 202
+
+
 @pytest.mark.parametrize(
     "lead",
     [

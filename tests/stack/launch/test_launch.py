@@ -120,4 +120,4 @@ def test_the_launcher_can_be_imported_by_other_pythons(name: str) -> None:
 
 
 def venv_root() -> Path:
-    return Path(__file__).parent.parent.parent
+    return Path(__file__).parents[3]

@@ -22,12 +22,11 @@ from console.checkpoints.models import Checkpoint, Kind
 from runtime.core.snapshot.commit import is_same_savepoint
 from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
-from runtime.core.snapshot.pins import PINS_FOLDER, Pin, encode_pin
+from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, encode_pin
 from runtime.errors import CorruptState, JobRejected
 
 log = structlog.get_logger(__name__)
 
-_PIN_LIFETIME_MS: Final = 600_000
 CORRUPT_CODE: Final = "corrupt-checkpoint"
 CHECKPOINT_FIELD, PATH_FIELD = "params.checkpoint", "params.path"
 
@@ -60,7 +59,7 @@ def pin(checkpoint: Checkpoint) -> None:
     """
     if checkpoint.kind != Kind.CHECKPOINT:
         return
-    held = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + _PIN_LIFETIME_MS)
+    held = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + PIN_VALIDITY_MS)
     file = job_root(checkpoint.job_id) / PINS_FOLDER / f"console-{checkpoint.pk}.json"
     aside = file.with_name(f".tmp-{uuid4().hex}")
     try:

@@ -10,13 +10,12 @@ from typing import Final
 
 import structlog
 
-from runtime.core.snapshot.pins import PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
+from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.ports import SnapshotStore
 
-PIN_VALIDITY_MS: Final = 600_000  #: validity of a pin; the clock of a reader's host may be a little off
 RENEWAL_INTERVAL_MS: Final = 60_000
 #: age at which an expired pin is deleted: its reader may be about to renew it
 EXPIRED_PIN_RETENTION_MS: Final = 3_600_000

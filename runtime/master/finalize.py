@@ -15,12 +15,7 @@ from runtime.run_store import CompletedCheckpoint, RunStore
 
 Timings = tuple[tuple[SubtaskId, SnapshotTimings], ...]
 
-_CHECKPOINT_PHASES: Final = (
-    "start_delay",
-    "alignment",
-    "sync",
-    "async",
-)  #: in order; their sum is the duration of a subtask
+_CHECKPOINT_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: shown in the console, in this order
 
 
 @dataclass(frozen=True, slots=True)

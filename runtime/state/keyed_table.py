@@ -208,7 +208,7 @@ class KeyedTable:
         rows = segment_rows(batch, self.schema, groups)
         if len(rows.deleted_keys[0]):
             found = self.find(rows.deleted_keys)
-            self.delete(found[found >= 0])
+            self.delete(found[found != NOT_FOUND])
         if len(rows.keys[0]):
             self.restore(rows.keys, rows.values)
 

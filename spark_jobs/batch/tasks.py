@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
+from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import DataRejected, JobRejected, OperatorFailure
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import owners_of_groups, partition_by_function
@@ -35,7 +36,6 @@ from spark_jobs.sources.table import SparkTable
 CHUNK_ROWS: Final = 200_000  #: rows of whole keys per instance of a keyed operator; a larger key is not split
 POLL_ROWS: Final = 16_384
 _EMPTY_POLL_PAUSE_S: Final = 0.002  #: after an empty poll
-_NO_WATERMARK: Final = -(2**63)
 _ROW_COLUMN: Final = ":row"
 
 #: The result of a sink task: sink, attempt, number of rows, and the committables as JSON.
@@ -87,7 +87,7 @@ class _Tail(ABC):
 
     def __init__(self) -> None:
         self._ready: list[pa.RecordBatch] = []
-        self.watermark = _NO_WATERMARK  #: of the source at the head of the stage, before the current batch
+        self.watermark = MIN_WATERMARK  #: of the source at the head of the stage, before the current batch
 
     @abstractmethod
     def emit(self, batch: pa.RecordBatch) -> None: ...
@@ -138,7 +138,7 @@ class _Task:
                 batch = reader.poll(POLL_ROWS)
                 if batch is not None:
                     self.tally.count_read(batch.num_rows, head.uid)
-                    run.tail.watermark = _NO_WATERMARK if watermark is None else watermark
+                    run.tail.watermark = MIN_WATERMARK if watermark is None else watermark
                     yield from run.push(batch)
                 elif reader.exhausted:
                     reader.snapshot(1)  # makes dead letters durable
@@ -156,7 +156,7 @@ class _Task:
             for batch in batches:
                 rows = shape.to_source_schema(batch)
                 self.tally.count_read(rows.num_rows, head.uid)
-                run.tail.watermark = _NO_WATERMARK if clock.watermark is None else clock.watermark
+                run.tail.watermark = MIN_WATERMARK if clock.watermark is None else clock.watermark
                 clock.on_batch(rows)
                 yield from run.push(rows)
             yield from run.finish()
@@ -376,7 +376,7 @@ class _Emitter(_Tail):
         """Refuses late rows: the source's watermark has passed the row's last window, and STREAMING would drop it."""
         folding = self._emit.pre_aggregation
         assert folding is not None, "only windows drop late rows"
-        if self.watermark == _NO_WATERMARK:
+        if self.watermark == MIN_WATERMARK:
             return
         times = event_times_ms(batch, folding.time)
         ends = times // folding.slide_ms * folding.slide_ms + folding.size_ms

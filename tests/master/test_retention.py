@@ -11,10 +11,11 @@ import pytest
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from runtime.core.snapshot.pins import PIN_VALIDITY_MS
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest, write_manifest
-from runtime.io.pins import EXPIRED_PIN_RETENTION_MS, PIN_VALIDITY_MS, PinnedCheckpoint, active_pin_folders
+from runtime.io.pins import EXPIRED_PIN_RETENTION_MS, PinnedCheckpoint, active_pin_folders
 from runtime.master.retention import discard_checkpoints, files_of, readable_manifests, sweep_orphans
 from tests.core.builders import manifest, segment
 from tests.waiting import until

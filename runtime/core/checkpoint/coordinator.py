@@ -1,7 +1,7 @@
 """The checkpoint coordinator of an attempt: trigger, collect, complete, expire, notify, end.
 
 Invariants: a checkpoint id is used once; completion is notified only after the manifest is recorded; a plain savepoint
-sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointCoordinator`; S2.)
+sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointCoordinator`.)
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """The end-to-end guarantee of a job: the weakest of its checkpoint mode, sources and sinks.
 
 Pages and API share the sentences of this module. Connectors declare their own guarantee. In exactly-once mode the state
-inside the job is exact, whatever the end-to-end guarantee is (S1-02).
+inside the job is exact, whatever the end-to-end guarantee is.
 """
 
 from collections.abc import Iterable

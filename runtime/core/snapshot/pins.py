@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 PINS_FOLDER: Final = "pins"
+PIN_VALIDITY_MS: Final = 600_000  #: the clock of a reader's host may be a little off
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):

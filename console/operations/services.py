@@ -150,10 +150,10 @@ def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
     if act is RunAct.CANCEL and run_store.cancel_in_queue(run.pk):
         row.state = OperationState.SUCCEEDED.value
         row.phase = "cancelled before it started"
+        row.started_at = row.ended_at = Now()
     row.save(force_insert=True)
     if not row.is_active:
-        Operation.objects.filter(pk=row.pk).update(started_at=Now(), ended_at=Now())
-        row.refresh_from_db()
+        row.refresh_from_db()  # the times of the database
     return row
 
 

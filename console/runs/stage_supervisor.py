@@ -162,7 +162,7 @@ class _StageSupervisor(Supervisor):
     # ------------------------------------------------------------ the next process
 
     def _on_death(self, died: ProcessDeath) -> bool:
-        """Whether the next process may be started now."""
+        """Records the death and waits, or fails the run. Returns whether the next process follows."""
         log.warning("standing stage died", reason=died.reason, lived_s=round(died.lived_s, 1), code=died.code)
         name = f"The stage of {self._stage.operator}"
         if died.code == REJECTED_CODE and died.error is not None:

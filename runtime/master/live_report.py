@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.master.metadata_thread import MetadataThread
-from runtime.master.slot_monitor import SlotMonitor, checkpoint_progress
+from runtime.master.slot_monitor import SlotMonitor
 from runtime.run_store import RunStore
 
 LIVE_INTERVAL_MS: Final = 1_000
@@ -48,5 +48,7 @@ class LiveReports:
         live = self._monitor.report(now)
         if self.not_triggered:
             live["counters"]["checkpoints_not_triggered"] = self.not_triggered
-        live |= {"checkpoint": checkpoint_progress(self._coordinator.progress), **self._facts()}
+        progress, names = self._coordinator.progress, ("number", "kind", "acknowledged", "subtasks")
+        checkpoint = None if progress is None else dict(zip(names, progress, strict=True))
+        live |= {"checkpoint": checkpoint, **self._facts()}
         self._metadata_thread.submit(partial(self._records.write_live, live), once=once)

@@ -124,11 +124,5 @@ class SlotMonitor:
         return total
 
 
-def checkpoint_progress(progress: tuple[int, str, int, int] | None) -> dict[str, Any] | None:
-    """Coordinator's progress with the pending checkpoint, for the live report."""
-    names = ("number", "kind", "acknowledged", "subtasks")
-    return None if progress is None else dict(zip(names, progress, strict=True))
-
-
 def _event_time(watermark: int) -> int | None:
     return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark

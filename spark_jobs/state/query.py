@@ -19,6 +19,7 @@ from msgspec import Meta
 from runtime.core.snapshot.contents import CONTENTS_VIEW, StoredState, stored_states
 from runtime.errors import CorruptState, JobRejected
 from spark_jobs.column_types import quote_name, to_spark_types
+from spark_jobs.session import MAX_ERROR_LENGTH, first_line
 from spark_jobs.state.rows import (
     IDENTITY_COLUMNS,
     OBJECT_KEY_COUNT,
@@ -37,7 +38,6 @@ PAGE_ROWS: Final = 200
 MAX_QUERY_ROWS: Final = 1_000
 MAX_CELL_LENGTH: Final = 2_000  #: characters
 MAX_TABLE_BYTES: Final = 2 * 1024 * 1024
-MAX_ERROR_LENGTH: Final = 600
 STATE_SOURCE: Final = "weir-state"
 KEY_GROUP: Final = IDENTITY_COLUMNS[2]
 _PLAIN_TYPES: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
@@ -412,8 +412,6 @@ def _is_spark_error(error: Exception) -> bool:
 
 def _error_line(error: Exception) -> str:
     """The first line of Spark's message, or the line that names the exception of a Python worker."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
-    raised = (
-        [line for line in lines if _RAISED_PATTERN.match(line)] if any("Traceback" in line for line in lines) else []
-    )
-    return (raised[-1].removeprefix("runtime.errors.") if raised else lines[0].strip())[:MAX_ERROR_LENGTH]
+    lines = str(error).splitlines() if "Traceback" in str(error) else []
+    raised = [line for line in lines if _RAISED_PATTERN.match(line)]
+    return raised[-1].removeprefix("runtime.errors.")[:MAX_ERROR_LENGTH] if raised else first_line(error)

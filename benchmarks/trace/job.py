@@ -66,7 +66,7 @@ class FlightLauncher(LocalLauncher):
         super().__init__()
         self._recorder = recorder
 
-    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+    def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         return FlightExchange(slot, token, secret, Adopting(listener, self._recorder))
 
 

@@ -163,13 +163,12 @@ class Task:
         if self.poll_policy.barrier_delay.due_in(started) == 0:
             self._release_held_barrier()
         did = self._poll() if self.machine.is_source else self._handle_inputs()
-        did = self._fire_timers() or did
+        did, busy_ms = self._fire_timers() or did, 0.0
         if did:
             self._call("watermark_hold", self._watermark_hold.release)
-        ended = self.clock.monotonic_ms()
+            busy_ms = self.clock.monotonic_ms() - started
         self._step_since = None  # before the total changes: see `_busy_until_now`
-        if did:
-            self.busy_ms += ended - started
+        self.busy_ms += busy_ms
         self._sample_waiting(started)
         return did
 

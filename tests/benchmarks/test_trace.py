@@ -1,8 +1,13 @@
 """Counting hops, handovers and turns of a recorded trace."""
 
 import queue
+import re
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass, field
+
+import pytest
 
 from benchmarks.trace.paths import Path, Turn, find, steps, turns
 from benchmarks.trace.recorder import CHECKPOINTS, Call, Event, Kind, Mark, Recorder, Trace
@@ -202,3 +207,13 @@ def test_the_table_shows_paths_and_the_spread_of_turns() -> None:
 def test_the_median_path_is_shown() -> None:
     paths = [Path((("first", (("a", "f"),) * hops),)) for hops in (9, 1, 4)]
     assert middle(paths).hops == 4
+
+
+@pytest.mark.slow
+def test_a_row_a_barrier_and_a_savepoint_of_the_real_job_are_traced() -> None:
+    """Their paths pass through Flight, the control connections and Postgres; each ends where the table says."""
+    done = subprocess.run([sys.executable, "-m", "benchmarks.trace"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    paths = re.findall(r"^a (row|barrier|savepoint)\b.*?(\d+) +(\d+) +(\d+)$", done.stdout, re.MULTILINE)
+    assert [name for name, *_ in paths] == ["row", "barrier", "savepoint"]
+    assert all(int(hops) > int(files) > int(handovers) > 5 for _, hops, files, handovers in paths)

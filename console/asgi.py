@@ -14,7 +14,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 
 
 def limit_body(application: Any) -> Any:
-    """`application` with the limit: 413 if Content-Length exceeds it, a disconnect if the body grows beyond it."""
+    """`application` with a body limit: 413 if Content-Length exceeds it, a disconnect if the received body does."""
 
     async def limited(scope: Any, receive: Any, send: Any) -> None:
         limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE

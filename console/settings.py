@@ -53,7 +53,7 @@ def names(name: str, default: str) -> list[str]:
 
 
 def postgres(name: str) -> dict[str, Any]:
-    """A libpq URL, over TCP or a unix socket (`postgresql://user@/db?host=/folder`)."""
+    """Django's settings for a libpq URL, over TCP or a unix socket (`postgresql://user@/db?host=/folder`)."""
     url = require(name)
     if not url.startswith(("postgresql://", "postgres://")):
         raise ImproperlyConfigured(f"{name} must begin with postgresql://; there is no other database mode")
@@ -98,7 +98,7 @@ try:
     WEIR_MANIFEST_KEYS = parse_keys(optional("WEIR_MANIFEST_KEY", ""))
 except ValueError as error:
     raise ImproperlyConfigured(str(error)) from None
-#: Job parameters may name folders below these roots only, and none of Weir's own.
+#: Job parameters may name folders below these roots only, and no folder of Weir itself.
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 
 #: Command of a job master; the run id and the attempt token are appended.
@@ -115,9 +115,9 @@ WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
 WEIR_STATE_QUERY_TIMEOUT_S = 600
 
-#: Requests handled concurrently, which bounds their Postgres connections. Job masters need the rest.
+#: Requests handled concurrently, which bounds their Postgres connections. Job masters need the other connections.
 WEIR_WEB_CONNECTIONS = 48
-WEIR_WEB_WAIT_S = 5  # of a request beyond them, before it is refused
+WEIR_WEB_WAIT_S = 5  # seconds that a request beyond this limit waits before it gets 503
 #: Maximum slots of a run; each slot is a process.
 WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
 
@@ -188,7 +188,7 @@ TEMPLATES = [
 
 ROOT_URLCONF = "console.urls"
 
-# Under ASGI each request runs in a new thread, so a persistent connection would outlive its only user.
+# Under ASGI each request runs in a new thread, so a persistent connection would outlive its only thread.
 DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

@@ -10,9 +10,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class DeadlineProtocol(H11Protocol):
-    """Closes a connection whose request is not complete `request_timeout_s` after it could begin."""
+    """Closes a connection whose request is incomplete `request_timeout_s` after the client could begin to send it."""
 
-    request_timeout_s = 20.0  #: for receiving a whole request, headers and body
+    request_timeout_s = 20.0  #: seconds to receive a whole request, headers and body
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -32,8 +32,8 @@ class DeadlineProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _update_deadline(self) -> None:
-        """Starts the deadline when the client may send, stop it when the request is complete. Received bytes do not
-        extend it.
+        """Starts the deadline when the client may send, and cancels it when the request is complete. Received bytes do
+        not extend the deadline.
         """
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._cancel_deadline()

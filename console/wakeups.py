@@ -13,18 +13,18 @@ from console.celery import app
 
 log = structlog.get_logger(__name__)
 
-#: Names of Celery tasks; no path of a module, so that messages outlive a move of the code.
+#: Names of Celery tasks. They name no existing module, so that messages stay valid when code moves.
 SUPERVISE_TASK = "console.jobs.tasks.supervise_run"
 COMPILE_TASK = "console.jobs.tasks.compile_version"
 STAGE_TASK = "console.jobs.tasks.attend_stage"
 STATE_QUERY_TASK = "console.checkpoints.tasks.answer_state_query"
 
-#: A message that no worker took in this time is dropped: the reconciler has sent newer ones since.
+#: Seconds after which a message that no worker took is dropped: the reconciler has sent newer messages since.
 MESSAGE_EXPIRES_S = 300
 
 
 def send(task: str, row_id: int) -> None:
-    """Sends now. Never raises for an unreachable broker."""
+    """Sends a wake-up for a row at once. An unreachable broker is logged and raises no error."""
     try:
         app.send_task(task, args=(row_id,), expires=MESSAGE_EXPIRES_S, retry=False)
     except (OperationalError, OSError) as error:
@@ -32,5 +32,5 @@ def send(task: str, row_id: int) -> None:
 
 
 def after_commit(task: str, row_id: int) -> None:
-    """Sends after the commit, when workers can see the row."""
+    """Sends a wake-up for a row after the commit of the current transaction, when workers can see the row."""
     transaction.on_commit(partial(send, task, row_id))

@@ -121,7 +121,7 @@ def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _down(settings: Settings, _: argparse.Namespace) -> int:
-    """Asks the supervisor to stop everything. Kills it if it does not end in time, then stops leftover processes."""
+    """Asks the supervisor to stop the stack, and kills it after a time limit. Then ends leftover processes."""
     supervisor = load_identity(settings.run / "supervisor.pid")
     if supervisor:
         print_line("ending")
@@ -134,7 +134,7 @@ def _down(settings: Settings, _: argparse.Namespace) -> int:
 
 
 def _clean(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Removes only the folders that a stack creates: `var` may be a folder with other files, which stay."""
+    """Stops the stack and removes only the folders that a stack creates. Other files in `var` stay."""
     _down(settings, arguments)
     folders.remove_service_folders(settings.var)
     for name in _DATA_FOLDERS:

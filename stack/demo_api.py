@@ -20,7 +20,7 @@ _FINAL_OPERATION_STATES: Final = {"succeeded", "failed"}
 
 
 class ApiRefused(Exception):
-    """The console refused a request; the text is the console's."""
+    """The console refused a request; the text is the console's explanation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Api:
         raise AssertionError("unreachable")
 
     def all(self, path: str) -> list[Row]:
-        """All rows of a list, from all pages."""
+        """All rows of the list at `path`, from all pages."""
         rows: list[Row] = []
         page: Any = self.get(path)
         while True:

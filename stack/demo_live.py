@@ -1,4 +1,4 @@
-"""Conclusions from the live numbers of a run: do records flow, is all input read, are records late.
+"""Conclusions from the live numbers of a run: whether records flow, all input is read, and records are late.
 
 Pure functions and small accumulators over rows of the API, without I/O.
 """
@@ -21,7 +21,7 @@ MAX_WATERMARK_LAG_MS: Final = 30 * DAY_MS
 
 @dataclass(frozen=True, slots=True)
 class LiveReport:
-    """The numbers of a report of the job master."""
+    """The time and the source's numbers of a report of the job master; `late` counts late records."""
 
     at: str
     records: int
@@ -42,7 +42,7 @@ def live_report(run: Row) -> LiveReport | None:
 class FlowDetector:
     """Detects that records flow in a new attempt: its second report has more records than its first.
 
-    Reports from before are ignored, because the row keeps the last report of the failed attempt.
+    Reports from before the new attempt are ignored: the row keeps the last report of the failed attempt.
     """
 
     def __init__(self, before: Row) -> None:
@@ -81,4 +81,4 @@ class InputEndDetector:
             self._records, self._since = found.records, newest_checkpoint
             return False
         near = found.watermark is not None and found.watermark >= END_OF_YEAR_MS - MAX_WATERMARK_LAG_MS
-        return near and newest_checkpoint >= self._since + 3  # the first may have been in progress
+        return near and newest_checkpoint >= self._since + 3  # the first of three checkpoints may have been in progress

@@ -18,7 +18,7 @@ class Output:
     """The output folder of a job, with foreign files that must stay unchanged.
 
     Args:
-        job: the job's part of its file names.
+        job: the part of file names that identifies the job.
     """
 
     folder: Path

@@ -21,7 +21,7 @@ class RecordCounts:
 
 
 def records_by_job(folder: Path, application: str) -> dict[str, RecordCounts]:
-    """By description of the Spark job: the records that the application has read from and written to files.
+    """The records that the application has read from and written to files, by description of the Spark job.
 
     Jobs with the same description are added up, for example after a restart of the application.
     """

@@ -26,7 +26,7 @@ RECORDS: Final = 336_776
 WEATHER_READ: Final = 26_115  #: rows of the package's file
 WEATHER_WRITTEN: Final = 26_112  #: hours: at the end of summer time, two rows merge at each of three airports
 CLAIM_LIMIT_S: Final = 10.0  #: until another worker claims the run of a killed worker
-FLOW_LIMIT_S: Final = 30.0  #: until the records of this run flow again
+FLOW_LIMIT_S: Final = 30.0  #: until records flow again in the reclaimed run
 STEP_TIMEOUT_S: Final = 300.0  #: for all steps without a limit of their own
 POLL_S: Final = 0.25
 REST_FEED_S: Final = 12.0  #: feeding time of the remaining files after the restore
@@ -74,7 +74,7 @@ class Story:
             print(f"{time.monotonic() - self.began:7.1f} s  {self.results[-1].what}", flush=True)
 
     def until(self, what: str, check: Callable[[Row], T | None]) -> T:
-        """Polls the run until `check` returns a result other than None and False, and returns it.
+        """Polls the run until `check` returns a result other than None and False, and returns that result.
 
         Raises:
             StoryFailed: the time is up, or the run has failed.
@@ -92,7 +92,7 @@ class Story:
             time.sleep(POLL_S)
 
     def refresh_run(self) -> Row:
-        """The current run. Remembers the number of late records, which each attempt counts from 0."""
+        """Reads the current run. Keeps the maximum number of late records: each attempt counts from 0."""
         run = self.api.run(self.run_id)
         now = live_report(run)
         if now is not None:
@@ -101,7 +101,7 @@ class Story:
         return run
 
     def check_time(self, what: str, took_s: float, limit_s: float) -> None:
-        """Records a missed time limit. It fails the demo only at its end, so that the result is checked first."""
+        """Records a missed limit, which fails the demo only at the end, so that the result is checked first."""
         if took_s > limit_s:
             self.too_slow.append(f"{what} after {took_s:.1f} s, the limit is {limit_s:.0f} s")
 
@@ -231,7 +231,7 @@ def drain(story: Story) -> None:
 
 
 def compare(story: Story) -> int:
-    """Returns the number of windows."""
+    """Compares the output with the result of plain Spark, row for row. Returns the number of windows."""
     with story.phase("compare with plain Spark, row for row") as told:
         _check_foreign_files(story)
         leftovers = story.output.leftovers(story.children.environment.storage / str(story.job["id"]))
@@ -276,7 +276,7 @@ def batch(story: Story) -> None:
 
 
 def _complete_counts(found: dict[str, RecordCounts]) -> dict[str, RecordCounts] | None:
-    """`found` once it has all written rows, else None: Spark's log lags behind."""
+    """`found` if its numbers of written records are complete, else None: Spark's log lags behind."""
     wanted = {"input weather": WEATHER_WRITTEN, "input history": RECORDS}
     return found if all(found.get(name, RecordCounts()).written >= rows for name, rows in wanted.items()) else None
 
@@ -291,7 +291,7 @@ def _slots(run: Row) -> list[Row]:
 
 
 def _is_claimed_again(run: Row, before: Row) -> bool:
-    """Whether another worker has claimed the run. Its loss raises the token as well, but leaves the run queued."""
+    """Whether another worker has claimed the run. A lost lease raises the token as well, but leaves the run queued."""
     return int(run["token"]) > int(before["token"]) and run["state"] != "queued"
 
 
@@ -327,6 +327,6 @@ def _check_foreign_files(story: Story) -> None:
 
 
 def restarts(story: Story) -> int:
-    """Number of restarts: the attempts of all runs, without the first attempt of each."""
+    """Number of restarts: the attempts of all runs, without the first attempt of each run."""
     runs = story.api.all(f"jobs/{story.job['id']}/runs/")
     return sum(len(story.api.run(int(run["id"]))["attempts"]) - 1 for run in runs)

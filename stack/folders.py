@@ -1,4 +1,4 @@
-"""Folders for data and sockets of Postgres and Redis, and the account that runs them.
+"""Folders for data and sockets of Postgres and Redis, and the account that runs these servers.
 
 Postgres refuses to run as root, so under root both servers run as an unprivileged account. If that account cannot reach
 the wanted folder (for example in a checkout under /root), the folder is created elsewhere and linked. Permissions of
@@ -68,7 +68,7 @@ def is_reachable(path: Path, account: Account | None) -> bool:
 
 
 def private_folder(wanted: Path, account: Account | None) -> Path:
-    """Creates `wanted`, with mode 0700 and owned by the account. Returns the real folder, which may be elsewhere."""
+    """Creates `wanted`, with mode 0700 and owned by the account. Returns the real folder, the target of any link."""
     if wanted.is_symlink() and not wanted.exists():
         wanted.unlink()
     if not wanted.exists():
@@ -110,7 +110,7 @@ def write_private(path: Path, text: str, account: Account | None = None) -> None
 
 
 def remove(folder: Path) -> None:
-    """Removes a folder of `private_folder`, including the target of its link."""
+    """Removes a folder that `private_folder` created, including the target of its link."""
     if folder.is_symlink():
         shutil.rmtree(folder.resolve(), ignore_errors=True)
         folder.unlink()
@@ -151,7 +151,7 @@ def _create_empty(folder: Path) -> Path:
 
 
 def _take_over(folder: Path, account: Account | None) -> None:
-    """Creates or takes over a folder in a parent folder where other users may write, too."""
+    """Creates or takes over a folder whose parent others can write to. Raises RuntimeError for a foreign owner."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     owners = {os.geteuid(), account.uid if account else os.geteuid()}

@@ -15,7 +15,7 @@ from stack.settings import ROOT, Settings
 from stack.supervisor import ProcessSpec
 
 DEFAULT_STANDING_STAGES: Final = "4"  #: default of WEIR_STANDING_STAGES
-#: name, queue, concurrency (0: WEIR_STANDING_STAGES), seconds to end: long for suspending runs and for a stage's step
+#: name, queue, concurrency (0: WEIR_STANDING_STAGES), grace period in seconds: long for suspending runs and steps
 _WORKERS: Final = (
     ("housekeeping", "housekeeping", 1, 5.0),
     ("stages", "stages", 2, 5.0),
@@ -26,7 +26,7 @@ _WORKERS: Final = (
 
 
 def _python(name: str, environment: Mapping[str, str], *argv: str, **settings: Any) -> ProcessSpec:
-    """A process of this Python. `settings`: further fields."""
+    """A process of this Python. `settings`: further fields of `ProcessSpec`."""
     return ProcessSpec(name=name, argv=[sys.executable, *argv], environment=environment, folder=ROOT, **settings)
 
 
@@ -51,7 +51,7 @@ def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
 
 
 def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
-    """The Celery workers. Without a supervisor they get SIGQUIT, at which Celery ends without waiting for its tasks.
+    """The Celery workers. If the supervisor dies, they get SIGQUIT, at which Celery ends without waiting for tasks.
 
     Standing stages last as long as their runs. They have a separate queue, so that they never block a compilation.
     """

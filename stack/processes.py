@@ -46,7 +46,7 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> None:
-        """Signals the process if it is alive. Raises NotOurs, because a wait for its end would never return."""
+        """Signals the process if it is alive. Raises ForeignProcess: a wait for that process would never return."""
         try:
             if self.is_alive():
                 os.kill(self.pid, number)
@@ -67,7 +67,7 @@ def _user_of(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields from `state` on; the command name before may contain spaces and brackets."""
+    """The fields of /proc/PID/stat after the command name, which may have spaces and brackets; [] without a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -85,7 +85,7 @@ def session_members(session: int) -> list[ProcessId]:
 
 
 def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
-    """All living descendants of `parents`, and `parents`."""
+    """The living processes among `parents` and their descendants."""
     tree = {pid: (int(s[1]), int(s[19])) for pid in all_pids() if (s := _stat(pid)) and s[0] not in "ZX"}
     below = {parent.pid for parent in parents}
     while more := {pid for pid, (parent, _) in tree.items() if parent in below and pid not in below}:
@@ -116,7 +116,7 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 def end_processes(find: Callable[[], list[ProcessId]], grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
-    """Ends the processes that `find` returns, repeatedly until it returns none. Returns their number.
+    """Sends `first`, after `grace_s` SIGKILL, to processes from `find` until it returns none. Returns their number.
 
     The repetition catches processes that a dying process starts.
     """
@@ -145,7 +145,7 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None]:
 
 
 def save_identity(path: Path, process: ProcessId) -> None:
-    """Writes an identity that `load` accepts only until the next reboot."""
+    """Writes an identity that `load_identity` accepts only until the next reboot."""
     text = json.dumps({"pid": process.pid, "started_ticks": process.started_ticks, "boot": _boot_id()})
     replace_text(path, text)
 
@@ -191,7 +191,7 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(known: set[int]) -> None:
-    """Reaps ended orphans. Stops at a pid in `known`, which the caller reaps."""
+    """Reaps ended orphans. Stops at an ended process in `known`, which the caller reaps."""
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid in known:

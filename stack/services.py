@@ -150,7 +150,7 @@ def _run_as(account: Account | None, argv: list[str], text: str = "") -> None:
 
 
 def _drop_foreign_lock(lock: Path) -> None:
-    """Removes a lock that a SIGKILL has left if its pid now belongs to another program than Postgres."""
+    """Removes the lock of a killed Postgres if the pid in it now belongs to another program."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(lock.read_text(encoding="ascii", errors="replace").split("\n", 1)[0])
         if Path(f"/proc/{pid}/comm").exists() and Path(f"/proc/{pid}/comm").read_text().strip() != "postgres":

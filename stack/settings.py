@@ -43,7 +43,7 @@ class Settings:
     @classmethod
     def read(cls, var: Path | None, environment: Mapping[str, str]) -> Settings:
         """The settings of the environment. Raises BadSetting."""
-        outside = environment if MARK not in environment else {}  # a stack's own addresses are not given by the user
+        outside = environment if MARK not in environment else {}  # a stack's processes know its own addresses
         return cls(
             var=(var or Path(environment.get("WEIR_VAR") or ROOT / "var")).resolve(),
             restart_delay_s=_number(environment, "WEIR_RESTART_DELAY_S", 1.0),
@@ -66,7 +66,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 
 def make_folders(settings: Settings) -> None:
-    """Creates the folders. State, inputs and logs contain job data, so other accounts have no access for any umask.
+    """Creates the folders. State, inputs and logs contain job data, so only their owner has access.
 
     The service account, which differs from the user under root, may only traverse `var`.
     """
@@ -134,7 +134,7 @@ def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[
 
 
 def read_env_file(var: Path) -> dict[str, str]:
-    """The variables of the last stack of `var`, as its `write_env_file` wrote them. Raises FileNotFoundError."""
+    """The variables of the last stack of `var`, as `write_env_file` wrote them. Raises FileNotFoundError."""
     lines = (var / "run/env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line)
 

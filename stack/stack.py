@@ -43,7 +43,7 @@ _FIRST_HTTP_PORT: Final = 8000
 
 
 class AlreadyUp(Exception):
-    """Another supervisor holds this `var`."""
+    """Another supervisor holds the lock of this `var`."""
 
 
 class Stack:
@@ -68,7 +68,7 @@ class Stack:
         """Starts all processes, waits for a signal (or, with `ends`, for the end of the demo), and stops them.
 
         Returns:
-            The exit code: of the demo with `ends`, else 0, or 1 if a process did not start.
+            The exit code: 1 if a process did not start; with `ends` that of the demo, or 130 after a signal; else 0.
         """
         self._supervisor.listen()
         try:
@@ -149,7 +149,7 @@ class Stack:
     def _start_server(self, make: Callable[[int], Service], name: str) -> str:
         """Starts a server and returns its URL. Prefers the last used port, so that addresses stay the same.
 
-        If another process has taken the port, another port is tried.
+        If the server does not start, for example because its port is taken, two other ports are tried.
         """
         for last_try in (False, False, True):
             port = free_port(_remembered_port(self._settings, name))
@@ -168,7 +168,7 @@ class Stack:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _end_leftovers(self) -> None:
-        """Ends the leftovers of a killed supervisor, which would conflict with the new processes."""
+        """Ends a killed supervisor's processes, which would conflict with new processes, and empties `var/spark`."""
         sweep(self._settings)
         shutil.rmtree(self._settings.var / "spark", ignore_errors=True)
         make_folders(self._settings)
@@ -227,7 +227,7 @@ def sweep(settings: Settings) -> int:
 
 
 def _is_server(process: ProcessId) -> bool:
-    """Whether the process is Postgres or Redis. They end last, so that other processes can record their end."""
+    """Whether the process is Postgres or Redis. Servers end last, so that other processes can record their end."""
     try:
         name = Path(f"/proc/{process.pid}/exe").readlink().name
     except OSError:

@@ -115,7 +115,7 @@ def tail(log: Path) -> str:
 
 
 def delay_s(deaths_in_a_row: int, first_s: float) -> float:
-    """Delay before the next start, doubled with every consecutive death."""
+    """Delay in seconds before the next start, doubled with every consecutive death up to a maximum."""
     return min(first_s * 2.0 ** max(deaths_in_a_row - 1, 0), max(_MAX_DELAY_S, first_s))
 
 
@@ -200,7 +200,7 @@ class Supervisor:
     # ------------------------------------------------------------ watching
 
     def wait(self, longest_s: float) -> None:
-        """Waits until a child ends, a signal arrives, or the time is up."""
+        """Waits until a child ends, a signal arrives, or `longest_s` seconds have passed."""
         if select.select([self._wake], [], [], longest_s)[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
@@ -261,7 +261,7 @@ class Supervisor:
             self.children.remove(child)
 
     def _send_stop_signal(self, child: ManagedProcess) -> None:
-        """Sends the stop signal, but only once: many programs treat a second signal differently."""
+        """Sends `stop_signal`, but only once: many programs react differently to a second signal."""
         if child.identity and not child.is_asked_to_end:
             child.identity.send(child.spec.stop_signal)
         child.is_asked_to_end = True
@@ -278,7 +278,7 @@ class Supervisor:
     def _reap(self, child: ManagedProcess) -> None:
         """Kills the rest of the child's session (for example pool workers of a dead process), then reaps the child.
 
-        The order matters: after reaping, its pid and the session of this number may belong to other processes.
+        The order matters: after reaping, the child's pid and session id may belong to other processes.
         """
         popen = child.popen
         if popen is None or child.is_reaped:

@@ -40,8 +40,8 @@ def request_id_of(request: HttpRequest) -> str:
 class ConcurrencyLimit:
     """Admit `WEIR_WEB_CONNECTIONS` requests; the rest wait up to `WEIR_WEB_WAIT_S` seconds and then get 503.
 
-    Each may hold a Postgres connection, since under ASGI every request runs in its own thread. Without a limit a few
-    hundred anonymous requests would take every connection, and job masters could record no checkpoint.
+    Under ASGI each request runs in its own thread and may hold a Postgres connection. Without a limit a few hundred
+    anonymous requests would take every connection, and job masters could record no checkpoint.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -60,9 +60,7 @@ class ConcurrencyLimit:
 
 
 def _close_connections() -> None:
-    """Closes connections now instead of after a slow client has read the response; never inside the caller's
-    transaction.
-    """
+    """Closes the thread's connections to Postgres before a slow client reads the response, except in a transaction."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()

@@ -1,4 +1,4 @@
-"""A rate limit on sign-in. Pages, API and admin share a counter, so that using all three yields no extra tries."""
+"""A rate limit on sign-in. Pages, API and admin share a counter, so that together they allow no extra attempts."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ from rest_framework.throttling import SimpleRateThrottle
 
 
 class LoginThrottle(SimpleRateThrottle):
-    """Counts tries per client address. WEIR_NUM_PROXIES selects the client's address in X-Forwarded-For."""
+    """Counts sign-in attempts per client address. WEIR_NUM_PROXIES selects the client's address in X-Forwarded-For."""
 
     scope = "login"
 
@@ -21,7 +21,7 @@ class LoginThrottle(SimpleRateThrottle):
 
 
 def seconds_to_wait(request: HttpRequest) -> int:
-    """Counts a further try. Returns 0 if it may be made now."""
+    """Counts a sign-in attempt. Returns 0 if the attempt is allowed now, else the seconds until the next may be."""
     throttle = LoginThrottle()
     if throttle.allow_request(request, None):  # type: ignore[arg-type]
         return 0
@@ -29,7 +29,7 @@ def seconds_to_wait(request: HttpRequest) -> int:
 
 
 def throttle_login(login: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """The view `login` with its tries counted."""
+    """The view `login`, in which a POST beyond the rate limit gets 429 with `Retry-After`."""
 
     @wraps(login)
     def view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -18,9 +18,9 @@ _USED_AT_PRECISION: Final = timedelta(minutes=1)  #: saves a write per request
 
 
 def issue(user: User, expires_at: datetime | None = None, *, max_tokens: int = 100) -> str:
-    """A new token of `user`, which cannot be read again. Without `expires_at` it is valid until it is revoked.
+    """Issues a token of `user` and returns its text, which cannot be read again. `expires_at` None: until revoked.
 
-    Beyond `max_tokens` of the user it replaces the least recently used.
+    If the user already has `max_tokens` tokens, the new token replaces the least recently used token.
     """
     token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
     with transaction.atomic():
@@ -35,7 +35,7 @@ def issue(user: User, expires_at: datetime | None = None, *, max_tokens: int = 1
 
 
 def find(token: str) -> ApiToken | None:
-    """The row of a presented token, with its user. Records the use, to the minute."""
+    """The row of `token` with its user; None if no such token exists. Sets `used_at`, to the minute."""
     found = ApiToken.objects.select_related("user").filter(digest=token_digest(token)).first()
     if found is not None:
         stale = Q(used_at=None) | Q(used_at__lt=Now() - _USED_AT_PRECISION)

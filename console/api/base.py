@@ -71,7 +71,7 @@ class ScopedView(StrictView):
 
 
 def location_response(view: str, pk: object, body: Any, status: HTTPStatus = HTTPStatus.ACCEPTED) -> Response:
-    """A new row, which the client reads again under `Location` if it is only accepted so far."""
+    """The response with a new row. `Location` is the address of the row, where clients poll it if `status` is 202."""
     headers = {"Location": reverse(view, args=(pk,))}
     if status is HTTPStatus.ACCEPTED:
         headers["Retry-After"] = str(RETRY_AFTER_S)

@@ -17,14 +17,14 @@ _BROKER_TIMEOUT_S = 2
 
 
 class Readiness:
-    """Caches the last probe, since the endpoint is public: only a single request at a time probes the parts.
+    """Caches the last probe, since the endpoint is public: only a single request at a time probes the dependencies.
 
-    Concurrent requests get the last result, whose age is at most the duration of a probe, and open no connection.
+    Concurrent requests get the previous result, whatever its age, without a connection; only the first probe blocks.
     """
 
     def __init__(self, probes: Mapping[str, Callable[[], None]], cache_s: float = 1.0) -> None:
         self._probes = probes
-        self._cache_s = cache_s  #: lifetime of a result
+        self._cache_s = cache_s  #: lifetime of a result, in seconds
         self._probing = threading.Lock()
         self._parts: dict[str, str] | None = None
         self._probed_at = 0.0

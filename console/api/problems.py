@@ -49,7 +49,7 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _how_to_sign_in(request: Request) -> str:
-    """Names the accepted scheme, and the sent scheme if credentials follow it; a lone word may itself be the token."""
+    """The error detail. It names the sent scheme only if credentials follow: text without a space may be the token."""
     scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
     is_other = bool(credentials) and _SCHEME.fullmatch(scheme) is not None
     sent = f"The scheme {scheme} is not accepted. " if is_other else ""
@@ -64,7 +64,7 @@ def problem(
     errors: list[dict[str, str]] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Response:
-    """A refusal as a response. `facts` become members of their own."""
+    """A refusal as a response. `facts` become top-level members of the document."""
     http = HTTPStatus(status)
     body = {
         "type": "about:blank",

@@ -35,7 +35,7 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-#: Reason of a checkpoint whose attempt ended first, by a cancel, a restart or the end of the job. No subtask failed it.
+#: Reason of a checkpoint that ended with its attempt (cancel, restart or end of the job): no subtask caused a failure.
 ABORT_REASON = FailureReason.SUSPENDED
 ABORTED = "aborted"
 
@@ -98,7 +98,7 @@ class Checkpoint(models.Model):
             models.Index(
                 fields=("run",), condition=Q(status=Status.IN_PROGRESS.value), name="weir_checkpoint_in_progress"
             ),
-            # A job has millions of rows after a year; frequent queries need only these few.
+            # A job has millions of rows after a year; frequent queries need few rows, so the next three are partial.
             models.Index(
                 fields=("job", "-number"),
                 condition=Q(status=Status.COMPLETED.value, discarded_at=None),
@@ -159,7 +159,7 @@ class StateQuery(models.Model):
     state = models.TextField(choices=QUERY_STATES, default=QueryState.QUEUED.value, db_default="queued")
     owner = models.TextField(default="", db_default="", blank=True)
     beat_at = models.DateTimeField(db_default=Now())
-    losses = models.IntegerField(default=0, db_default=0)  #: tasks lost while they held it
+    losses = models.IntegerField(default=0, db_default=0)  #: number of tasks that were lost while they owned the query
     progress = models.JSONField(null=True)
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)

@@ -21,7 +21,7 @@ FoundCheckpoints = QuerySet[Any]
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """A run's newest completed checkpoint of any kind, and its newest that commits output."""
+    """A run's newest completed checkpoint of any kind, and its newest completed checkpoint that commits output."""
 
     newest: Checkpoint | None
     committed: Checkpoint | None
@@ -29,8 +29,8 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of checkpoints and savepoints. `aborted` checkpoints ended with their attempt; `restored` counts
-    attempts.
+    """Numbers of checkpoints and savepoints. `aborted` checkpoints ended with their attempt; `restored` is the number
+    of attempts that were restored from a checkpoint.
     """
 
     in_progress: int
@@ -79,7 +79,7 @@ def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
 
 
 def restorable(job: Job) -> FoundCheckpoints:
-    """Checkpoints that can be restored, newest first. `all_finished`: all operators of its version had finished."""
+    """Checkpoints that can be restored, newest first. `all_finished`: every operator in the checkpoint had finished."""
     found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
     of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
     annotated: FoundCheckpoints = found.annotate(all_finished=of_all)
@@ -115,7 +115,7 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
         rows, attempts = rows.filter(run=run), attempts.filter(run=run)
     restored = attempts.exclude(restored_checkpoint=None)
     completed = rows.filter(status=Status.COMPLETED).order_by("-number")
-    summed_up = summarize(_measurements(rows))  # before the counts: a checkpoint may complete in between
+    summed_up = summarize(_measurements(rows))  # before the counts, which then include every summarised checkpoint
     ended = _failures(rows.filter(status=Status.FAILED))
     failures = tuple(group for group in ended if group.reason != ABORT_REASON)
     return Statistics(
@@ -130,16 +130,14 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
 
 
 def newest_completed_checkpoint(run: Run) -> Checkpoint | None:
-    """The run's newest completed checkpoint. Savepoints commit no output and are skipped. Uses the index of restorable
-    rows.
-    """
+    """The run's newest completed checkpoint that is not a savepoint. Uses the index of restorable rows."""
     retained = Checkpoint.objects.filter(job=run.job_id, status=Status.COMPLETED, discarded_at=None)
     return retained.filter(run=run, kind=Kind.CHECKPOINT).defer("operators").order_by("-number").first()
 
 
 def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
-    """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED_FAILURES`, and the newest of
-    them.
+    """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED_FAILURES`, and the newest
+    failed checkpoint.
     """
     failed = Checkpoint.objects.filter(run=run, status=Status.FAILED, number__gt=completed.number if completed else 0)
     found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED_FAILURES])
@@ -184,5 +182,5 @@ def _failures(failed: QuerySet[Checkpoint]) -> tuple[Failures, ...]:
 
 
 def _is_counted(reason: str) -> bool:
-    """Whether the reason counts. A reason that this console does not know does not count."""
+    """Whether failures with `reason` count. Failures with a reason that this console does not know do not count."""
     return reason in list(FailureReason) and FailureReason(reason).is_counted

@@ -15,12 +15,12 @@ from console.runs.lease import ago
 from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.core.snapshot.failure_reason import FailureReason
 
-#: Rows of an ended run. A master records the end of its run, of its checkpoints and of its operations separately.
+#: Rows of a run that ended at least 5 s ago: its master records the end of run, checkpoints and operations separately.
 RUN_ENDED: Final = Q(run__state__in=TERMINAL_STATES, run__ended_at__lte=ago(5))
 
 
 def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str | None = None) -> int:
-    """Records a verdict; `note` None keeps the notes. Returns the number of rows.
+    """Sets the review of the checkpoints to `state`; `note` None keeps their notes. Returns the number of updated rows.
 
     Only the review columns are written, so that updates of the job master since the read survive.
     """

@@ -22,16 +22,16 @@ from runtime.core.snapshot.contents import StoredState, stored_states
 
 log = structlog.get_logger(__name__)
 
-MAX_ACTIVE_PER_USER: Final = 4  #: per user
-MAX_RUNNING: Final = 1  #: compilations share the queue
+MAX_ACTIVE_PER_USER: Final = 4  #: queued and running queries of a user
+MAX_RUNNING: Final = 1  #: queries of all users; compilations share the queue `stages`
 LEASE_S: Final = 15
 MAX_LOSSES: Final = 3
 RESEND_WAKE_UP_S: Final = 30
-MAX_QUEUED_S: Final = 600  #: lifetime of a pin
+MAX_QUEUED_S: Final = 600  #: equal to the lifetime of a pin
 RETENTION_S: Final = 24 * 3600  #: retention of results
 _SCALAR_TYPES: Final = (str, int, float, bool, type(None))
 _CURSOR_FIELDS: Final = frozenset({"group", "skip"})
-_MAX_POSITION: Final = 10**9  #: the same limit as in the stage
+_MAX_POSITION: Final = 10**9  #: limit of a number in a cursor, as in `spark_jobs.state.query`
 
 
 def saved_queries(checkpoint: Checkpoint) -> dict[str, str]:
@@ -44,7 +44,7 @@ def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
     """The states in a checkpoint, from its manifest. The checkpoint is pinned, so retention keeps it for ten minutes.
 
     Raises:
-        Conflict: it never completed, or is discarded.
+        Conflict: the checkpoint has not completed, or is discarded.
         Refused: names the file that is missing or damaged.
     """
     if not checkpoint.is_restorable:
@@ -126,7 +126,7 @@ def _create_query(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -
 
 
 def claim(query_id: int, owner: str) -> StateQuery | None:
-    """Takes a queued query. None if another task was first, the query has ended, or too many are running."""
+    """Claims a queued query. None if another task was first, the query has ended, or `MAX_RUNNING` queries run."""
     if StateQuery.objects.filter(state=QueryState.RUNNING).count() >= MAX_RUNNING:
         return None
     waiting = StateQuery.objects.filter(pk=query_id, state=QueryState.QUEUED)
@@ -143,7 +143,7 @@ def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:
 
 
 def release(query_id: int, owner: str) -> None:
-    """Returns the query for another task to claim."""
+    """Requeues the query for another task to claim. Has no effect if `owner` no longer owns the query."""
     if _owned_query(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
         wakeups.send(wakeups.STATE_QUERY_TASK, query_id)
 

@@ -53,7 +53,7 @@ def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.StageCommand:
 
 
 def _error(query: StateQuery, failed: stages.StageFailed) -> dict[str, Any]:
-    """The error to show. If the checkpoint was discarded meanwhile, that is the cause rather than a missing file."""
+    """The error to show. If the checkpoint was discarded meanwhile, the error names the discard, not a missing file."""
     checkpoint = query.checkpoint
     checkpoint.refresh_from_db(fields=["discarded_at"])
     if checkpoint.discarded_at is not None:

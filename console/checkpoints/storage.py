@@ -32,7 +32,7 @@ CHECKPOINT_FIELD, PATH_FIELD = "params.checkpoint", "params.path"
 
 
 def job_root(job_id: int) -> Path:
-    """The storage root of a job, the same as its master's."""
+    """The storage root of a job, which the job master uses too."""
     return Path(settings.WEIR_STORAGE) / str(job_id)
 
 
@@ -71,7 +71,7 @@ def pin(checkpoint: Checkpoint) -> None:
 
 
 def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
-    """Whether a checkpoint names files in the folder of another checkpoint; None if its manifest cannot be read."""
+    """Whether the manifest of `checkpoint` names files below `folder`; None if the manifest cannot be read."""
     try:
         manifest = _read_manifest(job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE, CHECKPOINT_FIELD)
     except Refused as refused:
@@ -93,7 +93,7 @@ def load_savepoint(given: str) -> tuple[Path, Manifest]:
     """The savepoint folder `given`, resolved, and its manifest.
 
     Raises:
-        Refused: it is outside the allowed roots, holds no complete savepoint, or names files outside itself.
+        Refused: the folder is outside the allowed roots, has no complete savepoint, or names files outside it.
     """
     folder = _allowed_folder(given)
     manifest = _read_manifest(_file_within(folder, MANIFEST_FILE), PATH_FIELD)
@@ -106,7 +106,7 @@ def load_savepoint(given: str) -> tuple[Path, Manifest]:
 
 
 def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
-    """Checks that no other savepoint, of another installation with the same numbers, occupies this savepoint's place.
+    """Checks that the import folder has no savepoint with the same numbers from another installation.
 
     Raises:
         Refused: names both folders.
@@ -186,7 +186,7 @@ def _corrupt(detail: str, field: str) -> Refused:
 
 
 def _unreadable(error: OSError, field: str) -> Refused:
-    """An outage of the storage, except for a name too long for any file system."""
+    """The refusal for `error`: an outage of the storage, unless the name is too long for any file system."""
     if error.errno == ENAMETOOLONG:
         return _corrupt(f"{error.filename}: there is no such file", field)
     detail = f"Checkpoint storage cannot be read: {error}. Nothing was changed; try again."

@@ -43,5 +43,5 @@ def _stage(version: JobVersion) -> stages.StageCommand:
 
 
 def _renew(version: JobVersion) -> bool:
-    """Renews `woken_at`: the reconciler sends no second wake-up. False if the version is no longer compiling."""
+    """Renews `woken_at`, so that the reconciler sends no new wake-up. False if the version is no longer compiling."""
     return bool(JobVersion.objects.filter(pk=version.pk, state=VersionState.COMPILING).update(woken_at=Now()))

@@ -13,7 +13,7 @@ from runtime.redaction import MASK, is_secret, redact
 
 T = TypeVar("T")
 
-#: Settings of a version with types, bounds, defaults and descriptions, for the form and the OpenAPI document.
+#: JSON schema of a version's settings: types, bounds, defaults and descriptions, for the form and the OpenAPI document.
 SETTINGS_SCHEMA: Final[dict[str, Any]] = msgspec.json.schema(JobSettings)
 
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")

@@ -9,7 +9,7 @@ from runtime.redaction import MASK, Schema, mask
 
 
 def unmask(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """`given` with each mask replaced by the secret in `kept` that it was shown for.
+    """`given` with each mask replaced by the secret at the same position in `kept`, the previous version's parameters.
 
     Raises:
         Refused: names the parameter whose mask has no stored secret.

@@ -200,7 +200,7 @@ class StageState(StrEnum):
     RESTARTING = "restarting"  #: its process died and is started again
     DONE = "done"  #: all work is complete
     ENDED = "ended"  #: its run has ended
-    FAILED = "failed"  #: and its run has failed with it
+    FAILED = "failed"  #: it cannot succeed, and its run has failed too
 
 
 class StandingStage(Leased):

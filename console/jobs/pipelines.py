@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from console.jobs import stages
 from console.jobs.models import Pipeline
 
-_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of it
+_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of this time
 
 
 class OfferedPipeline(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class OfferedPipeline(msgspec.Struct, frozen=True):
 
 
 def sync() -> list[str]:
-    """Reads the registry and replaces the rows. Returns the names.
+    """Reads the registry and replaces the rows. Returns the names of the pipelines.
 
     Raises:
         StageFailed: the registry cannot be read; the rows stay as they were.

@@ -88,7 +88,7 @@ def create_version(
 
 
 def lock_job(job: Job) -> None:
-    """Locks the row of the job: no other transaction adds a version, or restores or discards, until the commit."""
+    """Locks the row of the job: until the commit, no other transaction can add a version, restore or discard."""
     Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
@@ -114,7 +114,7 @@ def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
 
 
 def newest_ready(job: Job) -> JobVersion | None:
-    """The version that a start without a version uses."""
+    """The newest version in state `ready`, which a start uses by default; None if there is none."""
     return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
 
 
@@ -146,10 +146,10 @@ def _usable_pipeline(name: str) -> Pipeline:
 
 
 def require_parallelism(parallelism: int, max_parallelism: int, field: str = "parallelism") -> None:
-    """Checks the number of subtasks of each operator, and of slots, since a run has as many slots.
+    """Checks `parallelism`, the number of subtasks of each operator and of slots of the run.
 
     Raises:
-        Refused: it exceeds `max_parallelism` or WEIR_MAX_SLOTS.
+        Refused: the parallelism exceeds `max_parallelism` or WEIR_MAX_SLOTS.
     """
     if not 0 < parallelism <= max_parallelism:
         raise InvalidField(field, f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}")

@@ -22,7 +22,7 @@ from console.jobs.child_environment import stage_environment
 POLL_S = 1.0
 REJECTED_CODE = 3  #: exit code for invalid input of the author; the error is on stdout
 _MAX_STDOUT_BYTES = 32 * 1024 * 1024
-_PROGRESS_BYTES = 4096  #: end of the output that is searched for the newest line
+_PROGRESS_BYTES = 4096  #: bytes at the end of the output that are searched for the newest line
 
 
 class StageInterrupted(Exception):
@@ -50,12 +50,12 @@ class StageCommand:
 
 
 def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
-    """The result that the stage printed as its last line of JSON.
+    """Runs the stage and returns the result that it printed as its last line of JSON.
 
     `still_wanted` is called each second with the newest `progress` that the stage has printed, None before the first.
 
     Raises:
-        StageFailed: it rejected its input, failed, or timed out.
+        StageFailed: the stage rejected its input, failed, or timed out.
         StageInterrupted: the worker is shutting down, or `still_wanted` returned false.
     """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
@@ -71,7 +71,7 @@ def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: Tru
 
 
 def _progress(printed: int) -> Any:
-    """Progress in the last complete line so far. Reads with `pread`, because the child owns the file position."""
+    """`progress` in the last complete line so far. Reads with `pread`, since the child writes at the file position."""
     size = os.fstat(printed).st_size
     start = max(0, size - _PROGRESS_BYTES)
     lines = os.pread(printed, size - start, start).splitlines(keepends=True)

@@ -22,7 +22,7 @@ def accept(row: Operation, checkpoint_id: int) -> Operation:
 
     Raises:
         Refused: the job has no such savepoint.
-        Conflict: it is not completed, is already discarded, or a run or checkpoint depends on it.
+        Conflict: the savepoint is not completed, is already discarded, or a run or checkpoint depends on it.
     """
     lock_job(row.job)
     checkpoint = Checkpoint.objects.filter(pk=checkpoint_id, job=row.job).first()

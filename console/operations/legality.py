@@ -1,6 +1,6 @@
-"""Which operations are legal now, and why the others are not. Buttons, API and services all ask this module.
+"""Decides which operations are legal now, and why others are refused, for the buttons, the API and the services.
 
-A refusal is a `Conflict`: its sentence stands beside a disabled button, and its code is for programs. Run states
+A refusal is a `Conflict`: its `detail` appears beside a disabled button, and its `code` is for programs. Run states
 follow `runtime.core.job.lifecycle`, as in the job master. `console.operations.restore` decides whether a checkpoint
 fits a version.
 """
@@ -19,7 +19,7 @@ from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, NEW_RUN_KIN
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct, may_start, refusal
 
 NO_READY_VERSION = "The job has no version that is ready"
-#: Operations of which only a single one may be active on a run, as the partial unique indexes enforce.
+#: By operation: the operations that must not be active on the run already, as the partial unique indexes enforce.
 _RIVALS: Mapping[RunAct, tuple[RunAct, ...]] = {
     RunAct.STOP: (RunAct.STOP, RunAct.DRAIN),
     RunAct.DRAIN: (RunAct.STOP, RunAct.DRAIN),
@@ -29,7 +29,7 @@ _RIVALS: Mapping[RunAct, tuple[RunAct, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class AllowedOperation:
-    """An operation, with the reason why it is not possible now; "" if it is."""
+    """An operation on a job or checkpoint. `reason`: why the operation is not possible now; "" if it is possible."""
 
     act: OperationKind
     reason: str
@@ -53,14 +53,14 @@ def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
 
 
 def start_conflict(run: Run | None) -> Conflict | None:
-    """Why a job cannot start or be restored after its latest run."""
+    """Why a job cannot be started or restored after `run`, its latest run; None if it can be."""
     if run is None or may_start(run.run_state):
         return None
     return Conflict("run-active", f"Run {run.pk} is {run.state}; a job has one run at a time.")
 
 
 def run_conflict(run: Run | None, act: RunAct) -> Conflict | None:
-    """Why the latest run of a job cannot take a savepoint, stop, drain or be cancelled."""
+    """Why `act` is not possible on `run`, the latest run of a job; None if it is possible."""
     if run is None:
         return Conflict("never-run", "The job has never run.")
     if reason := refusal(run.run_state, act, batch=run.version.is_batch):
@@ -71,7 +71,7 @@ def run_conflict(run: Run | None, act: RunAct) -> Conflict | None:
 
 
 def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
-    """Why a checkpoint cannot be discarded."""
+    """Why a checkpoint cannot be discarded; None if it can be."""
     reason = _discard_reason(checkpoint) or _run_dependency(checkpoint) or _checkpoint_dependency(checkpoint)
     return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
 
@@ -116,7 +116,7 @@ def _run_dependency(checkpoint: Checkpoint) -> str | None:
 
 
 def _checkpoint_dependency(checkpoint: Checkpoint) -> str | None:
-    """The refusal if a later checkpoint needs the savepoint's files. Savepoints and earlier checkpoints never do."""
+    """The refusal if a later checkpoint may need the savepoint's files. Savepoints and earlier checkpoints never do."""
     others = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
     later = others.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
     for other in later.defer("operators"):

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 def remove_unused_folders() -> int:
-    """Removes the folders that are no longer needed. Returns their number; the next call retries a storage error."""
+    """Removes the folders that are no longer needed. Returns their number; the next call retries after an error."""
     count = 0
     for job in Job.objects.order_by("pk").iterator():
         try:
@@ -45,7 +45,7 @@ def remove_unused_folders() -> int:
 
 
 def _remove_job_folders(job: Job) -> int:
-    """Renames the folders under the job's lock, so that no restore can begin, and deletes them afterwards."""
+    """Renames unneeded folders under the job's lock, so that no restore can begin. Deletes them after the commit."""
     there = list(_lineages(job))  # listed before the rows are read: a run's row precedes its folders
     removed = []
     if there:
@@ -90,7 +90,7 @@ def _unused_folders(job: Job, folder: Path) -> list[Path]:
 
 
 def _runs_in_use(runs: Iterable[Run]) -> Iterable[Run]:
-    """The runs that have not ended, or that another run may be restored from."""
+    """The runs that have not ended `RUN_END_GRACE` ago, have a restorable checkpoint, or have a supervised stage."""
     ids = [run.pk for run in runs]
     gone = Q(state__in=TERMINAL_STATES, ended_at__lte=Now() - RUN_END_GRACE)
     retained = Checkpoint.objects.filter(run__in=ids, discarded_at=None, status=Status.COMPLETED)

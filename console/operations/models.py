@@ -40,7 +40,7 @@ _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 
 
 class Operation(models.Model):
-    """An operation. The console ends operations that create a run; the job master that took any other ends it."""
+    """An operation. The console ends starts, restores and discards; the run's job master ends all other operations."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     job = models.ForeignKey(Job, models.CASCADE, related_name="operations")
@@ -90,7 +90,7 @@ class Operation(models.Model):
 
     @property
     def shows_run(self) -> bool:
-        """Whether pages show the state of its run instead: the run that it created outlives the operation."""
+        """Whether pages show the state of the created run, which outlives the operation, instead of `state`."""
         return self.kind in NEW_RUN_KINDS and self.state == OperationState.SUCCEEDED and self.run_id is not None
 
     @property

@@ -18,7 +18,7 @@ from runtime.core.snapshot.manifest_codec import manifest_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """`path` is the savepoint's folder if it differs from the folder of `checkpoint`, or if there is no such row."""
+    """`path` names the folder of a savepoint that was requested by folder; "" for a request by id of `checkpoint`."""
 
     manifest: Manifest
     checkpoint: Checkpoint | None = None
@@ -53,7 +53,7 @@ class Origin:
         """The origin for a checkpoint row.
 
         Raises:
-            Refused: it belongs to another job, did not complete, is discarded, or its files are damaged.
+            Refused: the checkpoint belongs to another job, did not complete, is discarded, or its files are damaged.
         """
         name = str(checkpoint).capitalize()
         if checkpoint.job_id != job.pk:

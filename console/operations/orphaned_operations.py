@@ -1,8 +1,8 @@
 """Ends operations that no job master will end.
 
-`start` and `restore` end when their run first runs, or ends before that. The run's master ends all other operations
+`start` and `restore` end when their run is first RUNNING, or ends earlier. The run's master ends all other operations
 together with the run. Operations that are still open after the run's end are resolved here from the records: the run's
-final state and its completed savepoints. If these do not show the outcome, the state becomes `unknown`.
+final state and its completed savepoints. If the records do not show the outcome, the state becomes `unknown`.
 """
 
 from collections.abc import Mapping
@@ -61,10 +61,10 @@ def _update_from_run(operation: Operation, run: Run) -> None:
 
 
 def _was_running(run: Run) -> bool:
-    """Whether a run that failed or was cancelled had been running: it may do both between two passes.
+    """Whether a failed or cancelled run had been RUNNING: a run may start and end between two passes of the reconciler.
 
-    Checkpoints exist only after the job was running. Live metrics exist during deployment too, with other operator
-    states.
+    Checkpoints exist only after the job was running. Live metrics exist during deployment too, but
+    some operator is then neither running nor finished.
     """
     operators = ((run.live or {}).get("operators") or {}).values()
     deployed = all(operator.get("state") in ("running", "finished") for operator in operators)
@@ -81,7 +81,7 @@ def _end_orphan(operation: Operation, run: Run) -> None:
 
 
 def _end_orphaned_savepoint(operation: Operation, run: Run) -> None:
-    """Finds the savepoint of an operation whose master may have died between recording both."""
+    """Ends a savepoint operation whose master may have recorded the savepoint, but not the end of the operation."""
     asked_at = operation.started_at or operation.created_at
     made = Checkpoint.objects.filter(
         run=run, kind=Kind.SAVEPOINT, status=Status.COMPLETED, triggered_at__gte=asked_at

@@ -1,4 +1,4 @@
-"""The reconciler: a pass over lost leases, lost wake-ups, and operations and checkpoints left open."""
+"""The reconciler: a pass over lost leases, lost wake-ups, and orphaned operations and checkpoints."""
 
 import structlog
 

@@ -45,7 +45,7 @@ class SourceMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`refusal` rules the restore out; `lost` and `repeated` must be accepted; `warnings` are informative."""
+    """`refusal` rules the restore out; `lost` (dropped state) and `repeated` (output) must be accepted by the user."""
 
     refusal: Refused | None
     lost: Refused | None
@@ -90,7 +90,7 @@ def _sources(found: MappingReport, target: RestoreTarget) -> SourceMapping:
 
 
 def _does_nothing(found: MappingReport, sources: SourceMapping) -> bool:
-    """Whether a run would end at once: all restored operators had finished, and no source is new."""
+    """Whether a restored run would end at once: all restored operators had finished, and no source is new."""
     kept = [operator.fate for operator in found.operators if operator.fate is not OperatorMatch.DROPPED]
     return (
         OperatorMatch.FINISHED in kept and set(kept) <= {OperatorMatch.FINISHED, OperatorMatch.NEW} and not sources.new
@@ -98,7 +98,7 @@ def _does_nothing(found: MappingReport, sources: SourceMapping) -> bool:
 
 
 def _idle_refusal(origin: Origin, version: JobVersion) -> Refused | None:
-    """The refusal of an idle restore. A checkpoint of an unfinished run may hold pending committables."""
+    """The refusal of an idle restore; None if the checkpoint's run is unfinished and may have pending committables."""
     if origin.checkpoint is None or origin.checkpoint.run.run_state is not RunState.FINISHED:
         return None
     return Conflict(
@@ -127,7 +127,7 @@ def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelis
 
 
 def require_no_repetition(job: Job) -> None:
-    """Requires that the output which a start from empty state writes again is accepted.
+    """Checks that a start from empty state repeats no output. Callers skip the check if the user accepts repetition.
 
     Raises:
         Conflict: the job has committed output.

@@ -30,7 +30,7 @@ _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__setting
 class JobRow:
     job: Job
     run: Run | None
-    checkpoint: Checkpoint | None  #: newest completed
+    checkpoint: Checkpoint | None  #: newest completed checkpoint
     active: Operation | None
 
 
@@ -51,7 +51,7 @@ class JobPage:
 
 
 def find_jobs(search: str = "") -> FoundJobs:
-    """Jobs by name with their latest run, annotated with `checkpoint_pk` of the newest completed."""
+    """Jobs by name with their latest run, annotated with `checkpoint_pk`, the newest completed checkpoint."""
     newest_checkpoint = Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number")
     jobs: FoundJobs = with_latest_run().annotate(checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]))
     if search:
@@ -80,7 +80,7 @@ def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
 
 
 def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
-    """The list rows of `jobs`, in three queries, with the drawn columns only."""
+    """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
     runs = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS).in_bulk([job.run_pk for job in jobs])
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
     operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("created_at")
@@ -131,7 +131,7 @@ def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
 
 
 def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
-    """The rows behind a list of `jobs`, with limits."""
+    """Queries for the rows behind a list of `jobs`, each with its maximum number of rows."""
     return [
         (Run.objects.filter(pk__in=[job.run_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Checkpoint.objects.filter(pk__in=[job.checkpoint_pk for job in jobs]).order_by("pk"), len(jobs)),
@@ -140,7 +140,7 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
 
 
 def rows_of_page(job: Job, before: int | None) -> list[tuple[QuerySet[Any], int]]:
-    """The rows behind the page of a job, the newest of each kind, with limits."""
+    """Queries for the rows behind the page of a job, newest first, each with its maximum number of rows."""
     checkpoints = Checkpoint.objects.filter(job=job).order_by("-number")
     older = checkpoints if before is None else checkpoints.filter(number__lt=before)
     return [

@@ -79,7 +79,7 @@ def request(
                 require_match(job, asked.if_match)
             return AcceptedOperation(_accept(row, typed))
     except (IntegrityError, Refused) as error:
-        # A concurrent request won: with the same key, with another run, or with another stop or drain.
+        # A concurrent request was first: with the same key, with another run, or with another stop or drain.
         if earlier := _replay(row):
             return earlier
         if isinstance(error, Refused):
@@ -141,7 +141,7 @@ def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: A
 
 
 def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
-    """Leaves a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run ends here."""
+    """Leaves a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run ends at once."""
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
     if found := run_conflict(run, act):
         raise _name_blockers(row.job, found)
@@ -153,7 +153,7 @@ def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
         row.started_at = row.ended_at = Now()
     row.save(force_insert=True)
     if not row.is_active:
-        row.refresh_from_db()  # the times of the database
+        row.refresh_from_db()  # reads the times that Postgres has set
     return row
 
 

@@ -29,5 +29,5 @@ def ago(seconds: float) -> Now:
 
 
 def next_token() -> Func:
-    """Draws a token as part of an UPDATE. All come from a Postgres sequence, so each is larger than the last."""
+    """An UPDATE expression that draws a token. A Postgres sequence makes each token larger than all earlier tokens."""
     return Func(Value("weir_token_seq"), function="nextval", output_field=BigIntegerField())

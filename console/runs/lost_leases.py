@@ -1,7 +1,7 @@
 """The reconciler's view of lost leases and lost wake-ups.
 
 A lease is lost only if the reconciler has seen it unchanged for a full lease time, with Postgres up throughout. An
-outage of Postgres or of the reconciler must not take healthy runs from their supervisors. All times are Postgres' own.
+outage of Postgres or of the reconciler must not take healthy runs from their supervisors. Postgres gives all times.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ from console.runs import run_store, standing_stages
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 
-#: After a gap of this length between two passes, earlier observations are discarded: a heartbeat may have been missed.
+#: After a gap of this many seconds between two passes, earlier observations are discarded: a heartbeat may be missed.
 #: More than two periods of the reconciler and well below a lease, so that a gap alone never makes a lease look lost.
 MAX_OBSERVATION_GAP_S = 2.5
-#: A wake-up without effect is sent again after this time.
+#: Seconds after which a wake-up without effect is sent again.
 RESEND_WAKE_UP_S = 5
 RESEND_COMPILE_S = 30
 
@@ -72,7 +72,7 @@ def resend_wake_ups() -> None:
 
 
 def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows of `waiting` whose wake-up is due again; their waiting time restarts at zero."""
+    """Selects the rows of `waiting` whose wake-up is due again, and restarts their waiting time."""
     model = waiting.model
     model.objects.filter(pk__in=list(waiting.filter(observed_at=None).values_list("pk", flat=True))).update(
         observed_at=Now()

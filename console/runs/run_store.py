@@ -44,7 +44,7 @@ _MAX_TOKEN_LEAD = 100_000  # tokens that a savepoint may be ahead of this instal
 
 
 def create(user: User | None, job: Job, version: JobVersion, parallelism: int, **restore: Any) -> Run:
-    """A queued run and its standing stages. Call it inside a transaction.
+    """Creates a queued run and its standing stages. Call it inside a transaction.
 
     `restore` are the columns of the run's origin: `restore_checkpoint`, `restore_path`, `allow_unmapped`.
 
@@ -87,7 +87,7 @@ def reserve_ids_above(job: Job, number: int, token: int) -> None:
 
 
 def claim(run_id: int, owner: str) -> int | None:
-    """Takes a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
+    """Claims a queued run. Returns the new attempt's token; None if another worker was first or the run has ended."""
     with transaction.atomic():
         claimed = {**owned_by(owner), "started_at": Coalesce(F("started_at"), Now()), "token": next_token()}
         if _transition(run_id, RunEvent.CLAIMED, **claimed) is None:
@@ -112,7 +112,7 @@ def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int
 
 
 def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
-    """Fails the run for good. False if it had ended or the lease was lost. `owner` None accepts any owner."""
+    """Fails the run for good. False if the run had ended or the lease was lost. `owner` None accepts any owner."""
     only = None if owner is None else Q(lease_owner=owner)
     with transaction.atomic():
         state = _transition(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
@@ -122,12 +122,12 @@ def fail(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
 
 
 def release(run_id: int, owner: str, reason: str) -> RunState | None:
-    """Returns the run for another worker to claim; a run that was being cancelled ends instead."""
+    """Releases the run for another worker to claim; a run in CANCELLING ends instead. Returns the new state."""
     return _release(run_id, Q(lease_owner=owner), AttemptOutcome.RELEASED, reason)
 
 
 def revoke_lease(run_id: int, beat: int) -> RunState | None:
-    """Takes the run from an owner silent since `beat`. None if the owner has renewed or the run has ended."""
+    """Releases the run; returns its new state. None if `lease_beat` is no longer `beat`, or if the run has ended."""
     return _release(run_id, Q(lease_beat=beat), AttemptOutcome.LOST, "The supervisor's lease was lost.")
 
 
@@ -143,7 +143,7 @@ def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunS
 
 
 def cancel_in_queue(run_id: int) -> bool:
-    """Cancels a run that no master has claimed. False if a master has it, and must cancel it, or if it has ended."""
+    """Cancels an unclaimed run. False if a master has claimed the run, and must cancel it, or if the run has ended."""
     with transaction.atomic():
         unclaimed = Run.objects.select_for_update(no_key=True).filter(pk=run_id, state=RunState.QUEUED)
         return unclaimed.exists() and _transition(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
@@ -154,8 +154,8 @@ def has_ended(run_id: int) -> bool:
 
 
 def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
-    """Locks the row, looks up the transition, writes the state. None if the transition is illegal or `only` does not
-    match.
+    """Locks the row, looks up the transition, writes the state. None if the transition is illegal or the row
+    does not match `only`.
     """
     wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only
     run = Run.objects.select_for_update(no_key=True).filter(wanted).only("state").first()
@@ -169,7 +169,7 @@ def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: 
 
 
 def _open_attempt(run_id: int) -> int:
-    """Creates an attempt under the token that the run has just got."""
+    """Creates an attempt under the token that the run's row has just received."""
     token = Run.objects.values_list("token", flat=True).get(pk=run_id)
     Attempt.objects.create(run_id=run_id, token=token, outcome=AttemptOutcome.RUNNING.value)
     return token

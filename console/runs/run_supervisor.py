@@ -1,7 +1,7 @@
 """The supervisor of a run: claims it, keeps its job master alive, and releases it when the worker shuts down.
 
-It decides whether to start another attempt, release the run or fail it. It knows of the master only its exit code, its
-stdin (which closes with this process, so no orphan survives), the heartbeat file ($WEIR_BEAT_FILE) and its rows.
+The supervisor decides whether to start another attempt, release the run or fail it. It sees only the exit code, stdin
+(which closes with the supervisor, so no orphan survives), heartbeat file ($WEIR_BEAT_FILE) and rows of the master.
 """
 
 import signal
@@ -26,7 +26,7 @@ from runtime.core.job.lifecycle import MasterExitCode
 
 log = structlog.get_logger(__name__)
 
-#: A master that lived this long counts as progress: its death is unrelated to the previous death.
+#: A master that lived this many seconds has made progress: its death is unrelated to the previous death.
 PROGRESS_AFTER_S = 600.0
 
 
@@ -62,7 +62,7 @@ class _RunSupervisor(Supervisor):
             token = self._next_token(self._run_master(token))
 
     def _run_master(self, token: int) -> MasterExit | StopReason:
-        """Starts a master and watches it until it exits or is given up."""
+        """Starts a master and watches it until it exits or must be killed."""
         master = settings.WEIR_BATCH_COMMAND if self._version.is_batch else settings.WEIR_MASTER_COMMAND
         command = [*master, str(self._run_id), str(token)]
         began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
@@ -91,7 +91,7 @@ class _RunSupervisor(Supervisor):
         child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)  # the master cleans up
 
     def _stop(self, reason: StopReason) -> None:
-        """Releases the run. Has no effect if it has ended, or if the lease already has another owner."""
+        """Releases the run. Has no effect if the run has ended, or if the lease already has another owner."""
         self._release(partial(run_store.release, self._run_id, self._owner, reason.value))
         log.info("run left", reason=reason.value)
 

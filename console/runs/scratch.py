@@ -1,7 +1,7 @@
 """Scratch folder for the Spark of a job master or standing stage, deleted once the process has exited.
 
 Spark deletes its folders in a shutdown hook, which a killed JVM never runs. Every killed master would therefore leave
-its folders below `SPARK_LOCAL_DIRS`. If that variable lists several disks, they are left to Spark.
+its folders below `SPARK_LOCAL_DIRS`. If that variable lists several disks, Weir leaves the folders to Spark.
 """
 
 import os

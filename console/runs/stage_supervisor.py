@@ -83,7 +83,7 @@ class _StageSupervisor(Supervisor):
     def __init__(self, stage: StandingStage, owner: str) -> None:
         super().__init__(owner, stage.run.version)
         self._stage = stage
-        self._reader: _Reader | None = None  #: of a running process
+        self._reader: _Reader | None = None  #: None while no process runs
 
     def keep_alive(self) -> None:
         while (token := self._record(standing_stages.begin, self._stage.pk, self._owner)) is not None:
@@ -92,7 +92,7 @@ class _StageSupervisor(Supervisor):
                 return
 
     def _run_process(self, token: int) -> ProcessDeath | None:
-        """Starts a process and watches it. None if the stage was released or has ended, which is then on record."""
+        """Starts a process and watches it. None if the stage was released or has ended; the row is then updated."""
         began = time.monotonic()
         name = f"stage-run-{self._stage.run_id}-{self._stage.operator}".replace("/", "_")
         first_line = msgspec.json.encode(self._version.params) + b"\n"
@@ -153,7 +153,7 @@ class _StageSupervisor(Supervisor):
         log.info("standing stage left", reason=reason.value)
         if reason is StopReason.RUN_ENDED:
             self._end(StageState.ENDED)
-        else:  # no effect after a loss of the lease
+        else:  # has no effect if the lease was lost
             self._release(partial(standing_stages.release, self._stage.pk, self._owner))
 
     def _end(self, state: StageState, reason: str = "") -> None:
@@ -162,7 +162,7 @@ class _StageSupervisor(Supervisor):
     # ------------------------------------------------------------ the next process
 
     def _on_death(self, died: ProcessDeath) -> bool:
-        """Records the death and waits, or fails the run. Returns whether the next process follows."""
+        """Records the death and waits the restart delay, or fails the run. Returns whether to start a new process."""
         log.warning("standing stage died", reason=died.reason, lived_s=round(died.lived_s, 1), code=died.code)
         name = f"The stage of {self._stage.operator}"
         if died.code == REJECTED_CODE and died.error is not None:
@@ -178,7 +178,7 @@ class _StageSupervisor(Supervisor):
         return bool(recorded) and self._pause(delay_ms)
 
     def _fail_run(self, error: StageError, message: str, died: ProcessDeath) -> None:
-        """Fails the run, retrying until it is in a state that may fail; then fails the stage."""
+        """Fails the run, retrying until the run is in a state that may fail; then fails the stage."""
         failure = {
             "code": error.code,
             "message": message,
@@ -226,7 +226,7 @@ class _Pipes:
 
 
 class _Reader:
-    """Reads the reports of a process until it closes its stdout. `take` returns each newest report once."""
+    """Reads the reports of a process until its stdout is closed. `take` returns the newest report, but only once."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -249,7 +249,7 @@ class _Reader:
         return time.monotonic() - self._heard_at
 
     def join(self) -> None:
-        """Waits for the last lines of an ended process. Its session is gone, so the pipe is at end of file."""
+        """Waits for the last lines of an ended process. The session is gone, so the pipe is at end of file."""
         self._thread.join(HEARTBEAT_S)
 
     def _run(self) -> None:

@@ -37,7 +37,7 @@ def create(run: Run) -> None:
 
 
 def claim(stage_id: int, owner: str) -> StandingStage | None:
-    """Takes a stage that no task supervises. None if another task was first or the run no longer needs it."""
+    """Claims a stage that no task supervises. None if another task was first or the run no longer needs the stage."""
     with transaction.atomic():
         locked = claimable().select_for_update(no_key=True, of=("self",)).select_related("run__version__job")
         stage = locked.filter(pk=stage_id).first()
@@ -47,7 +47,7 @@ def claim(stage_id: int, owner: str) -> StandingStage | None:
 
 
 def begin(stage_id: int, owner: str) -> int | None:
-    """A token for the next process of the stage. None if the lease has another owner."""
+    """Records the start of the next process and returns its token. None if the lease has another owner."""
     if not _owned_stage(stage_id, owner).update(
         token=next_token(), state=StageState.STARTING.value, live=None, live_at=None
     ):
@@ -58,7 +58,7 @@ def begin(stage_id: int, owner: str) -> int | None:
 def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
     """Renews the lease and stores the newest report. False if the lease has another owner.
 
-    A report without figures only shows that the process lives: Spark is still starting.
+    A report without figures and steps only shows that the process lives: Spark is still starting.
     """
     shown: dict[str, Any] = {}
     if report is not None:
@@ -85,7 +85,7 @@ def release(stage_id: int, owner: str) -> bool:
 
 
 def revoke_lease(stage_id: int, beat: int) -> bool:
-    """Takes the stage from an owner without heartbeat since `beat`."""
+    """Releases the stage. False if `lease_beat` is no longer `beat`, or if the stage has no owner."""
     return _release(Q(pk=stage_id, lease_beat=beat) & ~Q(lease_owner=""), stage_id)
 
 

@@ -1,4 +1,4 @@
-"""A supervisor of a child process: renews a lease, watches the child, starts it again after its death, and stops.
+"""A supervisor of a child process: renews a lease, watches the child, and starts it again after its death.
 
 The child is a job master (`run_supervisor`) or the process of a standing stage (`stage_supervisor`). Its supervisor
 owns a row by a lease. While Postgres is away the owner is unknown, so the child keeps running and only the recording
@@ -29,9 +29,9 @@ from runtime.redaction import redact
 T = TypeVar("T")
 
 HEARTBEAT_S = 1.0
-#: How long a worker that shuts down tries to release its row; afterwards the reconciler does it.
+#: Seconds for which a worker that shuts down tries to release its row; afterwards the reconciler releases it.
 RELEASE_TIMEOUT_S = 3.0
-CANNOT_START_CODE = 126  #: as in a shell
+CANNOT_START_CODE = 126  #: exit code if the child could not be started, as in a shell
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +68,11 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _on_run_ended(self, child: Child) -> None:
-        """Leaves time to a child whose run has ended. It is killed afterwards."""
+        """Gives a child whose run has ended time to exit. The caller kills the child afterwards."""
 
     @abstractmethod
     def _stop(self, reason: StopReason) -> None:
-        """Records the stop. The child is gone by then: only now may another supervisor start the next."""
+        """Records the stop. No child runs any more: only now may another supervisor start a child."""
 
     def _renew(self) -> StopReason | None:
         return ignore_outage(self._renew_lease)
@@ -95,7 +95,7 @@ class Supervisor(ABC):
         return None
 
     def _terminate(self, child: Child) -> None:
-        """Sends SIGTERM, on which a child ends in order: a master suspends, a stage completes its step."""
+        """Sends SIGTERM and waits up to WEIR_SUSPEND_TIMEOUT_S: a master suspends, a stage completes its step."""
         child.terminate()
         deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
         while (rest := deadline - time.monotonic()) > 0:
@@ -104,7 +104,7 @@ class Supervisor(ABC):
         log.warning("the child did not end in time", pid=child.pid)
 
     def _restart_delay_ms(self, lived_s: float, *, progressed: bool) -> int | None:
-        """The delay after a death, by the restart strategy of the version; None if no child may follow."""
+        """The delay in ms after a death, by the restart strategy of the version; None if no further child may start."""
         draw = random.random()  # noqa: S311 - it keeps no secret
         failure = AttemptFailure(ran_ms=int(lived_s * 1000), progressed=progressed, draw=draw)
         verdict = self._restart.decide(failure, self._deaths)
@@ -112,7 +112,7 @@ class Supervisor(ABC):
         return verdict.delay_ms
 
     def _pause(self, delay_ms: int) -> bool:
-        """Waits before the next child while renewing the lease. False if it must not follow here."""
+        """Waits before the next child while renewing the lease. False if this supervisor must not start that child."""
         until = time.monotonic() + delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, HEARTBEAT_S))

@@ -1,6 +1,6 @@
 """The buttons of a job: labels, addresses, and the confirmation text of irreversible operations.
 
-`console.operations.legality` decides whether an operation is legal; this module only words it.
+`console.operations.legality` decides whether an operation is legal; this module only provides the texts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ LABELS = {
     _K.RESTORE: "Restore…",
     _K.CANCEL: "Cancel…",
 }
-_IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: without confirmation, except a start that repeats output
+_IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: need no confirmation, except a start that repeats output
 
 _STOP_EFFECT = (
     "Open windows are kept in the savepoint, so the job can continue from it later, also at another parallelism. If "

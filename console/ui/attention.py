@@ -1,6 +1,6 @@
 """Warnings below a job's state: the facts that an operator needs first.
 
-They derive from rows and the live report: no checkpoint completes, an outage of storage, slots above their memory
+Rows and the live report show the facts: no checkpoint completes, an outage of storage, slots above their memory
 limit, an unreadable checkpoint, a stopped standing stage.
 """
 
@@ -18,12 +18,12 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE
 
 OVERDUE_INTERVALS: Final = 3
-MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms
+MIN_OVERDUE: Final = timedelta(seconds=10)  #: minimum age of an overdue checkpoint; intervals may be as short as 100 ms
 MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: the first checkpoint follows deployment and restore
-MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a worker, while the limit is not reached
+MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a free worker, while fewer than WEIR_STANDING_STAGES run
 _CHECKPOINTING: Final = (RunState.RUNNING, RunState.RESTARTING)
 _NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
-_RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a longer run is healthy again
+_RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a run that lasts longer is healthy again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _outage(run: Run, detail: dict[str, Any], now: datetime) -> JobWarning | Non
 
 
 def _memory(run: Run, attempt: Attempt | None, detail: dict[str, Any], now: datetime) -> JobWarning | None:
-    """Slots above their memory limit. The run is RUNNING between such failures, so its state hides them."""
+    """The warning of slots above their memory limit, hidden by the state: between such failures the run is RUNNING."""
     if attempt is None or detail.get("code") != SLOT_OUT_OF_MEMORY_CODE:
         return None
     if run.run_state not in _NOT_RUNNING and now - (attempt.ended_at or now) > _RECENT_MEMORY:
@@ -69,7 +69,7 @@ def _memory(run: Run, attempt: Attempt | None, detail: dict[str, Any], now: date
 
 
 def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Quantity | None:
-    """The time since the last completed checkpoint, if it is too long. `completed`: the run's newest completed one."""
+    """The time since `completed`, the run's newest completed checkpoint, or since its start; None if not overdue."""
     interval_ms = run.version.settings.get("checkpoint_interval_ms")
     if run.version.is_batch or run.run_state not in _CHECKPOINTING or run.started_at is None or not interval_ms:
         return None
@@ -107,7 +107,7 @@ def _unreadable(run: Run) -> JobWarning | None:
 
 
 def _stages(run: Run, now: datetime) -> list[JobWarning]:
-    """Standing stages without a running process, with the cause."""
+    """Warnings of standing stages without a running process, with the cause."""
     if run.is_terminal:
         return []
     found = []
@@ -124,7 +124,7 @@ def _stages(run: Run, now: datetime) -> list[JobWarning]:
 
 
 def _stage_slot_owners() -> str:
-    """The owners of all standing stages that run, if the limit is reached; else ""."""
+    """Job and operator of each claimed standing stage if WEIR_STANDING_STAGES is reached; else ""."""
     held = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
     taken = [f"{stage.run.job.name} ({stage.operator})" for stage in held]
     return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""

@@ -14,7 +14,7 @@ NO_VALUE = "\u2013"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LETTERS = ("", "k", "M", "G", "T", "P")
 _DAY_MS = 86_400_000
-_MAX_SHOWN_LAG_MS = 2 * _DAY_MS  #: older data is historic: show its time instead of the lag
+_MAX_SHOWN_LAG_MS = 2 * _DAY_MS  #: for an older watermark, pages show the event time instead
 
 
 class Quantity(NamedTuple):

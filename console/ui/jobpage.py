@@ -1,6 +1,6 @@
 """The page of a job, prepared for its templates: rows from the selectors, drawings from the live metrics.
 
-It reads no rows itself except checkpoints and the parameter schema.
+This module itself reads only checkpoints and the parameter schema.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _STATE_LABELS_AT_REST = {
     RunState.CANCELED: "canceled",
     RunState.FAILED: "ended",
 }
-#: Desired state by the operation under way, and by the state of the run.
+#: Desired state of a run, by its active operation or by its own state.
 _DESIRED_STATES: Mapping[str, str] = {
     OperationKind.STOP: "stopped",
     OperationKind.DRAIN: "finished",
@@ -56,7 +56,7 @@ _FAILURE_FIELDS = ("code", "message", "detail", "operator", "story")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The recorded failure of a run: with operator and events from the job master, with a detail from other writers."""
+    """The failure of a run. The job master records its operator and events (`story`); other writers record a detail."""
 
     code: str
     message: str
@@ -132,7 +132,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
 
 
 def live_metrics(run: Run | None) -> Live:
-    """The live metrics; totals without rates while no records flow.
+    """The live metrics of a run. While no records flow, `flowing` is false and pages show totals without rates.
 
     A run in BATCH reports totals only, of its finished tasks.
     """
@@ -146,9 +146,9 @@ def live_metrics(run: Run | None) -> Live:
 
 
 def _with_run_state(numbers: Live, run: Run | None) -> Live:
-    """The metrics with unfinished operators in the state of their run, while no records flow.
+    """The metrics in which unfinished operators have the state of their run, while no records flow.
 
-    The subtasks of a stop end like those of a drain, so the savepoint decides which operators were finished.
+    A stop ends subtasks in the same way as a drain, so the savepoint shows which operators were finished.
     """
     if run is None or (word := _STATE_LABELS_AT_REST.get(run.run_state)) is None:
         return numbers
@@ -164,7 +164,7 @@ def _with_run_state(numbers: Live, run: Run | None) -> Live:
 
 
 def _stages_at_rest(batch: BatchLive | None, word: str) -> BatchLive | None:
-    """The stages with `word` as the state of formerly active stages."""
+    """The stages with `word` as the state of active stages, and "not started" as that of pending stages."""
     if batch is None:
         return None
     words = {"active": word, "pending": "not started"}

@@ -50,7 +50,7 @@ class CheckpointLive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingLive(msgspec.Struct, frozen=True):
-    """Slots that a run waits for. `held_by`: the holders of the missing slots or why there are none, if known."""
+    """Numbers of slots `wanted` and available (`there`). `held_by`: the cause of the shortage, "" if unknown."""
 
     wanted: int
     there: int
@@ -114,7 +114,7 @@ NO_METRICS = Live()
 
 
 def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
-    """The metrics in `raw`; without a time if there are none."""
+    """The metrics in `raw`, reported at the time `at`; `NO_METRICS` if `raw` is empty or malformed."""
     found = convert_report(raw, Live) if raw else None
     return msgspec.structs.replace(found, at=at) if found else NO_METRICS
 

@@ -1,4 +1,4 @@
-"""Keyset pagination: rows added meanwhile shift no page."""
+"""Keyset pagination: rows that are added meanwhile shift no page."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ NAMES_PER_PAGE = 50
 class TablePage(Generic[M]):
     """A page of a table. `older` is the key of the next page, None on the last; `first` marks the first page.
 
-    In tables ordered by name, `older` is the page that follows alphabetically.
+    In tables ordered by name, `older` is the key of the page that follows alphabetically.
     """
 
     rows: tuple[M, ...]

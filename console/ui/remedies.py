@@ -52,7 +52,7 @@ class Suggestion:
     """The suggested steps after a failure.
 
     Args:
-        checkpoint: to restore from, after the remedy; None: start.
+        checkpoint: the checkpoint to restore once the fault is corrected; None: start from empty state.
         version: a newer version that is ready, if a new version is the remedy.
     """
 

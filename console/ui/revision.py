@@ -13,9 +13,9 @@ from django.db.models import Func, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest
 
-_MAX_AGE_S: Final = 30  #: some texts depend on the time alone, such as an overdue checkpoint
+_MAX_AGE_S: Final = 30  #: lifetime of a revision: some texts depend on the time alone, such as an overdue checkpoint
 
-#: Ordered rows, and the number of them that a page shows.
+#: Ordered rows, and the maximum number of rows that a page shows.
 ShownRows = tuple[QuerySet[Any], int]
 
 
@@ -29,7 +29,7 @@ class _RowTransaction(Func):
 
 
 def revision(request: HttpRequest, shown: Sequence[ShownRows], *facts: Any) -> str:
-    """The revision of the page of `request`, computed from `shown` rows and from `facts` that were read already."""
+    """The revision of the page of `request`, computed from `shown` rows and from `facts`, values already read."""
     parts = [
         rows.annotate(row_key=Cast("pk", TextField()), written=_RowTransaction()).values_list("row_key", "written")[
             :limit

@@ -2,7 +2,7 @@
 
 Supported is the part of JSON schema that parameter structs produce: scalars with bounds, choices, optional values,
 defaults. All other properties (arrays, objects, unions) become a field for JSON text. The service validates against the
-schema; the fields only help to meet it.
+schema; the fields only catch simple mistakes.
 """
 
 import json
@@ -132,7 +132,7 @@ def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _left_empty(parameter: Parameter, value: Any) -> bool:
-    """Whether a value counts as omitted. An empty text does, unless the default is another text."""
+    """Whether a value counts as omitted. An empty text does, unless the default is a non-empty text."""
     return value == "" and not parameter.schema.get("default")
 
 
@@ -183,14 +183,14 @@ def _field(parameter: Parameter) -> forms.Field:
 
 
 def _choice(options: list[Any], required: bool, has_default: bool) -> forms.Field:
-    """A select field. An option with a default may be missing from a request, though the page always sends a choice."""
+    """A select field. With a default it may be missing from a request, though the page always sends a choice."""
     shown = [(json.dumps(option), str(option)) for option in options if option is not None]
     choices = shown if required or has_default else [("", "default"), *shown]
     return JsonChoiceField(choices=choices, required=required, coerce=json.loads, empty_value=None)
 
 
 def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:
-    """Bounds of a number. Exclusive bounds of integers become inclusive; for floats the service checks them."""
+    """Bounds of a number. Exclusive bounds of integers become inclusive; only the service checks those of floats."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if step and "exclusiveMinimum" in schema:
         low = schema["exclusiveMinimum"] + step

@@ -1,6 +1,6 @@
 """Standing stages prepared for the templates of the job page.
 
-A stage chooses its figures and reports each with its format.
+A stage chooses its figures and reports the format of each figure.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[Stage
 
 
 def _view(stage: StandingStage, *, is_over: bool) -> StageView:
-    """The stage for a template. Figures remain after its end, except rates. `is_over`: its run has ended."""
+    """The stage for a template. Figures remain after the stage's end, except rates. `is_over`: the run has ended."""
     is_running = stage.state == StageState.RUNNING
     report = convert_report(stage.live or {}, ReportLive) or ReportLive()
     shown = [figure for figure in report.figures if is_running or figure.kind != "rate"]

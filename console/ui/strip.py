@@ -15,7 +15,7 @@ from statistics import median
 from console.checkpoints.models import Checkpoint
 from console.ui import formats
 
-PITCH = 14.0  #: distance of two columns at the usual interval, and the minimum
+PITCH = 14.0  #: distance of two columns at the median interval, which is also the minimum distance
 MAX_GAP_PITCHES = 5.0  #: maximum distance of two columns, in pitches
 _BAR = 8.0
 _TOP = 18.0  #: room for diamonds
@@ -86,7 +86,7 @@ def strip(rows: Sequence[Checkpoint]) -> Strip | None:
 
 
 def _places(rows: Sequence[Checkpoint]) -> list[float]:
-    """The left edge of each column. The usual interval, the median, is a pitch."""
+    """The left edge of each column. The median interval between triggers is drawn as `PITCH`."""
     gaps = [(later.triggered_at - row.triggered_at).total_seconds() for row, later in pairwise(rows)]
     usual = median(gaps) if gaps else 0
     steps = [PITCH * min(max(gap / usual, 1.0), MAX_GAP_PITCHES) if usual > 0 else PITCH for gap in gaps]
@@ -114,7 +114,7 @@ def _column(x: float, row: Checkpoint, longest: int, *, restarted: bool) -> Colu
 
 
 def _height(row: Checkpoint, longest: int) -> float:
-    """Logarithmic height, so that a slow checkpoint does not flatten the rest."""
+    """Logarithmic height, so that a slow checkpoint does not flatten the other columns."""
     if row.outcome in _WITHOUT_BAR:
         return 0.0
     if row.outcome != "completed" or not longest:

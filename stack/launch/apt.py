@@ -1,4 +1,4 @@
-"""Installs Debian packages if the user may. Output of apt goes to a log."""
+"""Installs Debian packages if the user is root. Output of apt goes to a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stack.launch.machine import can_install
 
 
 def install(alternatives: Sequence[Sequence[str]], log: str) -> bool:
-    """Installs the first alternative that apt can install, if necessary after an update of its lists. Else False."""
+    """Installs the first list of packages that apt can install, after an update if necessary. False if apt cannot."""
     if not can_install():
         return False
     os.makedirs(os.path.dirname(log), exist_ok=True)

@@ -37,7 +37,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Use:
-    """Continue with this interpreter, after an installation of `packages` by apt."""
+    """The chosen interpreter and servers, usable once apt has installed `packages`."""
 
     interpreter: Interpreter
     services: str  #: embedded, system or given

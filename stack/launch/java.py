@@ -10,7 +10,7 @@ import subprocess
 from typing import Iterator, Mapping, Optional
 
 OLDEST_JAVA = 17
-PACKAGES = (("openjdk-17-jre-headless",), ("default-jre-headless",))  #: Debian 13 has 21 and no 17
+PACKAGES = (("openjdk-17-jre-headless",), ("default-jre-headless",))  #: Debian 13 has Java 21 but no Java 17
 ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
 
 
@@ -23,7 +23,7 @@ def find_java(environment: Mapping[str, str]) -> Optional[str]:
 
 
 def major_version(home: str) -> int:
-    """Major version; 0 if there is no Java. Reads the file `release`; starts a JVM only if it is missing."""
+    """Major version; 0 if there is no Java. Reads the file `release`; starts a JVM only if this file is missing."""
     program = os.path.join(home, "bin", "java")
     if not os.access(program, os.X_OK):
         return 0

@@ -36,7 +36,7 @@ def inspect_machine(environment: Mapping[str, str]) -> Machine:
 
 
 def _has_wheels() -> bool:
-    """The wheels of the extra `embedded` carry the tags manylinux_2_28 and older."""
+    """Whether pip can install the wheels of the extra `embedded`, whose tags are manylinux_2_28 and older."""
     name, version = platform.libc_ver()
     is_recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 28)
     return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and is_recent

@@ -96,7 +96,7 @@ def digest(root: str) -> str:
 
 
 def run_logged(command: list[str], sink: IO[str], what: str) -> None:
-    """Runs a command, with its output in `sink`. Raises SetupFailed, with the last lines."""
+    """Runs a command, with its output in `sink`. Raises SetupFailed with the last lines of output."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=environment

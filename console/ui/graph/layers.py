@@ -35,7 +35,7 @@ def layers(nodes: Sequence[str], edges: Sequence[Edge]) -> Layers:
 
 
 def ranks(nodes: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, int]:
-    """Longest path from a source; then each source moves next to its first reader, which shortens edges."""
+    """Rank of each node: longest path from a source. Sources then move next to their first reader, to shorten edges."""
     rank = dict.fromkeys(nodes, 0)
     for node in nodes:
         for source, target in edges:
@@ -78,7 +78,7 @@ def _initial(nodes: Sequence[str], chains: Sequence[tuple[Vertex, ...]], rank: M
 
 
 def _minimise_crossings(order: Order, links: Sequence[Link]) -> Order:
-    """Sweeps down and up. Returns the order with the fewest crossings, the earliest among equals."""
+    """Sweeps to the right and to the left. Returns the order with the fewest crossings, the earliest among equals."""
     best, fewest = order, crossings(order, links)
     for sweep in range(_SWEEPS):
         if fewest == 0:

@@ -1,7 +1,7 @@
 """Coordinates of a layered graph: the position of each box and the route of each edge.
 
-Edges leave a box on its right and enter the next box on its left. In the gap they turn at right angles, each on its own
-track. Back-edges of loops run below all boxes.
+Edges leave a box on its right and enter the next box on its left. In the gap, each edge turns at right angles on its
+own track. Back-edges of loops run below all boxes.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from console.ui.graph.layers import Edge, Layers, Vertex, layers
 Point: TypeAlias = tuple[float, float]
 
 _RELAXATIONS = 6
-_PORT_STEP = 22.0  #: between two edges at one side of a box
-_TRACK_STEP = 10.0  #: between two vertical runs in one gap
+_PORT_STEP = 22.0  #: distance of two edges at one side of a box
+_TRACK_STEP = 10.0  #: distance of two vertical runs in one gap
 _TRACK_MARGIN = 18.0  #: from a vertical run to the box beside it; room for the arrow head
-_BACK_MARGIN = 15.0  #: the same for back-edges, so that they meet no track
-_BACK_STEP = 30.0  #: between two runs below the boxes; room for a label
-_BACK_PORT = 12.0  #: above the foot of a box
+_BACK_MARGIN = 15.0  #: from a back-edge's vertical run to the box beside it, nearer than any track
+_BACK_STEP = 30.0  #: distance of two horizontal runs below the boxes; room for a label
+_BACK_PORT = 12.0  #: from the foot of a box up to its back-edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def layout(
 
 
 def _back_route(source: Box, target: Box, level: float) -> Route:
-    """From the right of a box along below all boxes to the left of its target."""
+    """The route from the right of `source`, at height `level` below all boxes, to the left of `target`."""
     out, into = source.right + _BACK_MARGIN, target.x - _BACK_MARGIN
     leave, enter = source.y + source.height - _BACK_PORT, target.y + target.height - _BACK_PORT
     points = ((source.right, leave), (out, leave), (out, level), (into, level), (into, enter), (target.x, enter))
@@ -110,7 +110,7 @@ def _back_route(source: Box, target: Box, level: float) -> Route:
 
 
 def _fit_gaps(sizes: Metrics, ranks: int) -> Metrics:
-    """The sizes with narrower gaps if the graph then fits into a wide page."""
+    """The sizes with gaps that fit the graph into a wide page, else with `wide_gap`."""
     free = sizes.room - 2 * sizes.margin - ranks * sizes.box_width
     gap = free / max(ranks - 1, 1)
     return replace(sizes, gap=min(sizes.gap, gap // 1) if gap >= sizes.least_gap else sizes.wide_gap)
@@ -211,7 +211,7 @@ def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tu
 
 
 def _ports(arranged: Layers, boxes: Mapping[Vertex, Box]) -> tuple[list[float], list[float]]:
-    """The height at which each edge leaves and enters, in the vertical order of its other end."""
+    """Per edge, the heights at which it leaves and enters a box, ordered by the heights of the other ends."""
     leave, enter = [0.0] * len(arranged.chains), [0.0] * len(arranged.chains)
     for node in (vertex for vertex in boxes if isinstance(vertex, str)):
         out = [number for number, chain in enumerate(arranged.chains) if chain[0] == node]
@@ -230,7 +230,7 @@ def _spread(edges: Sequence[int], box: Box) -> list[tuple[int, float]]:
 
 
 def _assign_tracks(hops: Sequence[_Hop], sizes: Metrics) -> None:
-    """Late turns keep right, early turns keep left; the order within a side avoids crossings of turns."""
+    """Assigns early turns to the left tracks of each gap, late turns to the right. Their order avoids crossings."""
     for gap in {hop.gap for hop in hops}:
         right = sizes.margin + gap * (sizes.box_width + sizes.gap) + sizes.box_width
         turning = [hop for hop in hops if hop.gap == gap and hop.start != hop.end]
@@ -257,7 +257,7 @@ def _route(way: Sequence[_Hop], sizes: Metrics) -> Route:
 
 
 def _label(points: Sequence[Point], way: Sequence[_Hop], sizes: Metrics) -> Point:
-    """On a horizontal run of the edge alone: over a joint, else at the end that no other edge shares."""
+    """The label's position on a run that no other edge shares: over a joint, else at the separate end of the edge."""
     if len(way) > 1:
         return points[0][0] + sizes.gap + sizes.box_width / 2, way[0].end
     (x, y), (next_x, _) = (points[-2], points[-1]) if way[0].early else (points[0], points[1])

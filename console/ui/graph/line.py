@@ -1,7 +1,7 @@
 """The running checkpoint as a weir: a line across the graph that moves downstream as subtasks acknowledge.
 
 The master reports only the number of acknowledgements. Barriers pass the columns from left to right, so the line stands
-where that many subtasks are behind it: exact at the gaps, an estimate within a column.
+where the acknowledged number of subtasks is behind it: exact at the gaps, an estimate within a column.
 """
 
 import itertools

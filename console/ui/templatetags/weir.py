@@ -116,7 +116,7 @@ def shape(name: str) -> dict[str, str]:
 
 @register.simple_tag(takes_context=True)
 def here(context: Context, **changes: Any) -> str:
-    """The address of this page with some parameters changed; None removes one."""
+    """The address of this page with some query parameters changed; None removes a parameter."""
     query = context["request"].GET.copy()
     for name, value in changes.items():
         query.pop(name, None)

@@ -55,14 +55,14 @@ def request_operation(request: HttpRequest, job: Job, kind: str, params: dict[st
 @require_POST
 @require_login
 def run_now(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Operations without confirmation: savepoint."""
+    """Requests an operation that needs no confirmation: a savepoint."""
     return _request_and_redirect(request, get_object_or_404(Job, pk=pk), kind)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def start(request: HttpRequest, pk: int) -> HttpResponse:
-    """Without confirmation for the first start. Later GET shows the repeated output, and POST must accept it."""
+    """The first start needs no confirmation. Later, GET shows the output that a start repeats; POST must accept it."""
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         accepts = request.POST.get("accept_repeated_output") == "on"
@@ -76,7 +76,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Operations that end a run: GET asks for confirmation, POST performs them."""
+    """Operations that end a run: GET asks for confirmation, POST requests the operation."""
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         return _request_and_redirect(request, job, kind)
@@ -96,7 +96,7 @@ def _request_and_redirect(
     try:
         request_operation(request, job, kind, params)
     except Refused as refused:
-        if refused.code == "repeats-output":  # committed since the page was rendered
+        if refused.code == "repeats-output":  # output was committed after the page was rendered
             return redirect("ui:start", job.pk)
         messages.error(request, refused.detail)
     return redirect("ui:job", job.pk)

@@ -76,7 +76,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
-    """GET asks for confirmation or shows why it is refused; POST discards the savepoint."""
+    """GET asks for confirmation or shows why a discard is refused; POST discards the savepoint."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
     if request.method == "POST":
         try:

@@ -83,7 +83,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def new_job(request: HttpRequest) -> HttpResponse:
-    """First the choice of a pipeline, then its form, on two pages, so that it works without scripts."""
+    """A page for the choice of a pipeline, then a page with the pipeline's form: two pages need no scripts."""
     name = text(request.POST.get("pipeline") or request.GET.get("pipeline"))
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
@@ -100,7 +100,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
         if job is not None:
             messages.success(request, f"Job {job.name} was created.")
             return redirect("ui:job", job.pk)
-        if before := _made_before(request):  # the same form has just taken the name
+        if before := _made_before(request):  # an earlier submission of this form created the job
             return before
     return _form_page(request, "jobs/new.html", {"pipeline": pipeline, "form": form, "version": version}, data)
 

@@ -21,7 +21,7 @@ from console.accounts.models import User
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """The template context of a page. `settled`: the page cannot change by itself, so polling ends (286)."""
+    """The template context of a page. `settled`: the page cannot change by itself, so polling ends (status 286)."""
 
     context: Mapping[str, Any]
     settled: bool
@@ -32,9 +32,9 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 def require_login(view: View[P]) -> View[P]:
-    """Requires a login; answer 503 while Postgres is unreachable.
+    """Requires a login; answers 503 while Postgres is unreachable.
 
-    A polling script gets 401: it would follow a redirect and take the login page for a fragment.
+    A polling script gets 401: the script would follow a redirect and take the login page for a fragment.
     """
 
     @wraps(view)

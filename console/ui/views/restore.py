@@ -1,7 +1,7 @@
 """The restore page: choose a checkpoint, a version and a parallelism, read the effects, then restore.
 
-The first form only asks (GET, and at every change if scripts run). The second form carries exactly the values whose
-effects are shown, so that a restore never differs from its description.
+The first form only shows the effects (by GET, and at every change if scripts run). The second form carries exactly the
+values whose effects are shown, so that a restore never differs from its description.
 """
 
 from dataclasses import dataclass, replace
@@ -69,7 +69,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
         "job": job,
         "form": form,
         "act": allowed_operation(OperationKind.RESTORE, job, run, request.user),
-        "stop": allowed_operation(OperationKind.STOP, job, run, request.user),  # comes first if the job is running
+        "stop": allowed_operation(OperationKind.STOP, job, run, request.user),  # must come first for a running job
         "plan": _plan(job, form),
         "versions": _versions(job),
         "checkpoints": _restorable_page(request, job, chosen),
@@ -99,7 +99,7 @@ def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
 
 
 def _plan(job: Job, form: RestoreForm) -> RestorePlan | None:
-    """The plan; None if the choice is incomplete, which the form then shows."""
+    """The plan; None if the choice is incomplete, as the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
     checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
     version = _versions(job).filter(pk=chosen["version"] or 0).first()
@@ -128,7 +128,7 @@ def _versions(job: Job) -> Any:
 
 
 def _restorable_page(request: HttpRequest, job: Job, chosen: int | None) -> TablePage[Checkpoint]:
-    """A page of restorable checkpoints. Each includes the chosen checkpoint, so that the choice survives paging."""
+    """A page of restorable checkpoints. Every page includes the chosen checkpoint, so that paging keeps the choice."""
     rows = restorable(job)
     found = by_number(rows, whole_number(request.GET.get("before")), _ROWS_PER_PAGE)
     if chosen is None or any(row.pk == chosen for row in found.rows):

@@ -1,4 +1,4 @@
-"""Login, logout and the colour theme. The theme is a cookie, so that the first paint is right."""
+"""Login, logout and the colour theme. The theme is a cookie, so that the first paint has the right colours."""
 
 from http import HTTPStatus
 from typing import Any

@@ -48,7 +48,7 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @require_login
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
-    """Requests a page of rows or the result of saved SQL, and redirect to the page of the query."""
+    """Requests a page of rows or the result of saved SQL, and redirects to the page of the query."""
     found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
     try:
         query = _request_query(request, found)
@@ -109,7 +109,7 @@ def csv(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _states(found: Checkpoint) -> tuple[tuple[StoredState, ...], str]:
-    """The states, or why there are none."""
+    """The states and an empty text, or no states and the reason."""
     try:
         return state_queries.contents(found), ""
     except Refused as refused:

@@ -19,7 +19,7 @@ from runtime.errors import JobRejected
 
 DATA_ROOTS_VARIABLE: Final = "WEIR_DATA_ROOTS"
 _OWN_FOLDERS: Final = ("WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
-#: in WEIR_VAR
+#: names of Weir's folders in WEIR_VAR
 _OWN_NAMES: Final = ("pg", "redis", "programs", "run", "log", "storage", "inputs", "spark", "weir-spark")
 
 
@@ -39,7 +39,7 @@ class DataRoots:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Data roots from `WEIR_DATA_ROOTS`, which the console sets for every child process. Unset: no limit."""
+        """Data roots from `WEIR_DATA_ROOTS`, which the console sets for every child process. No limit if unset."""
         given = environment.get(DATA_ROOTS_VARIABLE)
         if given is None:
             return cls()
@@ -56,7 +56,7 @@ class DataRoots:
     def of_connector(cls, environment: Mapping[str, str], folder: str | Path) -> Self:
         """The roots for a source or sink that was accepted with `folder`.
 
-        Materialised inputs (`WEIR_INPUTS`) belong to Weir: they are readable only if `folder` itself lies there.
+        Materialised inputs (`WEIR_INPUTS`) belong to Weir: they are readable only if `folder` is one of them.
         """
         inputs, roots = environment.get("WEIR_INPUTS"), cls.of_environment(environment)
         if roots.allowed is None or not inputs or not _is_in(folder, inputs):
@@ -81,7 +81,7 @@ class DataRoots:
             self.refuse(field, path)
 
     def refuse(self, field: str, path: str) -> NoReturn:
-        """Raises the JobRejected of `check` unconditionally."""
+        """Raises JobRejected as `check` does, without checking `path`."""
         roots = ", ".join(map(str, self.allowed or ())) or "none"
         detail = (
             f"{path} is not a folder that jobs may use. Allowed are folders below: {roots}. "
@@ -114,7 +114,7 @@ class CheckedFolder:
 
     @contextlib.contextmanager
     def open_folder(self) -> Iterator[int]:
-        """A descriptor of the folder. The check follows the open, so a later link cannot change its target.
+        """A descriptor of the folder. The open descriptor is checked, so a link made later cannot redirect it.
 
         Raises:
             JobRejected: the folder lies outside the roots.
@@ -143,11 +143,11 @@ class CheckedFolder:
         """A descriptor of the file `name` in the folder itself; a symbolic link of that name is not followed.
 
         Args:
-            flags: of `os.open`, such as O_EXCL or O_APPEND.
+            flags: additional flags for `os.open`, such as O_EXCL or O_APPEND.
 
         Raises:
             JobRejected: the folder lies outside the roots.
-            OSError: names the file, which is a link or cannot be created.
+            OSError: the file is a symbolic link or cannot be created; the error names it.
         """
         with self.open_folder() as folder:
             try:

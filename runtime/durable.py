@@ -44,7 +44,7 @@ def sync_path(path: Path) -> None:
 
 @contextlib.contextmanager
 def name_write_errors(file: Path) -> Iterator[None]:
-    """Turns an OSError of the block into an EnvironmentFailure that names `file`; most disk-full errors name none."""
+    """Turns an OSError of the block into an EnvironmentFailure that names `file`, which most disk-full errors omit."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def write_file(target: Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             hidden.replace(target)
         except OSError:
-            hidden.unlink(missing_ok=True)  # a full disk would collect a file with each try
+            hidden.unlink(missing_ok=True)  # else each retry would leave a file on a full disk
             raise
         sync_path(target.parent)
 
@@ -70,8 +70,8 @@ def write_file(target: Path, data: bytes) -> None:
 def rename_without_replacing(source: Path, target: Path) -> None:
     """Renames a file atomically. Raises FileExistsError if `target` exists.
 
-    Some network file systems cannot do both at once. There the check precedes the rename, and a file that another
-    writer creates in between is replaced.
+    Some network file systems cannot check and rename atomically. On them the check precedes the rename, and a file that
+    another writer creates in between is replaced.
     """
     if not rename_exclusively(source, target):
         if target.exists():
@@ -80,7 +80,7 @@ def rename_without_replacing(source: Path, target: Path) -> None:
 
 
 def rename_exclusively(source: Path, target: Path) -> bool:
-    """Renames by renameat2(2) with RENAME_NOREPLACE. False if kernel, C library or file system lack it."""
+    """Renames by renameat2(2) with RENAME_NOREPLACE. False if kernel, C library or file system lack that call."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False

@@ -3,9 +3,9 @@
     WeirError
     ├── ProtocolViolation    a bug in Weir: the attempt ends and reports the last events
     ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
-    │   └── CorruptState     a state file is missing or not what its manifest says: restore another one
+    │   └── CorruptState     a state file is missing or differs from its manifest: restore another one
     ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
-    ├── SlotOutOfMemory      a slot's process is above its bound: more parallelism, or a larger bound, is needed
+    ├── SlotOutOfMemory      a slot's process is above its memory bound: more parallelism, or a larger bound, is needed
     ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
     └── JobRejected          the author's graph, parameters or restore request: shown in the form, a 4xx in the API
 
@@ -22,7 +22,7 @@ class WeirError(Exception):
 
 
 class ProtocolViolation(WeirError):
-    """A machine received an event that its protocol forbids. `events` holds the last events before it."""
+    """A state machine received an event that its protocol forbids. `events`: the last events before that event."""
 
     def __init__(self, message: str, story: Sequence[object] = ()) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class EnvironmentFailure(WeirError):
 
 
 class CorruptState(EnvironmentFailure):
-    """A state file or a manifest is missing, truncated or altered. `file` names it, and so does the message."""
+    """A state file or a manifest is missing, truncated or altered. `file` and the message name the file."""
 
     def __init__(self, file: str, problem: str) -> None:
         super().__init__(f"{file}: {problem}")
@@ -73,7 +73,7 @@ class JobRejected(WeirError):
 
 
 #: Temporary failures of the environment: storage that is full, read-only or unavailable, a peer that refuses. A missing
-#: file or permission is not temporary, since a person must fix it. Neither is a file that is too large.
+#: file or permission is not temporary, since a person must fix it. A file that is too large is not temporary either.
 OUTAGE_ERRNOS: Final = frozenset(
     {
         errno.ENOSPC,

@@ -1,7 +1,7 @@
 """The ports of the runtime: operators, sources, sinks, stores, channels, the clock.
 
-A port states the guarantees that the runtime needs. Each port has an in-memory implementation, and a contract test that
-runs against it and the production implementation.
+A port states the guarantees that the runtime needs. Each port has an in-memory implementation. A contract test runs
+against the in-memory and the production implementation.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 
 
 class Collector(Protocol):
-    """The output of an operator. It raises if used while state is captured, after `finish` or in `close`."""
+    """The output of an operator. `emit` raises while state is captured, after `finish` and in `close`."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
@@ -97,7 +97,7 @@ class Operator(ABC):
         """Declares state and acquires resources. `context.restored`: whether state was restored."""
 
     def start(self, out: Collector) -> None:
-        """Called once when the job runs, before the first batch: emit restored rows that must precede it."""
+        """Called once when the job runs, before the first batch: emit restored rows that must precede that batch."""
 
     @abstractmethod
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
@@ -112,7 +112,7 @@ class Operator(ABC):
         self.process(0, batch, out)
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
-        """Event time has reached `watermark` (ms): fire the due timers. It is forwarded after this returns."""
+        """Event time has reached `watermark` (ms): fire the due timers. The watermark is forwarded after this call."""
 
     def ready(self, finishing: bool) -> bool:
         """Whether the operator accepts a batch now or, with `finishing`, the end of its last input. Called often.
@@ -149,7 +149,7 @@ class Operator(ABC):
         """Writes buffered values to declared state. No output is possible here."""
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
-        """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
+        """The checkpoint is durable. Called at most once per checkpoint id, in increasing order; ids may be skipped."""
 
     def checkpoint_aborted(self, checkpoint: int) -> None:
         """The checkpoint was aborted. Do not roll back: its prepared output is part of the next checkpoint."""
@@ -186,7 +186,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next batch, or None if no row is available now (with `exhausted`: ever). Must not block."""
+        """The next batch, or None if no row is available now; if `exhausted`, none will follow. Must not block."""
 
     @property
     @abstractmethod
@@ -199,10 +199,10 @@ class SourceReader(ABC):
 
     @property
     def idle(self) -> bool:
-        """Whether event time advances without this reader until it has records again. Read after an empty poll.
+        """Whether event time advances without this reader until the reader has records again. Read after an empty poll.
 
         The records after an idle period may be late. A reader that cannot bound the time of its next record is idle
-        only if its settings request it. With False, a reader without records holds event time back for ever.
+        only if its settings request it. If `idle` is False, a reader without records holds event time back for ever.
         """
         return False
 
@@ -269,7 +269,7 @@ class ReleasesInput(Protocol):
 
 
 class SinkWriter(ABC):
-    """First phase of two-phase commit, one per subtask."""
+    """First phase of two-phase commit. Each subtask of a sink has a writer."""
 
     @abstractmethod
     def open(self, context: OperatorContext) -> None: ...
@@ -286,7 +286,7 @@ class SinkWriter(ABC):
 
 
 class SinkCommitter(ABC):
-    """Second phase. Every method may be called again for the same committables, by any holder of a permit."""
+    """Second phase of two-phase commit. Any holder of a permit may repeat a call for the same committables."""
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
@@ -363,9 +363,9 @@ class StageFolders:
     """Folders that a source or sink shares with its PySpark stage.
 
     Args:
-        columns: of the job version; caches the columns of DataFrames as Spark reported them.
-        streams: of the run and the runs whose checkpoints it continues; "": none yet, as at compile time.
-        inputs: as `streams`, for bounded sources.
+        columns: folder of the job version that caches the columns of DataFrames as Spark reported them.
+        streams: folder of the run and of the runs whose checkpoints it continues; "" if unknown, as at compile time.
+        inputs: folder like `streams`, for bounded sources.
     """
 
     columns: str
@@ -387,7 +387,7 @@ class HasStandingStage(Protocol):
 
     @property
     def stage(self) -> str:
-        """The verb of `python -m spark_jobs stand` that runs the stage."""
+        """The argument VERB of `python -m spark_jobs stand` that selects the stage."""
 
 
 # ---------------------------------------------------------------- storage
@@ -438,7 +438,7 @@ class Exchange(Protocol):
     """Channels between the slots of an attempt: reliable, FIFO, fenced by the attempt token.
 
     `send` and `grant` never block; the caller does flow control (credits). Messages are numbered per channel. A gap, or
-    a close without EndOfPartition, is reported by `lost`; a repeated message is dropped.
+    a close without EndOfPartition, is reported by `on_lost`; a repeated message is dropped.
     """
 
     @property

@@ -2,8 +2,8 @@
 
 A parameter is secret if its schema marks it (`format: password`, `writeOnly`) or its name does (`password`, `api_key`,
 `auth_token`, at any depth). A password inside a URL or a libpq connection string is a secret, too. The version's row
-keeps the value, because the job needs it. Pages, API and admin mask it. The job master redacts every failure text that
-it records.
+keeps the value, because the job needs it. Pages, API and admin mask the value. The job master redacts every failure
+text that it records.
 """
 
 import re
@@ -94,7 +94,7 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
 
 
 def _member_schema(schema: Schema, root: Schema, name: str) -> Schema:
-    """The schema of the member `name`, with a `$ref` resolved; {} if it has none."""
+    """The schema of the member `name`, with a `$ref` resolved; {} if the member has no schema."""
     found = _resolve(_resolve(schema, root).get("properties", {}).get(name, {}), root)
     return found if isinstance(found, Mapping) else {}
 

@@ -66,17 +66,17 @@ class RunStore(Protocol):
     def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
         """The folder of the newest completed checkpoint of this run, else of the checkpoint that it was started from.
 
-        Folders in `passed_over` are skipped. After the starting checkpoint follow the checkpoints it was built on.
+        Folders in `passed_over` are skipped. After the starting checkpoint follow earlier checkpoints of its run.
         """
 
     def checkpoints_since(self, checkpoint: int) -> list[int]:
-        """Ids of the job's completed checkpoints after `checkpoint`. Excludes plain savepoints (no commit)."""
+        """Ids of the job's completed checkpoints after `checkpoint`. Excludes plain savepoints: they commit nothing."""
 
     def final_savepoint(self) -> str | None:
-        """The folder of a completed stop or drain of this run."""
+        """The folder of the savepoint of a completed stop or drain of this run; None without such a savepoint."""
 
     def retained_folders(self) -> list[str]:
         """Folders of every completed, not discarded checkpoint and savepoint of the job."""
 
     def discard_older(self, keep: int) -> list[str]:
-        """Marks all but the job's newest `keep` checkpoints as discarded, never savepoints. Returns their folders."""
+        """Marks all but the newest `keep` checkpoints as discarded, never savepoints. Returns the marked folders."""

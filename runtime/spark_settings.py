@@ -56,7 +56,7 @@ _CODE_SETTINGS: Final = (
 
 
 def check_spark_settings(settings: Mapping[str, str]) -> None:
-    """Raises ValueError, which names the setting and why a version may not choose it."""
+    """Raises ValueError if a version may not choose a setting; the error names the setting and the reason."""
     for name in settings:
         if not name.startswith("spark."):
             raise ValueError(f"`{name}` is not a Spark setting: their names begin with 'spark.'")

@@ -21,7 +21,7 @@ class Deadline:
 
     @property
     def remaining_s(self) -> float:
-        """Never negative, so that it is a valid timeout of a join."""
+        """Seconds until the deadline. Never negative, so that the value is a valid timeout of a join."""
         return max(0.0, self._at - time.monotonic())
 
     @property

@@ -9,8 +9,8 @@ Traps of Flight that shape this module:
 - A stream ends alike when its sender dies and when it finishes; only `EndOfPartition` marks a proper end.
 - `shutdown` waits for open streams for ever, and a server cannot cancel them: their sockets are shut down.
 - A writer must not be used once its handler has returned: the thread that writes credits ends first.
-- A reader that reaches the end of its stream ends the writing side too. Doing both at once aborts the process: a
-  sender never calls `done_writing`.
+- A reader that reaches the end of its stream ends the writing side too. A concurrent `done_writing` aborts the process,
+  so a sender never calls it.
 - Columns in gRPC's buffer are seldom aligned to eight bytes, and numpy is slow on unaligned data: they are copied.
 """
 
@@ -216,7 +216,7 @@ class _Receiver:
             thread.join()
 
     def _return_credits(self, writer: Any) -> None:
-        """Queued grants are combined into a single message."""
+        """Sends credits to the sender of the channel. Queued grants are combined into a single message."""
         with contextlib.suppress(*_STREAM_ERRORS):  # the thread that reads the stream reports the break
             while (nbytes := self._credits.get()) is not None:
                 while not self._credits.empty():

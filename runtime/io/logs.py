@@ -17,8 +17,8 @@ _APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone
 def traceback_text(error: BaseException) -> str:
     """End of the traceback as text, without local variables.
 
-    With `rich` installed, an unconfigured structlog renders every local variable of every frame. In a slot these are
-    batches and whole states, which takes tens of seconds.
+    With `rich` installed, an unconfigured structlog renders every local variable of every frame. In a slot these
+    variables are batches and whole states: rendering takes tens of seconds.
     """
     return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
 
@@ -42,7 +42,7 @@ def log_path() -> str:
 
 
 def configure(redact: Callable[[Any], Any] = lambda value: value) -> None:
-    """Idempotent: Spark reuses its Python workers, and a master learns its secrets after its first lines.
+    """Configures logging. Idempotent: Spark reuses its workers, and a master learns its secrets after its first lines.
 
     Args:
         redact: removes secrets from an event, which is JSON.

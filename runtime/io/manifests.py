@@ -31,7 +31,7 @@ def write_manifest(store: SnapshotStore, manifest: Manifest) -> tuple[str, int]:
 
 
 def read_manifest(store: SnapshotStore, folder: str) -> Manifest:
-    """Reads and verifies.
+    """Reads and verifies the manifest in `folder`.
 
     Raises:
         CorruptState: missing, truncated, altered or not a manifest; the error names the file.

@@ -61,7 +61,7 @@ def make_self_contained(store: SnapshotStore, manifest: Manifest) -> tuple[Manif
     """Copies every file outside the savepoint's folder into it. Returns the new manifest and the bytes copied.
 
     Raises:
-        CorruptState: such a file is missing.
+        CorruptState: a file to copy is missing.
     """
     gathered, origins = self_contained_manifest(manifest)
     copied_bytes = 0
@@ -88,7 +88,7 @@ def drop_committed_output(store: SnapshotStore, savepoint: Manifest, later: Mani
 
 
 def _is_imported(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
-    """Whether the job has this savepoint with all its files. More output of the job's copy may be committed.
+    """Whether the job has this savepoint with all its files. In the job's copy more output may be committed.
 
     A savepoint of another installation may have the same job, number and attempt.
     """

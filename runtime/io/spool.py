@@ -21,7 +21,7 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 class _File:
-    """Several batches, back to back."""
+    """A temporary file with several batches, back to back."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="weir-")  # noqa: SIM115  (closed after its last batch)

@@ -1,6 +1,6 @@
 """Rules that both ends of a connection share: authentication, message numbers, encoding.
 
-Real channels and their in-memory counterparts use the same rules, so fences and gaps mean the same. No I/O.
+Real channels and their in-memory counterparts use the same rules, so both fence peers and detect gaps alike. No I/O.
 """
 
 import hmac
@@ -83,12 +83,12 @@ class MessageNumbers:
 
 # ---------------------------------------------------------------- bytes
 
-_HEADER: Final = struct.Struct("<QB")  #: number of the message, index into _KINDS
-#: The index is the wire format: only ever append.
+_HEADER: Final = struct.Struct("<QB")  #: number of the message, index into _MESSAGE_TYPES
+#: The index of a type is part of the wire format: append types only.
 _MESSAGE_TYPES: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition, TerminationMarker)
 _TYPE_INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_MESSAGE_TYPES) if kind is not None}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _MESSAGE_TYPES if kind is not None)
-_RECORDS_HEADER: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch travels separately
+_RECORDS_HEADER: Final = struct.Struct("<QBQQ")  #: fields of _HEADER, rows, nbytes; the batch travels separately
 
 
 def encode(number: int, message: Message) -> bytes:

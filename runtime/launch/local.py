@@ -108,8 +108,8 @@ def run_local(
 ) -> MemoryRunStore:
     """Runs a job to its end in this process. Returns its records.
 
-    Each call is a new run from empty state, unless `records` name a checkpoint to restore. `storage` and the folders of
-    sinks may hold files of earlier runs, whose token and checkpoint ids are lower. A run from empty state removes
+    Each call is a new run from empty state, unless `records.restore_from` names a checkpoint. `storage` and the folders
+    of sinks may hold files of earlier runs, whose token and checkpoint ids are lower. A run from empty state removes
     prepared and uncommitted output of earlier runs of a job of this name; their plain savepoints cannot be restored
     afterwards.
 
@@ -117,7 +117,7 @@ def run_local(
         JobRejected: the job cannot run, or `storage` is a URL; no slot was started.
         WeirError: the job failed, and the restart strategy gave up.
     """
-    # Above every token of earlier runs, whose output the sinks' folders may hold.
+    # The token is above those of all earlier runs, whose output the sinks' folders may hold.
     records = records or MemoryRunStore(token=Token(SystemClock().now_ms()))
     master = local_master(flow.compile(parallelism), storage, records, settings, restart)
     done = master.run()

@@ -34,7 +34,7 @@ OnExit = Callable[[str | None], None]
 
 
 class StartSlot(msgspec.Struct, frozen=True):
-    """To a pool member: run a slot of this attempt."""
+    """To a pool member: run a slot of attempt `token`."""
 
     token: int
     secret: str
@@ -63,7 +63,7 @@ class SlotPoolAddress:
 
 
 def serve_slots(address: SlotPoolAddress, index: int, run: Callable[[StartSlot], None]) -> None:
-    """Runs slots until the master closes the connection. `run` returns when the slot of that attempt has exited."""
+    """Runs slots until the master closes the connection. `run` runs a slot and returns when the slot has exited."""
     inbox: queue.SimpleQueue[StartSlot | None] = queue.SimpleQueue()
     hello = Hello(
         token=address.token,
@@ -116,7 +116,7 @@ class SlotPool:
 
     @property
     def is_intact(self) -> bool:
-        """Whether no member was lost."""
+        """Whether no member was lost and the pool has not ended."""
         return not self._has_lost_member and not self._has_ended
 
     @property
@@ -145,7 +145,7 @@ class SlotPool:
             self._status = SlotStatus(phase=SlotPhase.STARTING, wanted=self._size, available=self._size)
 
     def start_slots(self, assignment: StartSlot, ended: OnExit) -> None:
-        """Makes every present and future member run a slot of this attempt. `ended`: see `Launcher.launch`."""
+        """Makes every present and future member run a slot of the attempt. `ended`: see `Launcher.launch`."""
         with self._changed:
             self._assignment, self._on_exit = assignment, ended
             self._exited_members.clear()
@@ -156,7 +156,7 @@ class SlotPool:
             ended(error)
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """Waits at most `timeout_s` seconds. False: a slot still runs, or a member was lost."""
+        """Waits at most `timeout_s` seconds for all slots to exit. False: a slot still runs, or a member was lost."""
         with self._changed:
             self._changed.wait_for(lambda: not self.is_intact or len(self._exited_members) == self._size, timeout_s)
             return self.is_intact and len(self._exited_members) == self._size
@@ -166,7 +166,7 @@ class SlotPool:
         self._server.close()
 
     def on_end(self, error: str | None, *, slots_lost: bool = False) -> None:
-        """Called by the launcher once every member has exited. `slots_lost`: the cluster lost their executor."""
+        """Called by the launcher once every member has exited. `slots_lost`: the cluster lost an executor."""
         with self._changed:
             self._has_ended, self._error = True, error
             self._slots_lost = self._slots_lost or (slots_lost and self._assignment is None)
@@ -196,7 +196,7 @@ class SlotPool:
         ended(f"slot {member} has exited or could not start: see its log")
 
     def on_lost(self, member: int, reason: str) -> None:
-        """A member was lost unasked. Launchers call it as well, for a member that never connected."""
+        """A member was lost without being dismissed. Launchers call it as well, for a member that never connected."""
         with self._changed:
             self._slots_lost = self._slots_lost or (self._assignment is None and self.is_intact)
         self._break_up(member, reason)
@@ -237,11 +237,11 @@ class SlotPoolLauncher(ABC):
 
     @abstractmethod
     def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
-        """Starts a member per slot, which calls `serve_slots`, and `pool.on_end` after the last. Returns at once."""
+        """Starts a member per slot, which calls `serve_slots`. Calls `pool.on_end` after the last. Returns at once."""
 
     @abstractmethod
     def end_members(self) -> None:
-        """Returns when the dismissed members have exited, or cannot be waited for."""
+        """Waits until the dismissed members have exited, or gives up."""
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
         if self._pool is not None and not self._pool.is_intact:

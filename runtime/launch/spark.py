@@ -167,7 +167,7 @@ class SparkLauncher(SlotPoolLauncher):
         member: Callable[[Iterable[int]], Iterable[int]],
         leaving: threading.Event,
     ) -> bool:
-        """Blocks as long as the pool exists. False: slots were lost between their count and the start of the stage."""
+        """Blocks as long as the pool exists. False: slots were lost after they were counted."""
         over = threading.Event()
         threading.Thread(target=self._watch_start, args=(context, pool, slots, over), daemon=True).start()
         try:
@@ -206,7 +206,7 @@ class SparkLauncher(SlotPoolLauncher):
         return self.open_context(slots)
 
     def _await_slots(self, context: SparkContext, pool: SlotPool, slots: int, leaving: threading.Event) -> bool:
-        """Blocks until the cluster has a slot for each subtask. False: they are no longer wanted."""
+        """Blocks until the cluster has a slot for each subtask. Returns False once the pool is dismissed."""
         while not leaving.is_set():
             there = self._slot_count(context)
             if there >= slots:
@@ -224,7 +224,7 @@ class SparkLauncher(SlotPoolLauncher):
         return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
     def open_context(self, slots: int) -> SparkContext:
-        """Creates a context of its own: an existing context has other settings, and may have too few slots."""
+        """The launcher's own context, created at the first call. Another may have other settings or too few slots."""
         with self._opening:
             if self.context is None:
                 if not self._spark_master.startswith("spark://"):
@@ -277,17 +277,17 @@ def _addresses(host: str) -> dict[str, str]:
 _EXECUTOR_LOST_MARK: Final = "ExecutorLostFailure"
 #: Spark's error code for a barrier stage that needs more slots than there are
 _TOO_FEW_SLOTS_CODE: Final = "SPARK-24819"
-#: On a cluster, unless the administrator has set them. Spark counts the slots of a silent host until its executors have
-#: missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
+#: Defaults on a cluster, which the administrator may override. Spark counts the slots of a silent host until its
+#: executors have missed their heartbeats: two minutes by Spark's defaults, half a minute by these settings.
 _CLUSTER_SETTINGS: Final = {
     "spark.executor.heartbeatInterval": "5s",
     "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
     "spark.network.timeoutInterval": "5s",
 }
-#: Unless version or administrator has set them. No records of a job enter an executor's JVM, which only starts and
-#: monitors Python processes. Spark's default heap is 1 GB, its minimum 450 MB. `local[N]` has no executors.
+#: Defaults that version or administrator may override. No records of a job enter an executor's JVM, which only starts
+#: and monitors Python processes. Spark's default heap is 1 GB, its minimum 450 MB. `local[N]` has no executors.
 _EXECUTOR_SETTINGS: Final = {"spark.executor.memory": "512m"}
-#: Of a context that runs a job. On a cluster, unless the administrator has set them.
+#: Settings of a context that runs a job. On a cluster the administrator may override them.
 UI_SETTINGS: Final = {
     "spark.ui.enabled": "true",
     "spark.ui.port": "0",
@@ -315,7 +315,7 @@ _SLOT_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS",
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark generates its authentication secret. A cluster's secret is in spark-defaults.conf."""
+    """Whether Spark is local and generates its authentication secret. A cluster's secret is in spark-defaults.conf."""
     return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 
@@ -327,7 +327,7 @@ def _local_address(peer: str) -> str:
 
 
 def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
-    """Function that runs in each task. It captures plain values only; modules for executors are imported inside.
+    """Function that runs in each task. It captures plain values only and imports modules for executors itself.
 
     Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
     """

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 ASK_TIMEOUT_S: Final = 5  #: timeout of an RPC or a page
 CONNECT_TIMEOUT_S: Final = 2.0
-MAX_UNKNOWN_ANSWERS: Final = 3  #: consecutive answers without this application
+MAX_UNKNOWN_ANSWERS: Final = 3  #: consecutive answers without this application, after which it counts as forgotten
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class MasterPage(msgspec.Struct, frozen=True):
 
 
 class StandaloneMaster:
-    """Used by a single thread.
+    """Client of a standalone Spark master. Used by a single thread.
 
     Args:
         url: as in SPARK_MASTER: `spark://HOST:PORT`, or several hosts for high availability.

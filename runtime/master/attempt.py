@@ -61,7 +61,7 @@ class AttemptStart:
 
     token: Token
     restored: Mapping[SubtaskId, SubtaskRestore]
-    markers: Sequence[messages.Marker] = ()  #: for slots on other hosts; removed once every slot is deployed
+    markers: Sequence[messages.Marker] = ()  #: of shared folders, for slots on other hosts; removed after deployment
     is_first: bool = False  #: first start of the run
 
 
@@ -379,7 +379,7 @@ class Attempt:
             self._post(partial(self._handle, events.IdIssued(at, CheckpointId(answer))))
 
     def _finalize(self, manifest: Manifest, timings: Timings) -> Recorded | NotRecorded | Superseded:
-        """Runs on the metadata thread."""
+        """Finalizes a checkpoint unless its output has a problem. Runs on the metadata thread."""
         problem = self._output.problem(manifest)
         if problem is not None:
             return NotRecorded(problem)
@@ -445,7 +445,7 @@ class Attempt:
 
     def _complete_operation(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
         if checkpoint is not None and operation in self._ending_operations:
-            return  # the job master settles it when the run has ended
+            return  # the job master completes it when the run has ended
         if self._is_requeued(operation, reason):
             log.info("operation left to the next attempt", operation=operation)
             return
@@ -456,8 +456,8 @@ class Attempt:
     def _is_requeued(self, operation: str, reason: str) -> bool:
         """Whether an interrupted operation stays queued, so that the next attempt takes it.
 
-        Each does when the worker shuts down; a stop or drain also after the loss of a slot and during an outage. If
-        code of the job raised, the stop or drain may be the cause, so it fails.
+        Every operation does when the worker shuts down, a stop or drain also after the loss of a slot and during an
+        outage. If code of the job raised, the stop or drain may be the cause, so the operation fails.
         """
         if reason != FailureReason.SUSPENDED:
             return False

@@ -9,7 +9,7 @@ from runtime.core.job.settings import CoordinatorSettings, SlotTimeouts
 from runtime.dataflow.plan import CompiledJob
 from runtime.master.slot_wait import ShortageReports
 
-#: For outages of storage or a service. A run of a minute resets the delay.
+#: Delays between attempts in an outage of storage or a service. A run of a minute resets the delay.
 OUTAGE_BACKOFF: Final = ExponentialDelay(initial_ms=1_000, max_ms=60_000, multiplier=2, reset_after_ms=60_000)
 
 

@@ -19,7 +19,7 @@ class DeliveryBacklog:
 
     @property
     def has_sinks(self) -> bool:
-        """Whether the job has such a sink."""
+        """Whether the job has a sink with a stage."""
         return bool(self._sinks)
 
     def is_too_large(self) -> bool:

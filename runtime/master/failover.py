@@ -1,8 +1,8 @@
 """Failover: whether and when another attempt follows a failed attempt, as when a slot dies, hangs or raises.
 
 The restart strategy of the job decides, with three exceptions. Except under the strategy `none`, an outage of storage
-or a service is waited out without limit. A programming error that repeats at the same record ends the run. A damaged
-checkpoint is a question of its own (`Restorer.fall_back`).
+or a service is waited out without limit. A programming error that repeats at the same record ends the run.
+`Restorer.fall_back` decides about a damaged checkpoint.
 """
 
 import random
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Another attempt follows. `reason` and `failure` are recorded with it."""
+    """Another attempt follows. `reason` and `failure` are recorded with the failed attempt."""
 
     reason: str
     failure: Mapping[str, Any]

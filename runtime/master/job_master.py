@@ -1,8 +1,8 @@
 """Job master: a run from claim to end, attempt after attempt.
 
 Before an attempt it restores (`restore`), during an attempt it deletes old checkpoints (`retention`), and after a
-failed attempt it restarts or gives up (`failover`). A `Launcher` starts slots and `RunStore` holds the facts: Spark and
-Postgres do not appear here.
+failed attempt it restarts or gives up (`failover`). A `Launcher` starts slots and a `RunStore` holds the run's records:
+this module uses neither Spark nor Postgres.
 """
 
 import threading
@@ -270,7 +270,7 @@ class JobMaster:
         return MasterExitCode.RELEASED
 
     def _cancel_run(self) -> MasterExitCode:
-        self._retry(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # recorded already, or lost
+        self._retry(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # the first try may have failed
         done = self._end_run(RunEvent.ENDED, "canceled")
         for operation in self._cancel_operations:
             self._retry(partial(self._records.complete_operation, operation, {}, None))
@@ -331,7 +331,7 @@ class JobMaster:
     # ------------------------------------------------------------ waits
 
     def _pause(self, wait_s: float) -> None:
-        """Waits, at most a step. Raises _Interrupted at a release, a cancel or a newer attempt."""
+        """Waits `wait_s`, at most `wait_step_s`. Raises _Interrupted at a release, a cancel or a newer attempt."""
         self._on_alive()
         if self._released.wait(min(wait_s, self._config.wait_step_s)):
             raise _Interrupted(Canceled() if self._cancel_operations else Released())
@@ -350,7 +350,7 @@ class JobMaster:
             raise _Interrupted(Canceled())
 
     def _retry(self, work: Callable[[], Any]) -> Any:
-        """Retries while the database or storage is unavailable. A release ends the retries."""
+        """Calls `work` until database and storage are available. After a release it raises the last error."""
         while True:
             self._on_alive()
             try:

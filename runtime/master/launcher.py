@@ -63,7 +63,7 @@ class Launcher(Protocol):
     ) -> None:
         """Starts `job.graph.parallelism` slots, in idle processes of the last launch if there are any. Returns at once.
 
-        `ended` is called with a reason when a slot exits, asked to or not, and when its process is lost.
+        `ended` is called with a reason when a slot exits, requested or not, and when its process is lost.
         """
 
     def rest(self) -> None:

@@ -77,7 +77,7 @@ def redaction_of(row: RunRow) -> Callable[[Any], Any]:
 
 
 def settings_of(row: RunRow) -> JobSettings:
-    """Raises JobRejected if other software wrote the settings: a retry cannot help."""
+    """The run's settings. Raises JobRejected if other software wrote them: a retry cannot help."""
     try:
         return msgspec.convert(dict(row.settings), JobSettings)
     except msgspec.ValidationError as error:

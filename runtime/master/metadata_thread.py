@@ -1,4 +1,4 @@
-"""Metadata thread of the master: writes its decisions in order, and retries while database or storage is away.
+"""Metadata thread of the master: writes its decisions in order, and retries while database or storage is unavailable.
 
 Data and heartbeats flow meanwhile; only the completion of checkpoints waits.
 """
@@ -22,7 +22,7 @@ class MetadataThread:
     """`submit` never blocks. Work that raises EnvironmentFailure is retried until it succeeds or `close` gives up."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        """`failed` is called with any other exception, on this thread."""
+        """`failed` is called with any other exception, on the metadata thread."""
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
         self._on_failure = failed
         self._closing = threading.Event()
@@ -36,7 +36,7 @@ class MetadataThread:
         return not self._queue.empty()
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
-        """Queues `work`; `then` gets its result, on this thread. With `once`, EnvironmentFailure is a result too."""
+        """Queues `work`; `then` gets its result on the metadata thread. With `once`, EnvironmentFailure is a result."""
         if self._closed:
             self._run_after_close(work)
         else:

@@ -1,8 +1,8 @@
 """Output of sinks, as the job master checks, commits and removes it.
 
-A checkpoint guarantees that any later restore can commit its output. The guarantee is the master's, so it must see the
-files itself: output that a slot wrote behind a lost mount fails the checkpoint. Each committable is checked once. After
-it was recorded it may be committed, and moved by its readers, at any time.
+A checkpoint guarantees that any later restore can commit its output. The master gives this guarantee, so it must see
+the files itself: output that a slot wrote behind a lost mount fails the checkpoint. Each committable is checked once.
+Once its checkpoint is recorded, its output may be committed, and moved by readers, at any time.
 """
 
 from collections.abc import Iterable, Mapping

@@ -43,7 +43,7 @@ class Restorer:
         self._unusable_folders: tuple[str, ...] = ()  #: folders of unreadable checkpoints
 
     def final_savepoint(self) -> Manifest | None:
-        """The recorded savepoint of a stop or drain: no attempt follows, not even from the checkpoint before."""
+        """The recorded savepoint of a stop or drain. No attempt follows it, not even from an earlier checkpoint."""
         folder = self._retry(self._records.final_savepoint)
         if folder is None:
             return None
@@ -67,7 +67,7 @@ class Restorer:
         return assign_state(manifest, graph)
 
     def fall_back(self, failed: AttemptFailed) -> Restart | GiveUp:
-        """Restores the previous checkpoint only if the job's policy allows it, since this repeats output.
+        """Decides whether the next attempt restores the previous checkpoint: only if the job may repeat output.
 
         The restart strategy is not consulted: each such attempt has fewer checkpoints to choose from.
         """
@@ -100,7 +100,7 @@ class Restorer:
     def _complete_manifest(self, folder: str, damaged: str) -> Manifest | None:
         """The manifest, if it is readable and all its files exist; else None.
 
-        Checkpoints share files, so the damaged file may belong to it too. The restore verifies the other files.
+        Checkpoints share files, so this checkpoint may need the damaged file too. The restore verifies the other files.
         """
         try:
             manifest = self._read_restorable(folder)
@@ -110,7 +110,7 @@ class Restorer:
         return manifest if all(segment.path in existing for segment in manifest.segments()) else None
 
     def _read_restorable(self, folder: str) -> Manifest:
-        """Raises JobRejected if the job cannot be restored from the checkpoint."""
+        """The manifest in `folder`. Raises JobRejected if the job cannot be restored from it."""
         manifest = manifest_at(self._store, folder)
         config = self._config
         check_restorable(manifest, config.job.graph, config.job_id, allow_unmapped=config.allow_unmapped)

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreFallback:
-    """File of the checkpoint to restore that is missing or altered, and the possible fallback."""
+    """The missing or altered file of the checkpoint to restore, and the possible fallback."""
 
     file: str
     operator: str  #: owner of the state; "" for a manifest
@@ -34,7 +34,7 @@ class RestoreFallback:
 
     @property
     def failure(self) -> dict[str, Any]:
-        """Failure of a run that ends here, and detail of an attempt otherwise."""
+        """Failure of the run if the run ends, else detail of the failed attempt."""
         return {
             "code": "corrupt-state",
             "message": f"{self.detail}. {self.fallback_hint}",
@@ -47,7 +47,7 @@ class RestoreFallback:
 
     @property
     def fallback_reason(self) -> str:
-        """Why the next attempt restores the previous checkpoint; recorded with that attempt."""
+        """Why the next attempt restores the previous checkpoint; recorded with the failed attempt."""
         return (
             f"{self.detail}. By policy checkpoint {self.previous} is restored instead, which repeats the output of "
             + (_join_numbers(self.repeated_checkpoints) or "none")

@@ -46,14 +46,14 @@ class LauncherBroken:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """The restart strategy, or the policy for damaged checkpoints, decides whether another attempt follows."""
+    """The attempt failed. The restart strategy, or the policy for damaged checkpoints, decides on another attempt."""
 
     detail: str
     operator: str = ""
     is_final: bool = False  #: a retry cannot help
     events: tuple[str, ...] = ()
     has_progressed: bool = False  #: completed a checkpoint
-    ran_ms: int = 0  #: since all subtasks were running
+    ran_ms: int = 0  #: milliseconds since all subtasks were running
     damaged_file: str = ""  #: file of the checkpoint to restore that is missing or altered
     fingerprint: str = ""  #: fingerprint of a programming error: equal for the same code at the same record
     is_outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted

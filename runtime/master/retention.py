@@ -61,7 +61,7 @@ class Retention:
                 self._release_input(retained)
 
     def remove_leftovers(self, token: Token, restored: Manifest | None) -> None:
-        """Removes what attempts older than `token` have left. `restored`: the checkpoint that is being restored."""
+        """Removes the leftovers of attempts older than `token`. `restored`: the checkpoint that is being restored."""
         retained = self._read_retained()
         if restored is not None:
             self._pending_savepoints = [
@@ -70,13 +70,13 @@ class Retention:
             self._drop_committed_output(restored)
         self._pending_savepoints = []
         if not self.unreadable_folders:  # prepared output of an unreadable checkpoint is not known
-            needed = retained if restored is None else [*retained, restored]  # it may have no record
+            needed = retained if restored is None else [*retained, restored]  # `restored` may have no record
             self._clean_output(needed, token)
             self._release_input(needed)
         self._sweep_storage(retained, token)
 
     def drop_committed_output(self, savepoint: Manifest, later: Manifest | None = None) -> None:
-        """Updates the stored manifest, whose paths lie in the savepoint's folder. A damaged manifest stays as it is."""
+        """Removes committed output from the stored manifest, whose paths lie in its folder, unless it is damaged."""
         folder = manifest_folder(savepoint)
         try:
             drop_committed_output(self._store, read_manifest(self._store, folder), later)
@@ -84,7 +84,7 @@ class Retention:
             log.warning("a savepoint cannot record what is committed", folder=folder, error=str(error))
 
     def _drop_committed_output(self, later: Manifest) -> None:
-        """Removes output that `later` shows to be committed from savepoints. Reads a manifest only if it changes."""
+        """Removes output from savepoints that `later` shows to be committed. Reads a manifest only if it changes."""
         left = [(savepoint, pending_only(savepoint, later)) for savepoint in self._pending_savepoints]
         for before, after in left:
             if after != before:
@@ -127,7 +127,7 @@ class Retention:
                     log.debug("released input", operator=uid, pieces=released)
 
     def _sweep_storage(self, retained: list[Manifest], token: Token) -> None:
-        """Deletes leftovers. Checkpoints that are being read stay until a later completion."""
+        """Deletes leftovers. Checkpoints that are being read stay until a later checkpoint completes."""
         kept = {manifest_folder(manifest) for manifest in retained}
         read = readable_manifests(self._store, [folder for folder in self._pinned_folders() if folder not in kept])
         self._discarded_folders = [manifest_folder(manifest) for manifest in read if not manifest.kind.is_savepoint]
@@ -144,7 +144,7 @@ def files_of(manifest: Manifest) -> set[str]:
 
 
 def list_states_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
-    """For each manifest that has the operator: its list states by name, with the entries of all subtasks."""
+    """For each manifest with the operator: the operator's list states by name, with the entries of all subtasks."""
     found = []
     for manifest in retained:
         if (operator := manifest.operators.get(uid)) is not None:
@@ -191,7 +191,7 @@ def discard_checkpoints(
 
 
 def readable_manifests(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
-    """Manifests in these folders, without unreadable manifests."""
+    """The readable manifests in `folders`."""
     found = []
     for folder in folders:
         try:
@@ -258,6 +258,6 @@ def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
 
 
 def _is_older(folder: str, token: int) -> bool:
-    """Whether an older attempt made the folder `chk-<id>-<token>` or `savepoint-<id>-<token>`. No other name counts."""
+    """Whether an older attempt made the folder `chk-<id>-<token>` or `savepoint-<id>-<token>`; else False."""
     numbers = parse_folder(folder)
     return numbers is not None and numbers[1] < token

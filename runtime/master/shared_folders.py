@@ -1,8 +1,8 @@
 """Check that every host of a job sees the same folders: the master writes a marker, and each slot looks for it.
 
-A mount that is missing on a host leaves an ordinary folder in its place. Slots there would read no input, or write
-output and state that no other host sees. Before any subtask is opened, the master marks checkpoint storage and every
-folder of a source or sink. A slot that does not find a marker fails the start (`slot.folder_check`).
+A mount that is missing on a host leaves an ordinary folder in its place. Slots on that host would read no input, or
+write output and state that no other host sees. Before any subtask is opened, the master marks checkpoint storage and
+every folder of a source or sink. A slot that does not find a marker fails the start (`slot.folder_check`).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from runtime.durable import make_folder
 from runtime.io.control.messages import Marker
 from runtime.ports import UsesFolders
 
-INPUT_ARGUMENT: Final = "path"  #: argument of a source that names its input; it may appear later, and is never created
+INPUT_ARGUMENT: Final = "path"  #: source argument of the input folder, which may appear later and is never created
 MAX_SAMPLE_FILES: Final = 5
 
 log = structlog.get_logger()
@@ -64,7 +64,7 @@ def write_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> 
 
 
 def remove_markers(markers: Sequence[Marker], job_id: str, token: Token) -> None:
-    """Idempotent."""
+    """Removes the markers of attempt `token`. Idempotent."""
     for marker in markers:
         with contextlib.suppress(OSError):  # the next attempt removes it
             (Path(marker.folder) / _marker_name(job_id, token)).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Monitor of the slots: their registration, liveness and progress, as a live report.
 
 Its only decision is that a slot has been silent for too long. Silence is accumulated over checks in quick succession,
-as for the heartbeat of a master. A suspended master reads no mail, so that time does not count as silence.
+as for the heartbeat of a master. A suspended master reads no mail, so its suspension does not count as silence.
 """
 
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ def check_folders(markers: Sequence[Marker], slot: int, *, is_first_start: bool)
 
 
 def find_unshared_folder(markers: Sequence[Marker], timeout_s: float = MARKER_TIMEOUT_S) -> str | None:
-    """The first folder that differs from the master's on this host, or None. Blocks for `timeout_s` per folder."""
+    """The first folder that differs from the master's on this host, or None. Blocks at most `timeout_s` per folder."""
     for marker in markers:
         waited_s, pause_s = 0.0, 0.05
         while not all(os.path.lexists(Path(marker.folder) / file) for file in marker.files):

@@ -1,6 +1,6 @@
 """The bound on the memory of a slot's process (`slot_memory_mb`), enforced inside the process.
 
-Without it, state that outgrows a host ends in the kernel's OOM killer, which may take any process there. Two fences:
+Without it, state that outgrows a host invokes the kernel's OOM killer, which may kill any process on it. Two fences:
 
 - **Resident memory** (the figure of `top`, the kernel and the console) is compared with the bound ten times a second.
   Above the bound the slot reports `SlotOutOfMemory` and ends; state grows slowly enough for that.

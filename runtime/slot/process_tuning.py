@@ -1,15 +1,15 @@
 """Tuning of a process that runs slots: Python's garbage collector, and glibc's malloc.
 
 **Collector.** Thousands of rows are created and freed between two collections. With Python's default thresholds many
-of them are promoted to the old generation, so all modules and classes are traversed again and again. That doubles the
-cost of rows with lists, and causes pauses. Here collections are rarer and cover only objects that the job has created;
-cycles that authors leave behind are still found. The collector counts objects, and three objects may hold megabytes: a
-collection therefore also runs when the process has grown.
+of them are promoted to the old generation, so all modules and classes are traversed again and again. The traversals
+double the cost of rows with lists, and cause pauses. This module makes collections rarer and limits them to objects
+that the job has created; cycles that authors leave behind are still found. The collector counts objects, and three
+objects may hold megabytes: a collection therefore also runs when the process has grown.
 
 **malloc.** The process keeps freed memory instead of returning it to the system. Columns of a batch are half a megabyte
 each, and some thousand are allocated and freed each second. By default glibc trims the end of its heap and maps large
-blocks individually; the system then clears each page again at its next use. That took an eighth of a slot's processor
-time. Arrow's memory has a pool of its own.
+blocks individually; the system then clears each page again at its next use. The clearing took an eighth of a slot's
+processor time. Arrow's memory has a pool of its own.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024  #: larger blocks are mapped, and
 
 
 def keep_freed_memory() -> bool:
-    """Configures this process and its forks. Returns whether the C library supports it: glibc does."""
+    """Makes malloc keep freed memory, here and in forks. Returns whether the C library supports it: glibc does."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -59,10 +59,10 @@ def resident_bytes() -> int:
 
 
 class GrowthCollector:
-    """Collects when the process has grown. Owned by a slot's loop: between steps, no author's function holds objects.
+    """Collects garbage when the process has grown. Owned by a slot's loop: between steps no author's function runs.
 
     Args:
-        resident_bytes: size of the process.
+        resident_bytes: returns the resident memory of the process in bytes.
     """
 
     def __init__(self, resident_bytes: Callable[[], int] = resident_bytes) -> None:

@@ -37,7 +37,7 @@ def describe_error(error: Exception) -> str:
 
 
 def fingerprint(error: BaseException) -> str:
-    """Equal for two failures of the same code at the same record, in any subtask; empty for other errors."""
+    """Text that is equal for failures of the same code at the same record, in any subtask; empty for other errors."""
     cause = error.__cause__
     if not isinstance(error, OperatorFailure) or not isinstance(cause, PROGRAMMING_ERRORS):
         return ""

@@ -413,7 +413,7 @@ class Slot:
                 is_outage=(not operator or self._is_connector(operator)) and is_outage(error),
             )
         )
-        # Last, since the master waits for the report. No texts: only the master can redact secrets in them.
+        # Logged last, since the master waits for the report. No error text: only the master can redact secrets.
         log.error("slot failed", slot=self._config.index, operator=operator, error=type(_cause(error)).__name__)
 
 

@@ -1,1 +1,1 @@
-"""A subtask without I/O: between its machine in `core` and its operator."""
+"""The task layer: connects the machine of a subtask (`core`) with its operator, without I/O."""

@@ -30,7 +30,7 @@ class AsyncSnapshot:
     submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
 
     def write(self, copied: CapturedSnapshot, log: FeedbackLog) -> Acknowledgement | Decline:
-        """Stores captured state and feedback log. A failure fails this checkpoint only."""
+        """Stores captured state and feedback log. A failure fails only the checkpoint of `copied`."""
         started = self.clock.monotonic_ms()
         barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
         folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.token)}/{place}"

@@ -33,7 +33,7 @@ class CapturedSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackLog:
-    """Complete log, ready to be stored. Writing closes `spool`; it is None if a retried stop may inherit the log."""
+    """Complete log, ready to be stored. Writing closes `spool`, which is None if a retried stop may inherit the log."""
 
     batches: Iterator[pa.RecordBatch]
     spool: Spool | None

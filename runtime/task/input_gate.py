@@ -14,7 +14,7 @@ from runtime.core.job.messages import Message
 from runtime.core.subtask.subtask import Subtask
 from runtime.io.spool import Spool
 
-MAX_FEEDBACK_IN_A_ROW: Final = 16  #: feedback messages in a row before a regular message, or the loop fills up
+MAX_FEEDBACK_IN_A_ROW: Final = 16  #: feedback messages before a regular message; fewer would let the loop fill up
 
 
 class InputGate:

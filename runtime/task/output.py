@@ -1,9 +1,9 @@
 """Output side of a subtask: partitions batches over the channels of each edge and spends their credits.
 
 Back-edges of an iteration cost no credit, or the iteration would wait for itself. An edge whose receiver takes
-pre-aggregated rows has a combiner. Rows in it are sent before every control message that they must not follow. If only
-sinks follow such a receiver (a window), the edge forwards a watermark only when it closes a pane; no other watermark
-makes the window fire.
+pre-aggregated rows has a pre-aggregator, whose rows are sent before every control message that they must not follow. If
+only sinks follow such a receiver (a window), the edge forwards a watermark only when it closes a pane; no other
+watermark makes the window fire.
 
 The slot's `send` routes a message by its channel. Credits decide when a subtask may run.
 """
@@ -121,7 +121,7 @@ class Outputs:
                     self.send(channel, worded)
 
     def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Converts the batch to types whose rows can be taken. Checks the schema here, where the operator is known."""
+        """Removes views and run ends from the types. Checks the schema here, where the operator is known."""
         if self.schema is not None and (batch.schema is self.schema or batch.schema.equals(self.schema)):
             return batch
         batch = without_views(batch)
@@ -156,7 +156,7 @@ class Outputs:
                 edge.next_channel = (edge.next_channel + 1) % len(edge.channels)
 
     def _send_pre_aggregates(self, edge: _Edge, due: Callable[[], Parts]) -> None:
-        """Sends rows of the combiner. A batch counts as the number of rows that it pre-aggregates."""
+        """Sends the pre-aggregated rows that `due` returns. A batch counts as the rows that it pre-aggregates."""
         try:
             found = due()
         except DataRejected as error:

@@ -5,7 +5,7 @@ class Stopwatch:
     """Times are monotonic milliseconds."""
 
     def __init__(self) -> None:
-        self.total_ms = 0.0  #: total
+        self.total_ms = 0.0  #: total time for which the condition held
         self._since: float | None = None
 
     def sample(self, is_so: bool, now: float) -> None:

@@ -138,7 +138,7 @@ class Task:
 
     @property
     def barrier_in_ms(self) -> float | None:
-        """Milliseconds until a delayed barrier must be injected; None if none is delayed."""
+        """Milliseconds until a delayed barrier must be injected; None if no barrier is delayed."""
         return self.poll_policy.barrier_delay.due_in(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------ steps
@@ -193,7 +193,7 @@ class Task:
             rows = 0 if batch is None else batch.num_rows
             self.poll_policy.barrier_delay.on_batch(watermark, rows, self.clock.monotonic_ms())
             self.handle(SourceAdvanced(watermark))
-            if batch is not None and self.barrier_in_ms == 0:  # siblings receive it with the watermark
+            if batch is not None and self.barrier_in_ms == 0:  # siblings receive the barrier with the watermark
                 self._release_held_barrier()
         return batch is not None or self._check_source_end(reader)
 
@@ -213,7 +213,7 @@ class Task:
         return True
 
     def _handle_inputs(self) -> bool:
-        """Takes at most as many batches as there are inputs, and all control messages in between: no queue grows."""
+        """Takes at most a batch per input channel, and all control messages in between, so that no queue grows."""
         if self.machine.loop.replaying:
             return self._replay()
         did, batches = False, len(self.machine.spec.inputs)

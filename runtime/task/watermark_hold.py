@@ -18,7 +18,7 @@ class WatermarkHold:
 
     Args:
         operator: None if the restored checkpoint marks it as finished.
-        inputs: the channels that it reads.
+        inputs: the channels that the operator reads.
         send: broadcasts a control message.
     """
 
@@ -26,7 +26,7 @@ class WatermarkHold:
         self, operator: Operator | None, inputs: Collection[ChannelId], send: Callable[[Control], None]
     ) -> None:
         self._operator = operator
-        self._open_inputs = set(inputs)  #: without a draining `EndOfData` so far
+        self._open_inputs = set(inputs)  #: channels without a draining `EndOfData` so far
         self._send = send
         self._held_messages: deque[Watermark | Idle] = deque()
 
@@ -60,7 +60,7 @@ class WatermarkHold:
             self._send(self._held_messages.popleft())
 
     def _on_end_of_data(self, drain: bool) -> None:
-        """Sends held watermarks at a drain. At a stop their rows are in the savepoint; the next attempt emits them."""
+        """Sends held watermarks at a drain. A stop drops them: the next attempt emits their rows from the savepoint."""
         while drain and self._held_messages:
             self._send(self._held_messages.popleft())
         self._held_messages.clear()

@@ -47,7 +47,7 @@ from runtime.core.snapshot.control import (
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 
-MAX_NAMED_SUBTASKS: Final = 5  #: subtasks that a reason names
+MAX_NAMED_SUBTASKS: Final = 5  #: maximum number of subtasks that a failure text names
 MIN_FINAL_RETRY_MS: Final = 500  #: minimum delay after a failure before the last checkpoint is tried again
 
 Effects = list[CoordinatorEffect]
@@ -66,7 +66,7 @@ class Coordinator:
         self.pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
         self._recent = RecentCheckpoints()
         self._manifests: dict[CheckpointId, Manifest] = {}
-        #: of finished subtasks; later manifests repeat them
+        #: last snapshots of finished subtasks; later manifests repeat them
         self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}
         self._newest = CheckpointId(0)  #: the newest completed checkpoint
         self._trigger_schedule = TriggerSchedule(settings.interval_ms, settings.min_pause_ms)
@@ -207,7 +207,7 @@ class Coordinator:
         return failed + resumed + self._fail_attempt(exceeded) + self._final_checkpoint(at) + self._start_next(at)
 
     def _resume_job(self, at: int) -> Effects:
-        """A stop or drain failed before any subtask was triggered: the job goes on."""
+        """Continues the job after a stop or drain that failed before any subtask was triggered."""
         self._ending = None
         return [ResumeJob(), *self._schedule(at)]
 
@@ -294,7 +294,7 @@ class Coordinator:
             self._delay_final(at)
         effects += _fail_operation(pending.operation, reason, detail)
         if pending.barrier.kind.ends_job:
-            # Some subtasks may have finished their logic for it, so the job must restart from the last checkpoint.
+            # Some subtasks may have finished their logic, so the job must restart from the last checkpoint.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
         self._retry_periodic(at, pending, reason)
         savepoint = pending.barrier.kind.is_savepoint
@@ -302,7 +302,7 @@ class Coordinator:
         return effects + self._fail_attempt(exceeded) + self._final_checkpoint(at) + self._start_next(at)
 
     def _abort(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
-        """Gives up a pending checkpoint. Its operation is the caller's."""
+        """Gives up a pending checkpoint. The caller completes the operation that requested it."""
         pending = self.pending.pop(checkpoint)
         self._manifests.pop(checkpoint, None)
         self._recent.on_failed(checkpoint, reason)
@@ -313,7 +313,7 @@ class Coordinator:
         return [] if detail is None else [FailAttempt(detail)]
 
     def _retry_periodic(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
-        """Retries a failed periodic checkpoint at once, not in the next interval, unless a newer one is pending."""
+        """Retries a failed periodic checkpoint before the next interval, unless a newer checkpoint is pending."""
         is_retried = self._phase == "running" and reason is not FailureReason.SUBSUMED and pending.operation is None
         if not is_retried or self._is_logic_finished:
             return
@@ -328,7 +328,7 @@ class Coordinator:
         return self._start_next(at)
 
     def _fail_all(self, at: int, detail: str) -> Effects:
-        """Gives up every pending checkpoint and queued request, and starts no other."""
+        """Gives up queued requests, and pending checkpoints whose manifest is not being stored. Starts no other."""
         effects: Effects = []
         for checkpoint, pending in list(self.pending.items()):
             if not pending.storing:
@@ -369,7 +369,7 @@ class Coordinator:
 
     def _on_subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
         self._ended.add(subtask)
-        if subtask in self._last_snapshots:  # it has committed before it ended: its committables are not pending
+        if subtask in self._last_snapshots:  # a subtask commits before it ends: no committable is pending
             done = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
             self._last_snapshots[subtask] = done
         effects: Effects = []
@@ -391,5 +391,5 @@ def _abbreviate(subtasks: Sequence[SubtaskId]) -> str:
 
 
 def _fail_operation(operation: str | None, reason: FailureReason, detail: str) -> Effects:
-    """Empty for a periodic checkpoint, which belongs to no operation."""
+    """The failure of `operation`; empty for a periodic checkpoint, which belongs to no operation."""
     return [] if operation is None else [CompleteOperation(operation, None, reason, detail)]

@@ -27,7 +27,7 @@ class IssueId:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send Ticked at `at` or soon after. Earlier requests stay valid."""
+    """Send Ticked at `at` or soon after. Earlier `WakeAt` effects stay valid."""
 
     at: int
 
@@ -36,7 +36,7 @@ class WakeAt:
 class StoreManifest:
     """Write the manifest durably, then record it under the attempt token; answer ManifestRecorded or ManifestFailed.
 
-    While the outcome of a write is unknown, read it back before answering.
+    If the outcome is unknown, record the manifest again before answering: recording is idempotent.
     """
 
     manifest: Manifest
@@ -45,7 +45,7 @@ class StoreManifest:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCompleted:
-    """Notify these subtasks that the checkpoint has completed."""
+    """Notify `subtasks` that the checkpoint has completed."""
 
     permit: CommitPermit
     subtasks: frozenset[SubtaskId]
@@ -53,7 +53,7 @@ class NotifyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Notify these subtasks that the checkpoint was aborted."""
+    """Notify `subtasks` that the checkpoint was aborted."""
 
     checkpoint: CheckpointId
     subtasks: frozenset[SubtaskId]
@@ -89,7 +89,7 @@ class LateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CompleteOperation:
-    """A requested operation has ended. `checkpoint` is set if it completed, else `reason`."""
+    """A requested operation has ended. `checkpoint` is set if the operation completed, `reason` if it failed."""
 
     operation: str
     checkpoint: CheckpointId | None

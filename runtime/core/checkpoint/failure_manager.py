@@ -27,11 +27,11 @@ class CheckpointFailureManager:
     def on_failed(
         self, reason: FailureReason, detail: str, *, checkpoint: CheckpointId | None = None, savepoint: bool = False
     ) -> str | None:
-        """Counts a failure. Returns the reason to fail the attempt, or None; counting then starts again.
+        """Counts a failure. Returns the reason to fail the attempt, after which counting starts again; else None.
 
         Args:
-            checkpoint: None if it failed before it had an id.
-            savepoint: whether it was a savepoint.
+            checkpoint: id of the failed checkpoint; None if it failed before it had an id.
+            savepoint: whether the failed checkpoint was a savepoint.
         """
         older = checkpoint is not None and checkpoint < self._newest
         if older or not reason.is_counted or (savepoint and reason is not FailureReason.ASYNC_FAILED):

@@ -36,7 +36,7 @@ class PendingCheckpoint:
         return all(snapshot.finished for snapshot, _ in self.acks.values())
 
     def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> bool:
-        """Returns False for a repeated acknowledgement, and for a subtask that takes no part."""
+        """Stores an acknowledgement. Returns False if it is repeated or the subtask takes no part."""
         if subtask not in self.plan.wait_for or subtask in self.acks:
             return False
         self.acks[subtask] = (snapshot, timings)

@@ -28,7 +28,7 @@ class RecentCheckpoints:
         self._remember(checkpoint, reason)
 
     def late_answer(self, subtask: SubtaskId, checkpoint: CheckpointId, *, declined: bool) -> LateAnswer:
-        """The report of an acknowledgement or decline of `checkpoint`, which is not pending."""
+        """The effect that reports a late acknowledgement or decline of `checkpoint`, which is not pending."""
         if checkpoint not in self._reasons:
             return LateAnswer(subtask, checkpoint, declined, CheckpointStatus.UNKNOWN)
         reason = self._reasons[checkpoint]

@@ -19,7 +19,7 @@ class RequestQueue:
     waiting: list[CheckpointRequested] = field(default_factory=list)
 
     def add(self, request: CheckpointRequested) -> CheckpointRequested | None:
-        """Queues `request`. Returns the request that was displaced, possibly itself."""
+        """Queues `request`. Returns the request that was displaced, possibly `request` itself."""
         if request.is_periodic and any(other.is_periodic for other in self.waiting):
             return request
         self.waiting.append(request)

@@ -8,7 +8,7 @@ unavailable every checkpoint fails, and each retry uses an id. (Flink's `Checkpo
 from dataclasses import dataclass
 from typing import Final
 
-RESUMED_TRIGGER_MS: Final = 250  #: first trigger of a resumed job
+RESUMED_TRIGGER_MS: Final = 250  #: longest time until the first trigger of a resumed job
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class TriggerSchedule:
     min_pause_ms: int
     next_at: int | None = None  #: next trigger; None: stopped
     _last_completed_at: int | None = None
-    _has_retried: bool = False  #: in this interval
+    _has_retried: bool = False  #: a failed checkpoint was retried in this interval
 
     def start(self, at: int, resumed: bool = False) -> int | None:
         """Schedules the next trigger an interval from now, in place of the previous schedule. Returns its time.
@@ -38,7 +38,7 @@ class TriggerSchedule:
         self.next_at = None
 
     def due(self, at: int) -> int | None:
-        """If a trigger is due: the time of the next one, else None. Missed intervals are skipped."""
+        """The time of the next trigger if a trigger is due now, else None. Missed intervals are skipped."""
         if self.interval_ms is None or self.next_at is None or at < self.next_at:
             return None
         self._has_retried = False
@@ -50,7 +50,7 @@ class TriggerSchedule:
         self._last_completed_at = at
 
     def min_pause_until(self, at: int) -> int | None:
-        """During the pause after a completion: the next trigger, at the end of the pause at the latest; else None."""
+        """During the pause after a completion: the time of the next trigger, at most the pause's end; else None."""
         if self._last_completed_at is None or at >= self._last_completed_at + self.min_pause_ms:
             return None
         end = self._last_completed_at + self.min_pause_ms

@@ -11,7 +11,7 @@ The common types are:
 
 - integers: the narrowest integer that holds both. No integer holds a signed type and uint64: -1 and 2**64-1 have the
   same 64 bits, so they would be one key;
-- text: the large kind. Binary likewise; fixed-size binary is widened to binary, and not to another size;
+- text: the large type. Binary likewise; fixed-size binary is widened to variable-size binary, not to another size;
 - decimal128 of equal scale: the greater precision. With different scales, equal numbers have different bytes;
 - floats: values are widened. Keys are refused: 0.1 as a float is a different number than 0.1 as a double;
 - times, dates and durations: no common type, since ticks of different units differ;
@@ -34,7 +34,7 @@ class Compatibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The verdict on a pair of types. `common` is the type for both; None: refused."""
+    """The verdict on a pair of types. `common`: the type that holds the values of both types; None: refused."""
 
     verdict: Compatibility
     common: str | None

@@ -1,6 +1,6 @@
 """The job graph as a value: operators, edges, validation, and the expansion into subtasks and channels.
 
-The graph holds no user code. The dataflow keeps that beside the graph, by the same uid.
+The graph holds no user code. The dataflow keeps user code beside the graph, by operator uid.
 """
 
 import re
@@ -71,7 +71,7 @@ class EdgeSpec:
     partitioning: Partitioning
     keys: tuple[str, ...] = ()
     key_types: tuple[str, ...] = ()  #: Arrow types of `keys`; empty: known from the data only
-    value_types: tuple[tuple[str, str], ...] = ()  #: (`state.column`, type) of the target's state; empty: as above
+    value_types: tuple[tuple[str, str], ...] = ()  #: (`state.column`, type) of target state; empty: see `key_types`
     build: bool = False
     feedback: bool = False
 
@@ -302,7 +302,7 @@ def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
 
 
 def _source_operators(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
-    """The sources from which a path leads to `uid`, or `uid` itself if it is a source."""
+    """The sources with a path to `uid`, or `uid` if it is a source. `through_builds`: paths over build edges count."""
     found, waiting = {uid}, [uid]
     while waiting:
         here = waiting.pop()

@@ -44,7 +44,7 @@ class ConnectorGuarantee:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndGuarantee:
-    """The guarantee of a job. `reasons`: why it is not exactly once, a sentence each; empty if it is."""
+    """The guarantee of a job. `reasons`: sentences on why it is weaker than exactly once; empty for exactly once."""
 
     guarantee: Guarantee
     reasons: tuple[str, ...] = ()

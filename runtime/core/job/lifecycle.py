@@ -1,6 +1,6 @@
 """The states of a run and their transition table, shared by the job master, the console, the API and the tests.
 
-A state is an observation. A request of a person is an operation, and the owner of a run is determined by its lease.
+A state is an observation. A user's request is an operation. The lease of a run determines its owner.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ class RunEvent(StrEnum):
     SLOTS_MISSING = "slots missing"
     SLOTS_AVAILABLE = "slots available"  #: after SLOTS_MISSING
     DEPLOYED = "deployed"
-    ATTEMPT_FAILED = "attempt failed"  #: and the restart strategy allows another
-    GAVE_UP = "gave up"  #: and the restart strategy does not
+    ATTEMPT_FAILED = "attempt failed"  #: the restart strategy allows another attempt
+    GAVE_UP = "gave up"  #: an attempt failed, and the restart strategy allows no other
     RELEASED = "released"  #: the Celery worker was shut down or lost: another may claim the run
     STOP_REQUESTED = "stop requested"
     DRAIN_REQUESTED = "drain requested"

@@ -34,7 +34,7 @@ class _SearchResult:
 
 
 def _search(roots: Sequence[str], edges: Sequence[Edge]) -> _SearchResult:
-    """Depth first from each root that has not been visited yet."""
+    """Searches depth first from each root that has not been visited yet."""
     ways: dict[str, list[_OutEdge]] = {}
     for index, (source, target) in enumerate(edges):
         ways.setdefault(source, []).append((index, target))

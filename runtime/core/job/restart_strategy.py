@@ -8,8 +8,8 @@ from typing import Final
 
 OUTAGE_CODE: Final = "outage"  #: code of an attempt that failed because storage or a service was unavailable
 SLOT_OUT_OF_MEMORY_CODE: Final = "slot-out-of-memory"  #: code of an attempt in which a slot exceeded `slot_memory_mb`
-#: An attempt that exceeds the bound later than this counts as a first failure. A completed checkpoint does not reset
-#: the count: state that has outgrown the bound is restored, checkpointed once more, and exceeds the bound again.
+#: An attempt that exceeds the memory bound after this time counts as a first failure. A completed checkpoint does not
+#: reset the count: state that has outgrown the bound is restored, checkpointed once more, and exceeds the bound again.
 MIN_RUN_WITHIN_MEMORY_MS: Final = 600_000
 
 
@@ -24,7 +24,7 @@ class AttemptFailure:
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """`failures`: consecutive failures including this one. `delay_ms`: None means give up."""
+    """`failures`: consecutive failures including the latest. `delay_ms`: None means give up."""
 
     failures: int
     delay_ms: int | None
@@ -35,7 +35,7 @@ class NoRestart:
     """The run fails at the first failure."""
 
     def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
-        """`before`: consecutive failures before this one."""
+        """`before`: number of consecutive failures before `failure`."""
         return RestartDecision(before + 1, None)
 
 
@@ -47,7 +47,7 @@ class FixedDelay:
     delay_ms: int = 1_000
 
     def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
-        """`before`: consecutive failures before this one."""
+        """`before`: number of consecutive failures before `failure`."""
         failures = 1 if failure.progressed else before + 1
         return RestartDecision(failures, self.delay_ms if failures <= self.attempts else None)
 
@@ -68,7 +68,7 @@ class ExponentialDelay:
     jitter: float = 0.1
 
     def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
-        """`before`: consecutive failures before this one."""
+        """`before`: number of consecutive failures before `failure`."""
         failures = 1 if failure.ran_ms >= self.reset_after_ms else before + 1
         return RestartDecision(failures, self._jittered_ms(self._backoff_ms(failures), failure.draw))
 
@@ -86,15 +86,15 @@ class ExponentialDelay:
 class RepeatedErrors:
     """Detects a programming error that repeats at the same record, so that a restart cannot help.
 
-    Mutable, owned by a job master. Failures are of the same record if they are equal and no checkpoint completed in
-    between, since both attempts have then read the same rows.
+    Mutable, owned by a job master. Equal failures without a completed checkpoint in between concern the same record,
+    since their attempts have read the same rows.
     """
 
     def __init__(self) -> None:
         self._last = ""
 
     def is_final(self, error: str, progressed: bool) -> bool:
-        """`error`: equal for failures of the same code at the same record; empty for other failures."""
+        """Stores the fingerprint `error` (or ""). Returns whether the failure repeats without a new checkpoint."""
         repeated = bool(error) and error == self._last and not progressed
         self._last = error
         return repeated

@@ -1,6 +1,6 @@
 """The settings of a job version. Times are milliseconds.
 
-The console validates them and draws the form from them; the job master passes them to the machines of the core.
+The console validates the settings and draws the form from them; the job master passes them to the machines of the core.
 """
 
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ class RestoreProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorMapping:
-    """An operator, by uid, in the checkpoint, in the graph, or in both."""
+    """The mapping of an operator that is in the checkpoint, in the graph, or in both."""
 
     uid: str
     fate: OperatorMatch
@@ -58,7 +58,7 @@ class OperatorMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingReport:
-    """The mapping of all operators. `problems`: those of the checkpoint as a whole; each operator has its own."""
+    """The mapping of all operators. `problems`: of the checkpoint as a whole; each operator's mapping has its own."""
 
     problems: tuple[RestoreProblem, ...]
     operators: tuple[OperatorMapping, ...]
@@ -89,15 +89,15 @@ class TargetOperator(msgspec.Struct, frozen=True):
     uid: str
     role: Role
     parallelism: int
-    most: int | None = None  #: its parallelism at the job's maximum parallelism; None: compiled before this field
-    commits: bool | None = None  #: whether it has a committer; None: compiled before this field
+    most: int | None = None  #: parallelism at the job's maximum parallelism; None: compiled before this field existed
+    commits: bool | None = None  #: whether the operator has a committer; None: compiled before this field existed
 
     @property
     def can_commit(self) -> bool:
         return self.role is Role.SINK if self.commits is None else self.commits
 
     def parallelism_at(self, parallelism: int, compiled_for: int) -> int:
-        """Its number of subtasks in a job of `parallelism`."""
+        """The operator's number of subtasks in a job of `parallelism`; `compiled_for`: parallelism of the graph."""
         if self.most is not None:
             return min(self.most, parallelism)
         return parallelism if self.parallelism == compiled_for else min(self.parallelism, parallelism)
@@ -111,7 +111,7 @@ class TargetEdge(msgspec.Struct, frozen=True):
     feedback: bool = False
     keys: tuple[str, ...] = ()
     key_types: tuple[str, ...] = ()  #: empty: known from the data only
-    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; empty: as above
+    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; empty: see `key_types`
 
 
 class RestoreTarget(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class RestoreTarget(msgspec.Struct, frozen=True):
         return msgspec.convert(graph.to_json(), cls)
 
     def for_parallelism(self, parallelism: int, *, compiled_for: int) -> Self:
-        """The graph at another `parallelism` than the one it was compiled for."""
+        """The graph at `parallelism`. `compiled_for`: the parallelism for which it was compiled."""
         operators = (replace(o, parallelism=o.parallelism_at(parallelism, compiled_for)) for o in self.operators)
         return replace(self, operators=tuple(operators))
 
@@ -186,7 +186,7 @@ def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) ->
 
 
 def _missing_loops(manifest: Manifest, target: RestoreTarget) -> Iterator[RestoreProblem]:
-    """Operators of the target graph that are no longer heads, while the checkpoint holds feedback records for them."""
+    """Problems: the checkpoint holds feedback records for an operator that is no loop head in the target graph."""
     kept = {operator.uid for operator in target.operators} - target.loop_heads
     for uid, held in manifest.operators.items():
         if uid in kept and any(snapshot.feedback for snapshot in held.subtasks.values()):
@@ -273,7 +273,7 @@ class _ChangedColumn:
 
 
 def _changed_columns(uid: str, held: OperatorSnapshot, target: RestoreTarget) -> Iterator[_ChangedColumn]:
-    """The columns with different types, where both types are known."""
+    """The columns whose known types differ between checkpoint and job."""
     snapshots = held.subtasks.values()
     for edge in target.edges:
         if edge.target != uid:

@@ -27,7 +27,7 @@ class SubtaskRestore:
 
     subtask: SubtaskId
     snapshots: tuple[SubtaskSnapshot, ...] = ()  #: every old snapshot that overlaps its key groups
-    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: its share, redistributed
+    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the list entries assigned to the subtask
     unions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the entries of all old subtasks
     broadcast: SubtaskSnapshot | None = None  #: the snapshot with the broadcast state to restore
     feedback: tuple[Segment, ...] = ()  #: its share of the logged feedback records, to be replayed
@@ -86,7 +86,7 @@ def _bound_watermark(watermark: int | None, feeding: Iterable[SubtaskRestore]) -
 
 
 def _min_watermark(snapshots: Iterable[SubtaskSnapshot]) -> int | None:
-    """The minimum over running subtasks."""
+    """The minimum watermark of the subtasks that had not finished; None if none is known."""
     times = (snapshot.watermark for snapshot in snapshots if not snapshot.finished)
     return min((time for time in times if time is not None), default=None)
 
@@ -131,7 +131,7 @@ def _union_lists(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
 
 
 def _redistribute_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:
-    """Whole logs, round-robin over the new subtasks. The edges behind the head partition the records again."""
+    """The logs for subtask `index`: whole logs, round-robin. The edges behind the head partition the records again."""
     mine = (snapshot for number, snapshot in sorted(old.subtasks.items()) if number % parallelism == index)
     return tuple(segment for snapshot in mine for segment in snapshot.feedback)
 
@@ -139,7 +139,7 @@ def _redistribute_feedback(old: OperatorSnapshot, index: int, parallelism: int) 
 def _redistribute_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
     """The lists of a new subtask: its own, or a contiguous chunk of all entries, old subtasks in order.
 
-    Only subtasks that had not finished contribute: the others have no work left.
+    Only subtasks that had not finished contribute: finished subtasks have no work left.
     """
     if _keeps_lists(old, parallelism):
         return dict(old.subtasks[index].lists) if index in old.subtasks else {}

@@ -36,7 +36,7 @@ def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> Comm
 
 
 def pending_committables(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
-    """The pending committables by operator, including finished operators: a restore skips these, not their commits."""
+    """The pending committables by operator. Finished operators are included: a restore commits their output too."""
     found: dict[OperatorId, tuple[Any, ...]] = {}
     for uid, operator in manifest.operators.items():
         pending = tuple(c for _, subtask in sorted(operator.subtasks.items()) for c in subtask.committables)
@@ -59,12 +59,12 @@ def pending_only(savepoint: Manifest, later: Manifest | None = None) -> Manifest
     """The savepoint without committables that are known to be committed, so that no restore commits them again.
 
     Each snapshot of a sink subtask names its prepared committables until they are committed. A committable that is
-    missing in `later` has therefore been committed since the savepoint. This holds within an attempt only: a restore
-    may have aborted committables of an older attempt, which stay pending for a restore of their own savepoint.
+    missing in `later` has therefore been committed since the savepoint. This conclusion holds within an attempt only: a
+    restore may have aborted committables of an older attempt, which stay pending for a restore of their own savepoint.
 
     Args:
-        later: a checkpoint; ignored unless it is a later one of the same attempt. None: all committables are committed,
-            as at the end of a run that this savepoint has ended.
+        later: a checkpoint; ignored unless it is newer than `savepoint` and of the same attempt. None: all committables
+            are committed, as at the end of a run that ended with this savepoint.
     """
     if later is not None and (later.token != savepoint.token or later.checkpoint <= savepoint.checkpoint):
         return savepoint

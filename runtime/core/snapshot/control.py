@@ -1,4 +1,4 @@
-"""Facts that subtasks and coordinator exchange: effects of either machine, control messages, events of the other.
+"""Facts that subtasks and coordinator exchange: an effect of the sender, a control message, an event of the receiver.
 
 A fact travels unchanged. On the control connection its class name is the tag.
 """
@@ -49,7 +49,7 @@ class Acknowledgement(ControlMessage, frozen=True):
 
 
 class Decline(ControlMessage, frozen=True):
-    """The subtask cannot take part, or its snapshot could not be stored: its content is part of the next snapshot."""
+    """The subtask cannot take part, or its snapshot could not be stored: the next snapshot contains the state."""
 
     checkpoint: CheckpointId
     reason: FailureReason

@@ -18,7 +18,7 @@ FORMAT_VERSION: Final = 1
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
     """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it.
 
-    `variant` distinguishes savepoints with the same numbers that were written outside of any attempt.
+    `variant` distinguishes savepoints of equal id and token that were written outside of any attempt.
     """
     folder = f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
     return f"{folder}-{variant}" if variant else folder
@@ -82,7 +82,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  #: "crc32c:<hex>" or "blake2b:<hex>", over the file's bytes
     first_group: int  #: range of key groups in the file, both ends included
     last_group: int
-    blocks: tuple[SegmentBlock, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
+    blocks: tuple[SegmentBlock, ...] = ()  #: in order of key groups; empty: the file is small, or not in that order
 
 
 class TableColumns(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     committables: tuple[Any, ...] = ()
     feedback: tuple[Segment, ...] = ()
     key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
-    value_types: dict[str, str] = {}  #: of value columns of keyed tables, as `state.column`; older manifests lack them
+    value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables; older manifests lack them
     empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows; older manifests lack them
 
     def segments(self) -> tuple[Segment, ...]:

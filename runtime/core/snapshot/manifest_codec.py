@@ -2,8 +2,8 @@
 
 The checksum detects damage; the signature (HMAC-SHA256) detects a manifest from another writer. The signature covers
 the state files too, since the manifest holds their BLAKE2b digests. A manifest without a signature was written without
-a key. In errors, `name` identifies the manifest. A savepoint names no file outside its own folder, so it can be moved:
-`inside` maps its files.
+a key. The argument `name` identifies the manifest in errors. A savepoint names no file outside its own folder, so it
+can be moved: `relative_paths` maps its files.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, Segment, fo
 from runtime.errors import CorruptState, JobRejected
 
 MANIFEST_FILE: Final = "manifest.json"
-NEWER_FORMAT: Final = "newer-format"  #: the code of its refusal
+NEWER_FORMAT: Final = "newer-format"  #: code of the refusal of a manifest with a newer format
 MIN_KEY_CHARACTERS: Final = 32
 
 SigningKeys = tuple[bytes, ...]  #: the first key signs, every key verifies; empty: manifests are not signed
@@ -84,7 +84,7 @@ def manifest_folder(manifest: Manifest) -> str:
 def self_contained_manifest(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
     """A self-contained copy of a savepoint's manifest, and the origin of each file to copy: new path -> old path.
 
-    These files belong to finished subtasks, which the savepoint represents by their last snapshot.
+    The files to copy belong to finished subtasks, which the savepoint represents by their last snapshot.
     """
     home = f"{manifest_folder(manifest)}/"
     origins: dict[str, str] = {}
@@ -129,7 +129,7 @@ def _check_paths(manifest: Manifest, name: str) -> None:
 
 
 def _check_variant(manifest: Manifest, name: str) -> None:
-    """The variant becomes part of the folder that a restore copies the savepoint to."""
+    """Checks the variant, which becomes part of the folder to which a restore copies the savepoint."""
     if manifest.variant and not is_variant(manifest.variant):
         raise JobRejected("bad-path", name, f"no savepoint has a folder with {manifest.variant!r} in its name")
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 PINS_FOLDER: Final = "pins"
-PIN_VALIDITY_MS: Final = 600_000  #: the clock of a reader's host may be a little off
+PIN_VALIDITY_MS: Final = 600_000  #: from each renewal on; the clocks of hosts may differ a little
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,5 +87,5 @@ class BarrierDelay:
         return (self._pane_number(time) + 1) * self._pane_ms
 
     def _pane_number(self, time: int) -> int:
-        """The number of the pane that the next row may belong to."""
+        """The number of the pane to which the next row after watermark `time` may belong."""
         return (time + 1) // self._pane_ms

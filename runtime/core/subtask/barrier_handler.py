@@ -21,7 +21,7 @@ class Aligned:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The pending checkpoint was superseded by a newer barrier or cancelled upstream; its channels are unblocked."""
+    """The pending checkpoint was superseded by a newer barrier or cancelled upstream; all channels are unblocked."""
 
     checkpoint: CheckpointId
     overtaken: bool  #: superseded, not cancelled

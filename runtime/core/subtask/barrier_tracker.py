@@ -43,7 +43,7 @@ class BarrierTracker:
 
     @property
     def pending(self) -> None:
-        """No alignment takes place."""
+        """Always None: no alignment takes place."""
         return
 
     @property
@@ -97,7 +97,7 @@ class BarrierTracker:
         return begun._close(awaited[0].checkpoint), [GivenUp(awaited[0].checkpoint, overtaken=True)]
 
     def _complete(self) -> tuple[Self, list[AlignmentOutcome]]:
-        """Completes the checkpoints that every live channel has delivered; gives up older ones.
+        """Completes the checkpoints whose barrier every live channel has delivered; gives up older checkpoints.
 
         Channels are ordered, so an older checkpoint that is still incomplete was given up upstream.
         """

@@ -1,9 +1,9 @@
-"""The batch size of a source: as many rows as the job processes in about the same short time.
+"""The batch size of a source: as many rows as the job processes in a short, roughly constant time.
 
 Large batches reduce the cost per row, but a barrier waits until the slot has finished the current batch. The size
 therefore follows the time between two batches, which includes the rest of the slot's work and, under backpressure, the
-work of other slots. The size recovers after one slow batch (for example during a state capture). Without this a busy
-slot would stay at the minimum.
+work of other slots. The size recovers after one slow batch (for example during a state capture). Without this recovery
+a busy slot would stay at the minimum.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ MIN_BATCH_ROWS: Final = 64  #: only reached where a few hundred rows are slow: t
 MAX_BATCH_ROWS: Final = 65_536
 FAST_BATCH_MS: Final = 10.0  #: after a faster batch the size doubles
 SLOW_BATCH_MS: Final = 50.0  #: after a slower batch the size is halved
-GROWTH_DIVISOR: Final = 16  #: between both, the size grows by 1/GROWTH
+GROWTH_DIVISOR: Final = 16  #: between those times, the size grows by 1/GROWTH_DIVISOR
 
 
 class BatchSize:
@@ -22,7 +22,7 @@ class BatchSize:
     def __init__(self) -> None:
         self.rows = INITIAL_BATCH_ROWS  #: the number of rows to poll
         self._since_ms: float | None = None  #: time of the previous batch
-        self._batch_rows = 0  #: its rows
+        self._batch_rows = 0  #: rows of the previous batch
         self._requested_rows = 0
 
     def on_batch(self, rows: int, at_ms: float) -> None:
@@ -37,7 +37,7 @@ class BatchSize:
         self._since_ms = None
 
     def _adapt(self, took_ms: float) -> None:
-        """`took_ms`: processing time of the previous batch."""
+        """Adapts the size to `took_ms`, the processing time of the previous batch."""
         if took_ms > SLOW_BATCH_MS:
             self.rows = max(MIN_BATCH_ROWS, min(self.rows, self._batch_rows) // 2)
         elif self._batch_rows >= self._requested_rows:

@@ -3,7 +3,7 @@
 Until then, sources that lead to the probe side are not polled and operators on the way fire no timers. A barrier can
 therefore pass the join while the build side is read: no records queue before it on the probe side. Each subtask of the
 join reports the end of its build side to the master, which opens the probe side after the last report. A restored
-attempt starts over. (No counterpart in Flink: jobs with an `InputSelectable` operator cannot take checkpoints.)
+attempt waits for all reports again. (Flink has no counterpart: its `InputSelectable` operators exclude checkpoints.)
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class BuildSides:
 
 
 def joins_ahead(graph: JobGraph, uid: OperatorId) -> frozenset[OperatorId]:
-    """The joins whose probe side `uid` leads to. Paths through a build input do not count: it emits no rows."""
+    """The joins whose probe side `uid` leads to. Paths through a build input do not count: its rows are not emitted."""
     joins = {edge.target for edge in graph.edges if edge.build}
     ahead: set[OperatorId] = set()
     found, waiting = {uid}, [uid]

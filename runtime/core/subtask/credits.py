@@ -1,15 +1,15 @@
 """Credit-based flow control: bounds the bytes in flight on each channel.
 
-`Credits` is the sender's side: the bytes that each output channel may still take. A step may overdraw (a flat-map, a
-window that fires, the flush before a barrier). The subtask is then not runnable until the receivers have consumed
-enough. The bytes in flight on a channel are bounded by the window plus the output of a single step. Control messages
-are never charged. Feedback channels are not charged either, since a full loop would wait for itself: their queues are
-bounded by the disk only.
+`Credits` is the sender's side: the bytes that each output channel may still take. A step may overdraw its credit (a
+flat-map, a window that fires, the flush before a barrier). The subtask is then not runnable until the receivers have
+consumed enough. The bytes in flight on a channel are bounded by the window plus the output of a single step. Control
+messages are never charged. Feedback channels are not charged either, since a full loop would wait for itself: their
+queues are bounded by the disk only.
 
 `ReceiverWindow` is the receiver's side (FLIP-183, buffer debloating). A barrier queues behind all bytes sent before it.
 The window should therefore hold a fixed time of the receiver's work rather than a fixed number of bytes. A slow
-receiver withholds credit until its window fits that time. This cannot deadlock: once all bytes are consumed, a sender
-has at least the smallest window.
+receiver withholds credit until its window fits that time. Withholding cannot cause a deadlock: once all bytes are
+consumed, a sender has at least the smallest window.
 """
 
 from collections.abc import Iterable, Sequence
@@ -88,7 +88,7 @@ class ReceiverWindow:
             self._busy_since = at_ms
 
     def on_starved(self) -> None:
-        """No channel is readable: this time does not count as work."""
+        """No readable channel has a message: the time until `on_busy` does not count as work."""
         self._busy_since = None
 
     def on_consumed(self, channel: ChannelId, nbytes: int, at_ms: float) -> Sequence[tuple[ChannelId, int]]:
@@ -100,7 +100,7 @@ class ReceiverWindow:
         return [(due_channel, credit) for due_channel in due if (credit := self._release(due_channel))]
 
     def _release(self, channel: ChannelId) -> int:
-        """The part of the withheld credit that exceeds the reduction of the window."""
+        """Releases the withheld credit that exceeds the reduction of the window. Returns the released bytes."""
         credit = max(0, self._withheld[channel] - (self._most_bytes - self.window_bytes))
         self._withheld[channel] -= credit
         return credit

@@ -42,7 +42,7 @@ class CaptureState:
     """Copy the state now and store it in the background; answer Acknowledgement or Decline.
 
     `logs`: a log of feedback records belongs to the snapshot, so it is stored and answered at CloseLog. `inherits`: an
-    earlier checkpoint to stop the job. Its log becomes part of this one, since the operator never saw those records.
+    earlier checkpoint to stop the job. The new log inherits that log, whose records the operator never saw.
     """
 
     barrier: Barrier
@@ -54,7 +54,7 @@ class CaptureState:
 
 @dataclass(frozen=True, slots=True)
 class LogFeedback:
-    """Add the records to the logs of these checkpoints."""
+    """Add the records to the logs of `checkpoints`."""
 
     checkpoints: tuple[CheckpointId, ...]
     records: Records

@@ -32,7 +32,7 @@ class LoggedSnapshot:
 
 
 class EventLog:
-    """Mutable, owned by a subtask. Iterates from the oldest to the latest."""
+    """Mutable, owned by a subtask. Iterates from the oldest event to the latest."""
 
     def __init__(self) -> None:
         self._events: deque[SubtaskEvent | LoggedRecords | LoggedSnapshot] = deque(maxlen=MAX_LOGGED_EVENTS)

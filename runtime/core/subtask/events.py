@@ -15,7 +15,7 @@ class SubtaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class MessageArrived:
-    """The next message of a channel that the machine calls readable."""
+    """The next message of a channel that is readable (`Subtask.is_readable`)."""
 
     channel: ChannelId
     message: Message
@@ -45,7 +45,7 @@ class SourceExhausted:
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """The coordinator injects `barrier` here: a source, or a subtask whose predecessors have all ended."""
+    """The coordinator injects `barrier` at this subtask: a source, or all its predecessors have ended."""
 
     barrier: Barrier
 

@@ -3,8 +3,8 @@
 The head never waits for a barrier on a back-edge. From its own snapshot on it logs feedback records, until the barrier
 arrives on the back-edge. The barrier follows all records of the loop, so the log holds exactly the records that were in
 flight (Carbone et al. 2015). Where edges do not connect every pair of subtasks, a barrier may arrive on a back-edge
-before the head's own snapshot. Records behind it do not belong to the checkpoint, so that channel is blocked until the
-snapshot. This cannot deadlock: a head's snapshot waits for its regular inputs alone.
+before the head's own snapshot. Records behind that barrier do not belong to the checkpoint, so the channel is blocked
+until the snapshot. No deadlock can follow: a head's snapshot waits for its regular inputs alone.
 """
 
 from collections.abc import Iterable
@@ -51,13 +51,13 @@ class FeedbackAlignment:
         return not owing
 
     def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> bool:
-        """The barrier arrived on `channel`. Returns whether that completes the log."""
+        """The barrier arrived on `channel`. Returns whether the log of `checkpoint` is now complete."""
         if checkpoint > self._newest and checkpoint not in self._aborted:
             self._early_barriers.add((channel, checkpoint))
         return self._mark_delivered(channel, checkpoint)
 
     def on_channel_end(self, channel: ChannelId) -> list[CheckpointId]:
-        """EndOfPartition arrived on `channel`: no barrier will follow. Returns the logs that this completes."""
+        """EndOfPartition arrived: no barrier will follow on `channel`. Returns the checkpoints with completed logs."""
         self.live.discard(channel)
         return [checkpoint for checkpoint in list(self._awaited_channels) if self._mark_delivered(channel, checkpoint)]
 

@@ -1,8 +1,8 @@
 """The loop part of a subtask: feedback records, their log for checkpoints, and termination detection.
 
-It combines `FeedbackAlignment` and `TerminationDetector` and returns effects; `Subtask` keeps barriers, watermarks and
-its own end. A subtask outside loops, or finished before the restore, has no back-edges: it logs no records and sends no
-markers.
+It combines `FeedbackAlignment` and `TerminationDetector` and returns effects; `Subtask` handles barriers, watermarks
+and its own end. A subtask outside loops, or finished before the restore, has no back-edges: it logs no records and
+sends no markers.
 """
 
 from runtime.core.job.guarantee import CheckpointMode
@@ -38,7 +38,7 @@ class Iteration:
         self._detector = (
             None if place is None else TerminationDetector(place, set(spec.regular_channels) - place.inside)
         )
-        self._end_checkpoint: CheckpointId | None = None  #: the barrier of a stop or drain has been sent
+        self._end_checkpoint: CheckpointId | None = None  #: the stop or drain whose barrier has been sent
 
     def is_readable(self, channel: ChannelId) -> bool:
         return self._feedback.is_readable(channel)
@@ -61,7 +61,7 @@ class Iteration:
                 "buffered rows in `settle`, not at the end of its input"
             )
         checkpoints = self._feedback.logs_of(channel)
-        if self._end_checkpoint is not None:  # no record may follow this barrier: they are replayed after a restore
+        if self._end_checkpoint is not None:  # feedback behind its barrier: replayed after a restore
             overtaken = tuple(checkpoint for checkpoint in checkpoints if checkpoint != self._end_checkpoint)
             return [LogFeedback((*overtaken, self._end_checkpoint), records)]
         if self._detector is not None:  # pragma: no branch  (a subtask with back-edges is in a loop)

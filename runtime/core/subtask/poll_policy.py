@@ -29,8 +29,8 @@ class PollPolicy:
     def is_throttled(self, now: float) -> bool:
         """Whether watermark alignment pauses the source.
 
-        A sibling without input that is not idle holds event time back for ever. The pause for it therefore ends after
-        `MAX_STALLED_SIBLING_MS`, so that the source can read the rest of its own input.
+        A sibling without input that is not idle holds event time back for ever. The pause for such a sibling therefore
+        ends after `MAX_STALLED_SIBLING_MS`, so that the source can read the rest of its own input.
         """
         if not self._alignment.exceeds_drift:
             self._stalled_watermarks = ()

@@ -194,8 +194,8 @@ class Subtask:
         self.loop.replaying = self.spec.replays_feedback
         if self.is_source and self.spec.finished_on_restore:
             return self._finish_source(drain=True)
-        # Downstream subtasks start without watermarks and would wait until event time exceeds the restored one. The
-        # operator needs it before the first record: otherwise a window that has fired would reopen.
+        # Downstream subtasks start without watermarks and would wait until event time exceeds the restored watermark.
+        # The operator needs that watermark before the first record: otherwise a window that has fired would reopen.
         restored = self.watermarks.current
         return self._forward_watermark(restored) if restored > MIN_WATERMARK else []
 
@@ -230,8 +230,8 @@ class Subtask:
     def _hold_records(self, channel: ChannelId, records: Records) -> Effects:
         """Holds records of the probe side that arrive before the end of the build side.
 
-        An operator upstream has restored them; sources are paused. The channel is blocked, with the barriers behind
-        the records, so no checkpoint can be aligned. A drain can: its barrier follows the end of the build side.
+        An operator upstream has restored such records; sources are paused. The channel is blocked, with the barriers
+        behind the records, so no checkpoint can be aligned. A drain can: its barrier follows the end of the build side.
         """
         self._held_records[channel] = records
         pending = self._barriers.pending
@@ -247,7 +247,7 @@ class Subtask:
     def _on_channel_time(self, before: int, risen: int | None) -> Effects:
         """Forwards the result of a channel's Watermark or Idle. `before`: the previous watermark of the subtask."""
         was, self._idle = self._idle, self.watermarks.all_idle
-        # Firing windows emit rows: downstream subtasks must mark this channel active before they receive them.
+        # Firing windows emit rows: downstream subtasks must mark their channel active before these rows.
         woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
         fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
         return woken + self._forward_watermark(risen) + fell
@@ -324,7 +324,7 @@ class Subtask:
         return self._finish_logic(drain=False) + self._take_snapshot(barrier)
 
     def _take_snapshot(self, barrier: Barrier) -> Effects:
-        """Pre-barrier output, the barrier on every output, then the capture, as a single step."""
+        """Emits pre-barrier output, sends the barrier on every output and captures the state, as a single step."""
         checkpoint = barrier.checkpoint
         if self.is_logic_done:
             if barrier.kind.ends_job:
@@ -339,7 +339,7 @@ class Subtask:
     # ------------------------------------------------------------ loops
 
     def _on_feedback(self, channel: ChannelId, message: object) -> Effects:
-        """A message on a back-edge. Watermarks on back-edges are ignored: the regular inputs define event time."""
+        """Handles a message on a back-edge. Ignores watermarks: the regular inputs define event time."""
         match message:
             case Records():
                 return self._mark_active(self.loop.on_records(channel, message, over=self.phase == "finished"))
@@ -403,7 +403,7 @@ class Subtask:
         return [control.BuildSideRead(), *(ProcessRecords(channel, records) for channel, records in held.items())]
 
     def _finish_inputs(self, *, drain: bool) -> Effects:
-        """All data has ended, in the loop too."""
+        """Finishes the logic after all inputs, and the loop, have ended. Takes the deferred snapshot of a drain."""
         numbers = sorted({self.spec.inputs[channel] for channel in self.loop.channels}) if drain else []
         done = [*(EndInput(number) for number in numbers), *self._finish_logic(drain=drain)]
         barrier, self._deferred_barrier = self._deferred_barrier, None

@@ -8,7 +8,7 @@
    back-edges of quiet(r-1))`. The first term exists at heads only.
 4. `quiet(r) > heads` proves a round in which no head received records. A record sent before marker r-1 of that round
    would have arrived before marker r, so no record was in flight. Only timers can still emit.
-5. A subtask that forwards such a value becomes *still*: it fires no timers until it forwards a lower value.
+5. A subtask that forwards `quiet(r) > heads` becomes *still*: it fires no timers until it forwards a lower value.
 6. `quiet(r) > 2 * heads + 1` at the entry proves a round without feedback records in which every subtask was still: the
    loop has terminated.
 
@@ -35,7 +35,7 @@ class LoopPlace:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it is a head without inside channels: it starts the rounds and detects termination."""
+        """Whether the subtask is a head without inside channels, which starts the rounds and detects termination."""
         return bool(self.back) and not self.inside
 
 
@@ -99,7 +99,7 @@ class TerminationDetector:
         return min(self._silent_rounds, least, 1 + self._take_min(self.place.back, following - 1))
 
     def _take_min(self, channels: Collection[ChannelId], number: int) -> int:
-        """The least value of round `number`; removes the values of that round."""
+        """Removes the values of round `number`. Returns their minimum."""
         values = [
             self._quiet_rounds[c].pop(number, ENDED_QUIET_ROUNDS) if c in self._quiet_rounds else ENDED_QUIET_ROUNDS
             for c in channels

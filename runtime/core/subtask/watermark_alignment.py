@@ -19,7 +19,7 @@ from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.core.subtask.watermark_valve import WatermarkValve
 
-#: always permitted lead of a source; with a smaller lead, sources would pause after each batch
+#: always permitted lead of a source, in batches; with a smaller lead, sources would pause after each batch
 MIN_DRIFT_BATCHES: Final = 4
 
 
@@ -39,7 +39,7 @@ class ChannelDrift:
 
     Args:
         channel: the window's input channel that carries the rows of the source.
-        pane_ms: length of a pane in event time: the permitted drift.
+        pane_ms: length of a pane in milliseconds of event time: the permitted drift.
     """
 
     window: WindowSubtask
@@ -78,7 +78,7 @@ class WatermarkAlignment:
 
     @property
     def exceeds_drift(self) -> bool:
-        """Whether every window that receives its rows waits for a slower sibling."""
+        """Whether every window that receives the source's rows waits for a slower sibling."""
         return bool(self._drifts) and all(drift.exceeds_drift for drift in self._drifts)
 
     @property
@@ -98,7 +98,7 @@ def channel_drifts(
 
     Args:
         panes_ms: pane length by edge number, for all edges into windows.
-        machines: the subtasks in that slot.
+        machines: the subtasks in the slot of `source`.
     """
     found = []
     for number in window_edges(graph, source.operator, panes_ms):

@@ -57,7 +57,7 @@ class WatermarkValve:
         return bool(self._idle) and all(channel in self._idle | self._ended for channel in self._watermarks)
 
     def advance_own(self, time: int) -> int | None:
-        """Raises the watermark of a source. Returns it if it rose."""
+        """Raises the watermark of the subtask to `time`. Returns the watermark if it rose."""
         if time <= self.current:
             return None
         self.current = time

@@ -97,7 +97,7 @@ class FramedConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the connection; last call of the reading thread.
+        """Closes the connection, as the last call of the reading thread.
 
         Further input is read and discarded: closing a socket with unread bytes resets the connection, and the reset may
         overtake our last frames.

@@ -1,8 +1,8 @@
 """Control connection between the master of an attempt and each of its slots: framed messages over TCP.
 
-The first frame of a slot is its `Hello`, the first frame of the master the `Answer`. The caller defines all further
-messages: any union of tagged `msgspec.Struct`s. The end of a connection, for any reason, is reported to the peer at
-once, exactly once, and after every earlier message.
+The first frame of a slot is its `Hello`, the first frame of the master its `HelloAnswer`. The caller defines all
+further messages: any union of tagged `msgspec.Struct`s. The end of a connection, for any reason, is reported to the
+peer at once, exactly once, and after every earlier message.
 
 Heartbeats are the caller's concern: a peer that hangs keeps its connection.
 """
@@ -31,7 +31,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     slot: int
     pid: int
     host: str
-    address: str  #: of the slot's exchange
+    address: str  #: address of the slot's exchange
     executor: str = ""  #: the cluster's id of the executor; "" without a cluster
     log: str = ""  #: file on its host that receives its stderr; "" if there is none
 
@@ -48,7 +48,7 @@ OnLost = Callable[[int, str], None]
 
 
 class ControlServer:
-    """Master's end. Callbacks run on its threads, for a given slot always on the same thread.
+    """Master's end of the connections. Callbacks run on its threads, for a given slot always on the same thread.
 
     Per slot: `on_hello` once, then `on_message` in order, then `on_lost` once (not after `close`). A slot number is
     valid for a single connection: a slot that loses it cannot reconnect within the attempt.
@@ -137,7 +137,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """Slot's end. Callbacks report everything after the TCP connect, including a refusal."""
+    """The slot's end of its connection. Callbacks report everything after the TCP connect, including a refusal."""
 
     def __init__(
         self,

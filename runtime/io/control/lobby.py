@@ -35,7 +35,7 @@ class _PendingConnection:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes up to the end of the length, or of the frame: no byte after it is read."""
+        """Bytes missing from the length or, once it is complete, from the frame: no byte after the frame is read."""
         if len(self.data) < _LENGTH_FORMAT.size:
             return _LENGTH_FORMAT.size - len(self.data)
         return _LENGTH_FORMAT.size + self.length - len(self.data)
@@ -49,10 +49,10 @@ class Acceptor:
     """Accepts connections from `listener`, which it owns, until it is closed.
 
     Args:
-        on_first_frame: called on the lobby's thread with a connection and its first frame, without the length. None:
-            the callee owns the connection, which is blocking. Bytes: the answer to a refused peer.
+        on_first_frame: called on the lobby's thread with a connection and its first frame, without the length. Returns
+            None if it takes over the connection, which is blocking, or the answer to a refused peer.
         max_frame_bytes: a peer that announces more is disconnected.
-        patience_s: a peer whose first frame is not complete by then is disconnected.
+        patience_s: a peer whose first frame is not complete within these seconds is disconnected.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class Deploy(ControlMessage, frozen=True):
-    """Open these subtasks with this state; answer with `SlotDeployed`, then wait for `StartSubtasks`."""
+    """Open the subtasks in `restored` with their state; answer with `SlotDeployed`, then wait for `StartSubtasks`."""
 
     job: str
     storage: str
@@ -90,7 +90,7 @@ class Report(ControlMessage, frozen=True):
 
 
 class SubtaskStatus(StrEnum):
-    """The state of a subtask, as the console shows it. An operator has the first state that any of its subtasks has."""
+    """A subtask's state, as the console shows it. An operator has the first of these states that any subtask has."""
 
     DEPLOYING = "deploying"
     RUNNING = "running"

@@ -1,7 +1,7 @@
 """Channels between slots that share a process, with the order, fencing and losses of `FlightExchange`.
 
-There are no threads: `send` delivers on the caller's thread before it returns. A listener must therefore only take
-note. Nothing is serialized.
+There are no threads: `send` delivers on the caller's thread before it returns. A listener must therefore only queue
+what it receives. Nothing is serialized.
 """
 
 import threading

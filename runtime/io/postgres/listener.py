@@ -16,7 +16,7 @@ OPERATIONS_CHANNEL: Final = "weir_operation"
 
 
 class OperationsListener:
-    """Calls `poke` when the run has a new operation: at once by LISTEN, and each second as a fallback."""
+    """Calls `poke` when the run has a new operation: at once by LISTEN, and once a second as a fallback."""
 
     def __init__(self, url: str, run: int, poke: Callable[[], None]) -> None:
         self._url, self._run, self._poke = url, run, poke

@@ -13,11 +13,11 @@ _BLOCK = re.compile(r"^-- (\w+) --\n((?:-- .*\n)+)((?:(?!--).*\n?)+)", re.MULTIL
 
 @cache
 def load_statements() -> dict[str, tuple[str, str]]:
-    """Name to (description, statement)."""
+    """Statement name -> (description, SQL text)."""
     text = (files(__package__) / "queries.sql").read_text("utf-8")
     return {name: (purpose.replace("-- ", "").strip(), sql.strip()) for name, purpose, sql in _BLOCK.findall(text)}
 
 
 def statement(name: str) -> LiteralString:
-    """The statement called `name`. It comes from a file of this package and never from user input."""
+    """The statement called `name`. Its text comes from a file of this package and never from user input."""
     return load_statements()[name][1]

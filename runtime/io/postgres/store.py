@@ -34,7 +34,7 @@ _TIMEOUTS: Final = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-#: As in Django. Without it psycopg returns text of an SQL_ASCII database as bytes.
+#: As in Django. Without this encoding psycopg returns text of an SQL_ASCII database as bytes.
 _ENCODING: Final = "utf8"
 
 
@@ -43,7 +43,7 @@ class RunRow:
     """A run with its job and version, as the console wrote them."""
 
     job_id: int
-    lineage: int  #: first run of the lineage; its own id if it began from empty state
+    lineage: int  #: id of the lineage's first run; the run's own id if it began from empty state
     job_name: str
     version_id: int
     version_parallelism: int
@@ -55,7 +55,7 @@ class RunRow:
     state: str
     token: int
     allow_unmapped: bool
-    has_checkpoint: bool  #: completed by an earlier attempt of this run
+    has_checkpoint: bool  #: an earlier attempt of this run completed a checkpoint
 
 
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
@@ -68,7 +68,7 @@ def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
 
 
 def load_run(url: str, run: int) -> RunRow:
-    """Raises JobRejected if there is no such run."""
+    """The row of `run`. Raises JobRejected if there is no such run."""
     with connect(url) as connection:
         row = connection.execute(statement("load_run"), {"run": run}).fetchone()
     if row is None:
@@ -261,7 +261,7 @@ class PostgresRunStore:
         )
 
     def _with_connection(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
-        """Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
+        """Calls `work`. Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._url)

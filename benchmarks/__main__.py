@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=None, help="runs per system of a workload")
     parser.add_argument("--rounds", type=int, default=None, help="rounds per measurement of figures (default: its own)")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, which ends the child
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the exit unwinds and ends the child
     every = [*WORKLOADS, *figures.MEASUREMENT_MODULES]
     names = _select_names(options.only, every, QUICK if options.quick else every)
     systems = _select_names(options.systems, list(SYSTEMS), list(SYSTEMS))

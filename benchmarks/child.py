@@ -1,4 +1,4 @@
-"""Runs a system as a child process: its events, processor time and time box. Independent of workloads."""
+"""Runs a child process: reads its events, measures its processor time, limits its run time. Knows no workloads."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ def run(
     time_box_s: float,
     heard: Callable[[dict[str, Any]], None] = lambda said: None,
 ) -> ChildResult:
-    """Block until the child and all its descendants have exited. `heard` is called with each event."""
+    """Runs `command`. Blocks until the child and all its descendants have exited. Calls `heard` with each event."""
     outcome, lines = ChildResult(), queue.SimpleQueue[str | None]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
@@ -77,14 +77,14 @@ def _read_events(
     until: float,
     heard: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Reads events until the last event, the child's exit, or the end of its time box."""
+    """Reads events until the last event, the child's exit, or `until` (monotonic seconds)."""
     cpu_before, is_gone = 0.0, False
     while protocol.MEASURED not in outcome.events:
         try:
             line = lines.get(timeout=min(_SAMPLE_INTERVAL_S, max(0.0, until - time.monotonic())))
         except queue.Empty:
             meter.sample()
-            if is_gone:  # since the previous sample: only descendants hold the output open
+            if is_gone:  # already at the previous sample: only descendants hold the output open
                 return
             is_gone = child.poll() is not None
             if time.monotonic() < until:
@@ -121,7 +121,7 @@ class CpuMeter:
         return list(self._seconds)
 
     def sample(self) -> float:
-        """Sample. Returns the processor seconds so far."""
+        """Takes a sample. Returns the processor seconds of all processes so far."""
         try:
             processes = [psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]
         except psutil.NoSuchProcess:

@@ -43,7 +43,7 @@ class CoordinatorCost:
 
     subtasks: int
     checkpoints: int
-    ack_us: float  #: per acknowledgement; the cost of the manifest at the last is spread over all
+    ack_us: float  #: per acknowledgement; the last one builds the manifest, which counts for all
     checkpoint_us_per_subtask: float  #: a whole checkpoint: request, id, triggers, acknowledgements, record, notices
     bytes_per_subtask: float  #: held before the last acknowledgement of a checkpoint, snapshots included
 

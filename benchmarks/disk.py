@@ -1,4 +1,4 @@
-"""The cost of durable writes on the disk of a folder: the part of a checkpoint that no code can save."""
+"""The cost of durable writes on the disk of a folder: the part of a checkpoint's cost that no code can avoid."""
 
 import os
 import time

@@ -3,10 +3,10 @@
 Each is a module named in `MEASUREMENT_MODULES`, with
 
     TITLE: str                      for the table
-    TIME_BOX_S: float               limit, after which its state is "did not finish"
-    STEP_S: float                   approximate seconds per step, for the remaining time
-    steps(plan: Plan) -> int        number of calls of `plan.step` in `run`, for the progress bar
-    run(plan: Plan) -> Report       measures, in its own process (`figure_run`)
+    TIME_BOX_S: float               time limit; a longer measurement gets the state "did not finish"
+    STEP_S: float                   approximate seconds per step, for the remaining time in the progress bar
+    steps(plan) -> int              number of calls of `plan.step` in `run`; `plan` is a `MeasurementPlan`
+    run(plan) -> Report             measures, in its own process (`figure_run`)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEASUREMENT_MODULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """`low` and `high` bound the 95 % confidence interval of the median; None with too few pairs."""
+    """A ratio measured in `runs`. `low`, `high`: 95 % confidence interval of the median; None with too few pairs."""
 
     median: float
     low: float | None
@@ -59,7 +59,7 @@ class Figure:
 
     @classmethod
     def of_ratio(cls, name: str, found: Ratio, **settings: Any) -> Figure:
-        """The figure of a ratio. `settings`: further fields."""
+        """The figure of a ratio. `settings`: further fields of the figure."""
         return cls(name=name, value=found.median, low=found.low, high=found.high, runs=found.runs, **settings)
 
     @property
@@ -79,7 +79,7 @@ class Report:
 
     figures: tuple[Figure, ...]
     lines: tuple[str, ...] = ()  #: explanations, shown below the figures
-    wrong: tuple[str, ...] = ()  #: wrong output; if not empty, no target counts as met
+    wrong: tuple[str, ...] = ()  #: a text per error in the output; if there are any, no target counts as met
     details: Mapping[str, Any] = field(default_factory=dict)  #: for latest.json and the plots
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def report_from_json(told: Mapping[str, Any]) -> Report:
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    """Ratios of the first of each pair to the second; percentile bootstrap of the median with a fixed seed."""
+    """Ratios first/second of all pairs; confidence interval by percentile bootstrap of the median, fixed seed."""
     runs = np.array([one / other for one, other in pairs])
     low = high = None
     if len(runs) >= MIN_PAIRS:

@@ -49,7 +49,7 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
 
 
 def run(folder: Path, names: Sequence[str], systems: Sequence[str], plan: RunPlan) -> bool:
-    """Runs everything and prints the tables, also after an interrupt. Returns whether all results are correct."""
+    """Runs `names` and prints the tables, also after an interrupt. Returns whether all results are correct."""
     todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
     figured = [name for name in names if name in figures.MEASUREMENT_MODULES]
     expected = [(_kind(workload, system), STEP_S) for workload, system in todo]
@@ -89,7 +89,7 @@ class Harness:
     # ------------------------------------------------------------ rates
 
     def run_rates(self, todo: Sequence[Step]) -> None:
-        """Runs each step and writes the results after it. A failed step does not affect the others."""
+        """Runs each step and then writes its results. A failed step does not affect the other steps."""
         for workload, group in groupby(todo, key=lambda step: step[0]):
             found = self.rates[workload.name] = {}
             systems = [system for _, system in group]
@@ -143,7 +143,7 @@ class Harness:
     # ------------------------------------------------------------ figures
 
     def run_figures(self, names: Sequence[str]) -> None:
-        """Runs each measurement in its own process, and writes its results."""
+        """Runs each measurement of figures in its own process, and writes its results."""
         for name in names:
             self.progress.set_text(f"{name}, load {results.load_average()}")
             with self._empty_folder(name) as folder:
@@ -194,7 +194,7 @@ class Harness:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Prepares the folder of results, and locks it against a second run, which would distort both.
+    """Prepares the folder of results, and locks it: a second run would distort the results of both runs.
 
     Raises:
         SystemExit: another benchmark runs, the disk is nearly full, or earlier results cannot be read.
@@ -218,7 +218,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def figure_result(name: str, outcome: child.ChildResult) -> FigureResult:
-    """The result with the last report of the measurement, also of an unfinished measurement."""
+    """The result of measurement `name`, with its last report, which may be preliminary."""
     said = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
     report = None if said is None else figures.report_from_json(said["report"])
     return FigureResult(title=figures.measurement(name).TITLE, state=outcome.state, report=report)

@@ -1,6 +1,6 @@
 """The input files of a workload, the same for all systems; they exist while the workload runs.
 
-They hold the sequence in order: names and modification times of files increase with event time. A system that gets
+The files hold the rows in order: names and modification times of files increase with event time. A system that gets
 fewer rows gets the first files.
 """
 
@@ -25,9 +25,9 @@ _WRITE: Final = """
 
 @contextmanager
 def input_files(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]:
-    """A folder with a folder per system, which holds the files of its small and measured run.
+    """A folder with a subfolder per system, which holds the input files of the system's small and measured run.
 
-    It is empty if the workload needs no files.
+    The folder is empty if the workload needs no files.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -44,7 +44,7 @@ def input_files(workload: Workload, folder: Path, share: float = 1.0) -> Iterato
 
 
 def _link_files(every: Path, own: Path, count: int) -> None:
-    """Link the first files into a folder of the same name; links share the modification times."""
+    """Links the first `count` files of `every` below `own`; hard links keep the modification times."""
     into = own / every.name
     into.mkdir(parents=True)
     for path in sorted(every.iterdir())[:count]:
@@ -52,7 +52,7 @@ def _link_files(every: Path, own: Path, count: int) -> None:
 
 
 def write(workload: Workload, folder: Path, rows: int) -> None:
-    """Writes the first `rows` rows of the sequence."""
+    """Writes `rows` rows, with ids from 0, as `FILES` files."""
     assert workload.files is not None, "a workload with files has a format"
     folder.mkdir(parents=True)
     with duckdb.connect(config={"threads": 1}) as database:

@@ -1,12 +1,12 @@
 """The operators of workload W2 (tumbling windows) without a runtime: an upper bound for the machine.
 
 `python -m benchmarks.kernels INDEX PARALLELISM ROWS` drives subtask INDEX of each operator by direct calls. It polls
-the source, pre-aggregates and partitions as the job would, and passes each batch on. It prints a line when ready, waits
-for a line on stdin, and prints seconds and processor seconds. There are no channels, barriers, snapshots or threads,
-and no communication between two processes.
+the source, pre-aggregates and partitions as the job would, and calls the next operator. It prints a line when ready,
+waits for a line on stdin, and prints seconds and processor seconds. There are no channels, barriers, snapshots or
+threads, and no communication between two processes.
 
-Input from the other processes is replaced: their share of each batch has the same size and the same range of keys.
-So the own share is processed once per process.
+Input from other processes is replaced: a process handles its own share of each batch once per process. The shares of
+the other processes have the same size and the same range of keys.
 """
 
 import sys
@@ -41,7 +41,7 @@ def job(rows: int) -> Dataflow:
 
 
 class DrivenSubtasks:
-    """A subtask of each operator."""
+    """Subtask `index` of each operator of a job."""
 
     def __init__(self, job: CompiledJob, index: int) -> None:
         self._job, self._index = job, index
@@ -54,7 +54,7 @@ class DrivenSubtasks:
             operator.open(self._context(uid))
 
     def run(self) -> None:
-        """Run from the first poll to the last window."""
+        """Runs the subtasks from the first poll to the last window."""
         reader, outputs, reached = self._reader, self._outputs[_SOURCE], -1
         while not reader.exhausted:
             batch = reader.poll(_POLL_ROWS)

@@ -18,7 +18,7 @@ from benchmarks.systems import SYSTEMS
 FOLDER: Final = ROOT / "docs" / "benchmarks"
 _OWN_COLOUR, _PEER_COLOUR, _TARGET_COLOUR = "#1f6f8b", "#b8bec4", "#c8553d"
 _WIDTH: Final = 8.0  #: inches at 100 dots per inch; fits a page without scaling
-_BAR: Final = 0.42  #: inches
+_BAR: Final = 0.42  #: height per bar, in inches
 
 
 def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
@@ -39,7 +39,7 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
 
 
 def _remarks(entry: dict[str, Any]) -> str:
-    """Remarks that invalidate figures. For rates they stand beside each bar."""
+    """Remarks that invalidate the figures of an entry. Plots of rates have such remarks beside each bar."""
     state = entry.get("state", "done")
     remarks = [*([state] if state != "done" else []), *(["wrong output"] if entry.get("wrong") else [])]
     return f" ({', '.join(remarks)})" if remarks else ""

@@ -30,7 +30,7 @@ class Computation:
         check_rows: number of rows of the small run.
         check_us_per_row: event time between two rows of the small run; larger for long windows.
         files: format of the input files ("parquet", "json"), which all systems share; a system with fewer rows gets the
-            first files. The measured run then writes files, too, and is compared as well. None: engines generate rows.
+            first files. The measured run then writes files, too, which are compared. None: engines generate the rows.
         text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
         disorder_ms: how far a row's event time may lag behind that of a row before it; only in files.
     """
@@ -105,7 +105,7 @@ def send_started() -> None:
 
 
 def send_measured(*, rows: int, seconds: float, rows_worked: int | None = None, **details: Any) -> None:
-    """Reports the measured run. `rows_worked`: rows of all processor time since the start, if more than `rows`."""
+    """Reports the measured run. `rows_worked`: rows processed since `send_started`, if more than `rows`."""
     _send(MEASURED, rows=rows, seconds=seconds, rows_worked=rows_worked or rows, details=details)
 
 
@@ -115,7 +115,7 @@ def send_step(text: str) -> None:
 
 
 def send_partial_report(report: dict[str, Any]) -> None:
-    """Reports preliminary results, which stand if the measurement does not finish."""
+    """Reports preliminary results, which are the final results if the measurement does not finish."""
     _send(TOLD, report=report)
 
 

@@ -90,7 +90,7 @@ def entry(title: str, systems: Mapping[str, RateMeasurement]) -> dict[str, Any]:
 class FigureResult:
     """A measurement whose result is figures. `state`: "done", "did not finish", "failed" or "interrupted".
 
-    If it is not done, `report` is the last preliminary report.
+    If the measurement is not done, `report` is the last preliminary report.
     """
 
     title: str
@@ -115,7 +115,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Replaces these entries and keeps the other entries. The file is replaced atomically."""
+    """Replaces `entries` in the file `path` and keeps its other entries. The file is replaced atomically."""
     known = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")

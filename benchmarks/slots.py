@@ -45,7 +45,7 @@ class JobRun:
 
 
 class _TimedRunStore(MemoryRunStore):
-    """Records the times of "running" and of the last record, and the processor time between them."""
+    """Notes the times of "running" and of the last recorded checkpoint, and the processor time in between."""
 
     running_at = recorded_at = cpu_seconds = _cpu_before = 0.0
 
@@ -85,7 +85,7 @@ def run(
         storage=storage,
         host=launcher.host,
         coordinator=settings,
-        restart=NoRestart(),  # the time is that of a single attempt over all rows
+        restart=NoRestart(),  # the measured time is of a single attempt over all rows
     )
     JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run()
     if records.state is not RunState.FINISHED:

@@ -20,10 +20,10 @@ DISORDERED_MICROSECONDS = "greatest(id - case when id % 10 = 0 then (id * 7919) 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(Computation):
-    """A row of the table.
+    """A workload: its data, its query, the correct answer, and the systems that take part.
 
     Args:
-        name: as in the table and in latest.json.
+        name: name in the tables of results and in latest.json.
         rows: by system, the number of rows of the measured run, for about ten seconds on two cores. A system that is
             not listed does not take part.
         found: SQL over the view `found`, a system's output; its result must equal that of `expected`.

@@ -1,4 +1,4 @@
-"""The package in which Spark finds the data source `weir-state`: each package `pyspark_*` has a `DefaultSource`."""
+"""Makes the data source `weir-state` known to Spark, which looks for `DefaultSource` in each package `pyspark_*`."""
 
 from spark_jobs.state.source import StateSource
 

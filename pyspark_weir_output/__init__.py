@@ -1,4 +1,4 @@
-"""The package in which Spark finds the data source `weir-output`: each package `pyspark_*` has a `DefaultSource`."""
+"""Makes the data source `weir-output` known to Spark, which looks for `DefaultSource` in each package `pyspark_*`."""
 
 from spark_jobs.output_source import OutputSource
 

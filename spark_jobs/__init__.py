@@ -8,6 +8,6 @@ batch       a whole job as a Spark plan (BATCH mode)
 state       the state of a checkpoint as rows, without its job
 stages      programs beside a job: compilation, bounded inputs, streams, delivery
 feeder      copies a year of flights into a folder, for the demo
-oracle      the plain Spark batch answer, for comparison
+oracle      the expected output of the demo job, computed by plain Spark
 __main__    the command line that the console calls
 """

@@ -2,7 +2,7 @@
 console has `state | stand` as well.
 
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
-(`{"error": {"code", "field", "detail"}}`), 1 failed (the same form, and a traceback on stderr). `state` writes a
+(`{"error": {"code", "field", "detail"}}`), 1 failed (such an error, and the cause on stderr). `state` writes a
 progress line each second before its answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
 stdin. It writes its reports, one per line, before its answer (`spark_jobs.stages.standing`).
 """
@@ -33,7 +33,7 @@ from spark_jobs.stages.standing import StageContext, StageFailure, parse_params,
 
 FAILED_EXIT_CODE: Final = 1
 REFUSED_EXIT_CODE: Final = 3
-#: By verb; a source or sink gives it as `stage`.
+#: Verb of `stand` -> the function that runs the stage. A source or sink names its verb in the attribute `stage`.
 STANDING_STAGES: Final[Mapping[str, Callable[[StageContext], None]]] = {
     EpochSource.stage: stream.write_epochs,
     EpochStage.stage: deliver.deliver_epochs,

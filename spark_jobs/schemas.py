@@ -57,7 +57,7 @@ WEATHER_FILE: Final = pa.schema(
     ]
 )
 
-#: The columns of it that the job reads: whether there was rain or snow, and the wind in miles per hour.
+#: The weather that the job reads: `wet`, whether there was rain or snow, and `wind_speed` in miles per hour.
 WEATHER: Final = pa.schema(
     [
         ("origin", pa.string()),

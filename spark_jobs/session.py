@@ -1,6 +1,6 @@
 """Typed settings → SparkSession. Only this module of `spark_jobs` starts Spark.
 
-It decides where Spark runs and how much it logs, independent of the program.
+The settings alone decide where Spark runs and how much it logs; the program of a stage does not.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def current_task() -> TaskContext:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error, or its type: Spark appends a whole Java stack to its messages."""
+    """The first line of an error's message, or its type: Spark appends a whole Java stack to its messages."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip()[:MAX_ERROR_LENGTH]
 

@@ -37,7 +37,7 @@ CALIBRATION_ROWS: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class IntervalGroup:
-    """Intervals that share a run without checkpoints, and the approximate run time in seconds."""
+    """Checkpoint intervals that share a run without checkpoints, and the approximate run time in seconds."""
 
     seconds: float
     intervals_ms: tuple[int, ...]
@@ -53,7 +53,7 @@ INTERVAL_GROUPS: Final = (
 
 
 def settings_of(group: IntervalGroup, turn: int) -> list[Setting]:
-    """The settings of a round; each round begins with another setting, so that none is always first."""
+    """The settings of round `turn`; each round begins with another setting, so that no setting is always first."""
     every: list[Setting] = [(None, ALIGNED), *((interval, mode) for interval in group.intervals_ms for mode in MODES)]
     at = turn % len(every)
     return every[at:] + every[:at]
@@ -75,14 +75,14 @@ def run_once(rows: int, setting: Setting, folder: Path, launcher: SlotPoolLaunch
 
 
 def rows_for(seconds: float, rate: float) -> int:
-    """The number of rows: whole event seconds, at least three."""
+    """The rows of a run of about `seconds` at `rate` rows per second: whole event seconds, at least three."""
     return max(3, round(seconds * rate / 1e6)) * 1_000_000
 
 
 def samples(
     turn: int, plan: MeasurementPlan, rate: float, folder: Path, launcher: SlotPoolLauncher
 ) -> Iterator[Sample]:
-    """The runs of a round."""
+    """Runs each setting of round `turn`. Yields a sample per run."""
     for number, group in enumerate(INTERVAL_GROUPS):
         rows = rows_for(group.seconds, rate)
         for interval_ms, mode in settings_of(group, turn):

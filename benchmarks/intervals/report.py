@@ -14,7 +14,7 @@ from benchmarks.workloads.windows import totals
 ALIGNED: Final = "aligned"
 STOP_THE_WORLD: Final = "stop-the-world"
 MODES: Final = (ALIGNED, STOP_THE_WORLD)
-MAX_TIME_RATIOS: Final = {1_000: 1.02, 100: 1.10}  #: interval -> maximum relative run time, aligned
+MAX_TIME_RATIOS: Final = {1_000: 1.02, 100: 1.10}  #: interval (ms) -> maximum relative run time, aligned
 STOPPED_RATIO_INTERVAL_MS: Final = 100
 MIN_STOPPED_RATIO: Final = 1.1  #: minimum run time of stop-the-world relative to aligned
 
@@ -48,7 +48,7 @@ class IntervalSummary:
 
 
 def pair_runs(found: Sequence[Sample], one: Setting, other: Setting) -> list[tuple[JobRun, JobRun]]:
-    """Pairs of runs with two settings, from the same round and group."""
+    """Pairs of a run with setting `one` and a run with setting `other`, from the same round and group."""
     beside = {(s.round, s.group): s.run for s in found if (s.interval_ms, s.mode) == other}
     own = [s for s in found if (s.interval_ms, s.mode) == one]
     return [(s.run, beside[s.round, s.group]) for s in own if (s.round, s.group) in beside]
@@ -90,7 +90,7 @@ def _figure(line: IntervalSummary) -> Figure:
 
 
 def _stopped_ratio(found: Sequence[Sample]) -> Figure:
-    """The ratio of stop-the-world to aligned; both have runs beside the same runs without checkpoints."""
+    """The run time of stop-the-world relative to aligned, from pairs of runs of the same round and group."""
     pairs = pair_runs(found, (STOPPED_RATIO_INTERVAL_MS, STOP_THE_WORLD), (STOPPED_RATIO_INTERVAL_MS, ALIGNED))
     times = ratio([(stopped.seconds, aligned.seconds) for stopped, aligned in pairs])
     name = f"time of {STOP_THE_WORLD} to {ALIGNED}, {STOPPED_RATIO_INTERVAL_MS} ms"
@@ -119,7 +119,7 @@ def _disk(cost: disk.DiskCost) -> str:
 
 
 def _output_errors(found: Sequence[Sample], keys: int) -> list[str]:
-    """A text for each run whose sink counted wrong totals."""
+    """A text for each wrong total that the sink of a run counted."""
     right = {sample.rows: totals(sample.rows, keys) for sample in found}
     return [
         f"round {sample.round + 1}, {sample.interval_ms} ms {sample.mode}: {error}"

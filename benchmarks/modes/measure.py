@@ -39,7 +39,7 @@ COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Seconds by way (batch, streaming, sql) of a job."""
+    """The seconds of a job in a round, by way to run the job: batch, streaming, sql."""
 
     job: str
     seconds: dict[str, float]
@@ -72,7 +72,7 @@ def _write_inputs(job: str, folder: Path) -> None:
 
 
 def one_round(plan: MeasurementPlan, job: str, turn: int, took: Callable[[Run], float], wrong: list[str]) -> Round:
-    """Runs each way once. Each round begins with another way, so that none is always first."""
+    """Runs `job` once in each way. Each round begins with another way, so that no way is always first."""
     names = list(MODES)
     runs = {
         way: Run(way=way, job=job, inputs=str(plan.folder / "inputs" / job), folder=str(plan.folder / way))
@@ -91,14 +91,14 @@ def one_round(plan: MeasurementPlan, job: str, turn: int, took: Callable[[Run], 
 
 
 def process_s(one: Run) -> float:
-    """Seconds of a run, in its own process; its log goes to the log of the measurement."""
+    """Starts a run in its own process. Returns the run's seconds; its log goes to the log of the measurement."""
     command = [sys.executable, "-m", "benchmarks.modes.one", json.dumps(asdict(one))]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return float(printed.splitlines()[-1])
 
 
 def differences(job: str, way: str, output: str, answer: str) -> list[str]:
-    """A text on differing rows of a way's output; empty if it is correct."""
+    """A list with a text if rows of `output` differ from rows of `answer`; empty if the output is correct."""
     one, other = (
         f"select {COLUMNS[job]} from read_parquet({listing([f'{folder}/*.parquet'])})" for folder in (output, answer)
     )

@@ -62,7 +62,7 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """The task of the windows job: that of W7, over all files."""
+        """The task of the windows job: the task of W7, over all input files."""
         return replace(WORKLOADS["W7"].task("weir", self.folder), inputs=self.inputs)
 
 
@@ -77,7 +77,7 @@ def flow_of(run: Run, phase: str) -> Dataflow:
 
 
 def query_of(run: Run, phase: str, spark: SparkSession) -> DataFrame:
-    """The same query in hand-written SQL."""
+    """The job's query, hand-written for Spark SQL, over the input of `phase`."""
     folder = f"{run.inputs}/{phase}"
     if run.job == "flights":
         airlines = read_csv(spark, nycflights.locate("airlines.csv"), AIRLINES)
@@ -91,7 +91,7 @@ def query_of(run: Run, phase: str, spark: SparkSession) -> DataFrame:
 
 @contextmanager
 def streaming(run: Run) -> Iterator[Timed]:
-    """STREAMING. Tables from Spark are written before and are not part of the time."""
+    """The way STREAMING. The splits of tables from Spark are written before the runs and not part of the time."""
     settings = SparkSettings.from_environment("bench tables", cores=CORES)
     tables = {**settings.extra, **TABLE_SETTINGS}
     for phase in (SMALL, FULL):
@@ -110,7 +110,7 @@ def sql(run: Run, phase: str, spark: SparkSession) -> None:
 
 @contextmanager
 def in_session(act: Callable[[Run, str, SparkSession], None], run: Run) -> Iterator[Timed]:
-    """A way that runs in a Spark session."""
+    """The way `act`, which runs the job in a Spark session."""
     settings = replace(SparkSettings.for_batch("bench", cores=CORES), driver_memory=MEMORY, shuffle_partitions=CORES)
     with spark_session(settings) as spark:
 

@@ -51,7 +51,7 @@ def steps(plan: MeasurementPlan) -> int:
 
 
 def run(plan: MeasurementPlan) -> Report:
-    """Measures, for some minutes; most of the time the job only settles between faults."""
+    """Runs the measurement, for some minutes; most of the time is spent waiting for a steady job between faults."""
     params = _params(plan.folder)
     found: list[Recovery] = []
     with stack(plan.folder / "stack"):

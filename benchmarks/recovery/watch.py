@@ -99,7 +99,7 @@ class Watch:
 
 
 def log_moments(logs: Mapping[Path, int], at: float) -> dict[str, float]:
-    """Moments found in the logs from the given byte offsets on, in seconds after `at`."""
+    """Moments in the logs, in seconds after `at`. `logs`: by file, the byte offset from which it is read."""
     found: dict[str, float] = {}
     for path, start in logs.items():
         with path.open("rb") as log:
@@ -113,7 +113,7 @@ def log_moments(logs: Mapping[Path, int], at: float) -> dict[str, float]:
 
 
 def records(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in `text`: the JVM writes other lines, and two processes may interleave theirs."""
+    """The JSON objects in `text`: the JVM writes other lines, and two processes may interleave their lines."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:

@@ -1,1 +1,1 @@
-"""State of a gigabyte: its checkpoints, and reading it in Spark."""
+"""The cost of checkpoints of up to a gigabyte of state, and the speed of reading state in Spark."""

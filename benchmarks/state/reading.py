@@ -32,7 +32,7 @@ _KEY: Final = "key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Seconds of a round, from the call that plans the read to the last row in the JVM."""
+    """Seconds of a round for all rows and for the row of a key, from the call that plans the read to the last row."""
 
     all_s: float
     key_s: float

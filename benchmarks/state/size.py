@@ -2,7 +2,7 @@
 
 A job on the real runtime fills its state, then changes a part of its keys after each barrier. State has two forms: a
 value of 100 bytes per key of a row-wise function, and twelve columns of eight bytes of running aggregates. Slots are
-threads of this process, which share the interpreter lock. State and manifests are synced to a real folder.
+threads of this process, which share the interpreter lock. State and manifests are synced to a real disk.
 """
 
 import shutil
@@ -38,7 +38,7 @@ STEP_S: Final = 95.0
 PARALLELISM: Final = 2
 VALUE_BYTES: Final = 100
 COLUMNS: Final = 12
-ROUNDS_PER_STATE: Final = 100  #: so a round changes 1 % of the keys
+ROUNDS_PER_STATE: Final = 100  #: rounds until every key has changed once: a round changes 1 % of the keys
 POSITION: Final = "changed"
 STATEFUL: Final = "state"
 

@@ -1,8 +1,8 @@
 """PyFlink: a Python `KeyedProcessFunction` in Flink's DataStream API; source, keys and sink stay on the JVM.
 
 Functions run in thread mode, within the JVM. This takes a third less processor time per row here than separate Python
-processes, which request each uncached state value from the JVM. (Without either setting PyFlink takes a local cluster
-for a debugging session and runs all functions in the submitting process, several times slower.)
+processes, which request each uncached state value from the JVM. (Without a set execution mode, PyFlink treats a local
+cluster as a debugging session and runs all functions in the submitting process, several times slower.)
 """
 
 import os

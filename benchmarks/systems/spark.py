@@ -18,7 +18,7 @@ from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
-CHECK_ROWS_PER_BATCH = 20_000  #: overlapping windows: two event seconds (the preceding watermark closes windows)
+CHECK_ROWS_PER_BATCH = 20_000  #: overlapping windows: 2 s of event time (a batch has the watermark of its predecessor)
 COLUMNS = "id bigint, key {key}, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
 MODES = {"window": "append", "sliding": "append", "running": "update"}
@@ -97,7 +97,7 @@ def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
 
 
 def _into_files(writer: Any, task: Task, output: Path, most: int | None = None) -> Any:
-    """Writes to files. `most`: limit of batches; the query may begin another before it stops, with later totals."""
+    """Writes to files. `most`: number of batches to write; the query may begin another batch, with later totals."""
     folder = str(output)
     if MODES[task.kind] == "append":
         return writer.format("parquet").option("path", folder)

@@ -47,14 +47,14 @@ def name_of(function: Callable[..., Any]) -> Function:
 
 
 def find_calls(trace: Trace, function: Callable[..., Any], kind: Kind, mark: Mark) -> list[int]:
-    """The events of calls of `function` that carry the mark."""
+    """The events of kind `kind` of calls of `function` that carry the mark."""
     name, events = name_of(function), trace.events
     marked = trace.by_mark.get(mark, [])
     return [i for i in marked if events[i].kind is kind and trace.calls[events[i].call].function == name]
 
 
 def barriers(trace: Trace) -> list[Path]:
-    """Paths of checkpoints without output to commit, whose last acknowledgement came through the channel."""
+    """Paths of checkpoints without output to commit, if the last acknowledgement came from slot 1, past the channel."""
     paths = []
     for checkpoint in CHECKPOINTS[1:]:
         recorded = find_calls(trace, PostgresRunStore.record_checkpoint, Kind.CALL, checkpoint)
@@ -68,9 +68,9 @@ def barriers(trace: Trace) -> list[Path]:
 
 
 def row(trace: Trace) -> Path:
-    """To the writer, through the channel, and with the next checkpoint into a visible file.
+    """The path of a row: through the channel to the sink's writer, and with the next checkpoint into a visible file.
 
-    The second part is that of any row whose subtask acknowledged last: on both slots it is the same.
+    The second part is taken from any row whose subtask acknowledged last: it is the same on both slots.
     """
     to_writer, to_file = [], []
     for value in VALUES[:ROUNDS]:
@@ -86,16 +86,16 @@ def row(trace: Trace) -> Path:
 
 
 def _prepares(trace: Trace, event: Event) -> bool:
-    """Whether the sink gave a file to a checkpoint: its result names the checkpoint, other than no result."""
+    """Whether `event` is a return of the sink's `prepare` with a file: such a result names the checkpoint."""
     is_return = event.kind is Kind.RETURN and bool(event.marks)
     return is_return and trace.calls[event.call].function == name_of(ParquetWriter.prepare)
 
 
 def savepoints(trace: Trace, made: Sequence[tuple[str, str, int]]) -> list[Path]:
-    """From the request to the record of its end, and the request that shows it; the database lies between.
+    """Paths of savepoints: from the request to the record of its end, and the request that shows it.
 
-    Only savepoints whose last acknowledgement came through the channel. `made`: reason, operation and checkpoint of
-    each.
+    The database lies between both parts. Only savepoints whose path has both slots. `made`: reason, operation and
+    checkpoint of each savepoint.
     """
     paths = []
     for reason, operation, checkpoint in made:

@@ -43,7 +43,7 @@ SCHEMA: Final = pa.schema([("key", pa.int64())])
 
 
 class Adopting:
-    """An `ExchangeListener` before another: traces the threads of gRPC, which Python did not start."""
+    """Wraps an `ExchangeListener` to trace the threads of gRPC, which Python did not start."""
 
     def __init__(self, listener: ExchangeListener, recorder: Recorder) -> None:
         self._listener, self._recorder = listener, recorder
@@ -60,7 +60,7 @@ class Adopting:
 
 
 class FlightLauncher(LocalLauncher):
-    """Slots as threads, with the channels that they have on Spark."""
+    """Starts slots as threads, with Arrow Flight channels as on Spark."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -75,8 +75,8 @@ class FlightLauncher(LocalLauncher):
 
 @contextmanager
 def console(home: FilePath) -> Iterator[str]:
-    """Postgres with the console's tables. Yields its address; Django is ready."""
-    home.chmod(0o711)  # the server's account passes through
+    """Starts Postgres with the console's tables and sets up Django. Yields the address of Postgres."""
+    home.chmod(0o711)  # the account of the Postgres server needs access to its subfolder
     with start_postgres(home) as server:
         os.environ |= {
             "DATABASE_URL": server.url, "CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "WEIR_VAR": str(home),

@@ -1,12 +1,12 @@
 """Paths and turns in a recorded trace.
 
-A path is walked backwards, from the call that ends it. On a thread it follows the calls that carry a mark.
-Where the thread took work from a queue, the path goes on at the matching put, if a call open there carries a mark.
-Where the thread read a socket, it goes on at another thread's newest call with the same bytes, or else with a mark.
-Where nothing earlier carries a mark, it follows the newest get, whatever was put: a wake-up without contents.
+A path is found backwards, from the call that ends it. Within a thread, the path follows the calls that carry a mark.
+At a get from a queue, the path goes on at the matching put, if a call that was open at the put carries a mark.
+At a read of a socket, the path goes on at another thread's newest call with the same bytes, or else with a mark.
+If no earlier call of a thread carries a mark, the path follows the newest get: a wake-up without contents.
 
 - A hop is a call through which the item came: its result carries a mark, or it is open at the next handover. A
-  call around a hop is a hop too, if it was entered since the path began. A call that only looks at the item is none.
+  caller of a hop is a hop too, if it was entered since the path began. A call that only reads the item is no hop.
   Repeated calls of a function by the same caller count once between two handovers, so loops over columns add none.
 - A handover is a queue, a socket, a channel or the database between two hops.
 - Files are the modules of the functions.
@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.trace.recorder import Event, Function, Kind, Mark, Trace
 
-_MIN_BYTES: Final = 8  #: shorter contents are alike by chance
+_MIN_BYTES: Final = 8  #: shorter byte strings may be equal by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Path:
 def find(
     trace: Trace, end: int, marks: Collection[Mark], begin: int | None = None, since: int | None = None
 ) -> Path | None:
-    """The path from the call `begin` to the event `end`; None: it does not come from there.
+    """The path from the call `begin` to the event `end`; None: no path back from `end` reaches `begin`.
 
-    A call that is given no mark begins the path with its result. Without `begin` it goes back as far as the marks do.
-    Calls around are counted if they were entered at the event `since` or later; None: since the first mark.
+    If no argument of `begin` carries a mark, the path starts at its result. Without `begin`, the path starts at the
+    first mark. Callers of a hop are counted if they were entered at the event `since` or later (None: first mark).
     """
     wanted = frozenset(marks)
     kind = Kind.CALL if begin is not None and trace.calls[begin].marks & wanted else Kind.RETURN
@@ -74,7 +74,7 @@ def find(
 
 
 def _before(trace: Trace, at: int, wanted: frozenset[Mark], first: int) -> tuple[int | None, bool]:
-    """The predecessor of event `at` on the path, and whether the path changes its thread between both."""
+    """The predecessor of event `at` on the path, and whether a handover lies between the two events."""
     here, newest_put, began = trace.events[at], None, at
     for index in range(at - 1, first - 1, -1):
         event = trace.events[index]
@@ -94,7 +94,7 @@ def _before(trace: Trace, at: int, wanted: frozenset[Mark], first: int) -> tuple
 
 
 def _carries_mark(trace: Trace, call: int, wanted: frozenset[Mark]) -> bool:
-    """Whether the call, or a call that is open around it, has a mark in its arguments."""
+    """Whether the call, or a direct or indirect caller of it, has a mark in its arguments."""
     while call >= 0:
         if trace.calls[call].marks & wanted:
             return True
@@ -130,7 +130,7 @@ def _path(trace: Trace, segments: Sequence[Sequence[int]], first: int) -> Path:
 
 
 def _around(trace: Trace, call: int, first: int) -> list[int]:
-    """The call, and the calls around it that were entered since the path began."""
+    """The call, and its direct and indirect callers that were entered since the event `first`."""
     found = [call]
     while (call := trace.calls[call].parent) >= 0 and trace.calls[call].event >= first:
         found.append(call)
@@ -147,16 +147,16 @@ def _edge(trace: Trace, call: int) -> tuple[Function | None, Function]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`calls` and modules (`files`) of the project between the ends of two consecutive turns of a slot."""
+    """A turn of a slot: the number of calls of project functions, and of the modules (`files`) that they are in."""
 
     calls: int
     files: int
 
 
 def turns(trace: Trace, step: Function, forwards: Function) -> dict[str, list[Turn]]:
-    """By thread, the turns of its slot in which `forwards` was called. `step` is a turn of a subtask.
+    """By thread, the turns of the thread's slot in which `forwards` was called. `step` is a subtask's part of a turn.
 
-    A turn ends with the last step before the first subtask of the slot steps again.
+    A turn ends with the step of the slot's last subtask, in the order of their first steps.
     """
     found = {}
     for thread, name in trace.threads.items():
@@ -182,8 +182,8 @@ def _turns(trace: Trace, own: Sequence[Event], step: Function, last: int, forwar
 
 
 def steps(trace: Trace, step: Function, forwards: Function) -> list[Turn]:
-    """The steps of a subtask that call `forwards`: its own part of a turn."""
-    inside: dict[int, int] = {}  #: the step that a call belongs to
+    """Every step of a subtask in which `forwards` was called: the subtask's own part of a turn."""
+    inside: dict[int, int] = {}  #: call -> the step in which it was made; -1: none
     called: dict[int, list[Function]] = {}
     for index, call in enumerate(trace.calls):
         inside[index] = index if call.function == step else inside.get(call.parent, -1)

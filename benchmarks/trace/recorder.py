@@ -27,10 +27,10 @@ import msgspec
 import pyarrow as pa
 
 PACKAGES: Final = frozenset({"runtime", "console", "spark_jobs", "weir"})
-CHECKPOINTS: Final = range(0x5EED_0000, 0x5EED_1000)  #: four bytes in msgpack
+CHECKPOINTS: Final = range(0x5EED_0000, 0x5EED_1000)  #: ids of traced checkpoints: four bytes in msgpack
 VALUES: Final = range(7_700_000_000_000, 7_700_000_001_000)
 REASON: Final = "trace-of-a-savepoint"
-#: The checkpoint in the name of a committed file, not those in names of state files, which later checkpoints name too.
+#: Checkpoint ids in names of committed files (not of state files, which later checkpoints name too), reasons, UUIDs.
 _TEXT: Final = re.compile(
     rf"(?<=-)159259\d{{4}}(?=-\d+\.parquet)|{REASON}-\d+|[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
 )
@@ -228,7 +228,7 @@ _CONTAINERS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """The parts of a value. A mutable object has none: it would still contain every item that it ever took."""
+    """The parts of a container, frozen object, Django row or API answer. Others have none: they keep all past items."""
     parts = _CONTAINERS.get(type(value))
     if parts is not None:
         return parts(value)

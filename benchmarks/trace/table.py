@@ -10,7 +10,7 @@ _NAME: Final = 60
 
 
 def middle(paths: Sequence[Path]) -> Path:
-    """The median by hops."""
+    """The path with the median number of hops."""
     assert paths, "no path went through the channel between the slots: run it again, on a machine with less to do"
     return sorted(paths, key=lambda path: (path.hops, path.handovers))[len(paths) // 2]
 

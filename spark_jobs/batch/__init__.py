@@ -1,6 +1,6 @@
 """BATCH mode: the same `Dataflow` as a Spark plan, for bounded inputs.
 
-refusals   checks by operator what cannot run in BATCH, before anything starts
+refusals   checks that each operator of a job can run in BATCH, before any task starts
 columns    the columns of each step, inferred in the driver
 wire       Arrow rows as Spark columns, with their shuffle and sort columns
 plan       a compiled job → stages in topological order; no Spark yet
@@ -12,12 +12,12 @@ progress   stages, tasks and records of a run
 master     the job master of a run that the console started
 run        a batch run from its start to the single commit at its end
 
-Rows are shuffled by key group and sorted by key and event time. Each instance of a keyed operator processes about
-`tasks.CHUNK_ROWS` rows of whole keys. So memory is bounded by a chunk or the largest key (FLIP-140).
+Rows are shuffled by key group and sorted by key and event time. Each instance of a keyed operator processes a chunk:
+all rows of some keys, about `tasks.CHUNK_ROWS`. So memory is bounded by a chunk or the largest key (FLIP-140).
 
-Broadcast inputs are processed completely before the first row, also for `connect_broadcast`.
+Broadcast inputs are processed completely before the first row of the main input, also for `connect_broadcast`.
 
-The answer equals that of STREAMING if no row is late and the program uses neither iteration nor processing time. No
+The output equals that of STREAMING if no row is late and the program uses neither iteration nor processing time. No
 function may depend on watermark positions between two rows, on batch boundaries or on the order of floating-point
-additions. Other programs are refused where this can be detected.
+additions. A program that breaks such a rule is refused where the violation can be detected.
 """

@@ -30,14 +30,14 @@ from spark_jobs.batch.subtask import JobFacts, Subtask, context_of, wall_clock_m
 from spark_jobs.sources.frames import CheckedFrame
 
 SAMPLE_ROWS: Final = 1_000
-_MAX_SAMPLE_POLLS: Final = 1_000  #: limit for the first rows of a source
+_MAX_SAMPLE_POLLS: Final = 1_000  #: maximum number of polls for the first rows of a source
 
 
 class StepColumns:
     """The columns of a job's steps; each schema is inferred on first use and cached.
 
     Args:
-        frames: the sources that are DataFrames.
+        frames: the checked DataFrame of each `from_spark` source, by uid.
     """
 
     def __init__(self, job: CompiledJob, frames: Mapping[OperatorId, CheckedFrame]) -> None:
@@ -57,7 +57,7 @@ class StepColumns:
         return self._schemas[uid]
 
     def pre_aggregated_schema(self, window: OperatorId) -> pa.Schema:
-        """The schema of pre-aggregated rows, which a window receives instead of the rows."""
+        """The schema of the pre-aggregated rows that `window` receives instead of its input rows."""
         (parts, *_) = self._pre_aggregate_nulls(window)
         return parts.schema
 
@@ -86,7 +86,7 @@ class StepColumns:
         return self._infer_from_sample(uid) if declared is None else declared
 
     def _infer_from_nulls(self, uid: OperatorId, operator: Operator) -> pa.Schema:
-        """The schema of a built-in operator: the output for a row of nulls."""
+        """The output schema of a built-in operator, taken from its output for a row of nulls."""
         window = isinstance(operator, TumblingWindow | SlidingWindow)
         rows = self._pre_aggregate_nulls(uid) if window else [_row_of_nulls(self.schema_of(self._input(uid)), None)]
         kept = _BatchList()
@@ -127,7 +127,7 @@ class StepColumns:
         return self._samples[uid]
 
     def _run_operator(self, uid: OperatorId) -> list[pa.RecordBatch]:
-        """The output of the operator for the sample; an empty batch if a map over batches emits no rows."""
+        """The operator's output for the sample of its inputs; an empty batch if a `map_batches` emits no rows."""
         operator, kept = self._job.operators[uid](), _BatchList()
         edges = [(number, edge) for number, edge in enumerate(self._graph.edges) if edge.target == uid]
         builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]

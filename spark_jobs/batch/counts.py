@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """The rows of a task of `stage`, in total and by operator: rows of its first input, and rows it emitted."""
+    """Row counts of a task of plan stage `stage`: in total, and by operator (rows of its first input, emitted rows)."""
 
     stage: int
     rows_read: int

@@ -67,12 +67,12 @@ def execute(
     frames: Mapping[OperatorId, CheckedFrame] = MappingProxyType({}),
     progress: BatchProgress | None = None,
 ) -> list[SinkResult]:
-    """Runs the stages. Their output is not visible yet; the returned committables may be committed.
+    """Runs the stages. Returns a result per sink task; the output is visible once its committables are committed.
 
     Args:
         group: the Spark job group, by which the run can be cancelled.
         chunk_rows: see `tasks.CHUNK_ROWS`.
-        frames: the sources that are DataFrames.
+        frames: the checked DataFrame of each `from_spark` source, by uid.
         progress: progress of these stages, updated while they run.
 
     Raises:
@@ -154,7 +154,7 @@ class _Execution:
         return self.spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
 
     def _broadcast_build(self, tail: EmitRows | WriteSink, frame: DataFrame) -> Any:
-        """Broadcast the rows of a build side to all executors: Arrow IPC streams in the types of the step."""
+        """Broadcasts the rows of a build side to all executors, as Arrow IPC streams with the step's Arrow types."""
         assert isinstance(tail, EmitRows), "a build side is no sink"
         batches = frame.toArrow().to_batches()
         streams = [to_stream(rows.batch) for batch in batches for rows in tail.wire.decode(batch)]

@@ -1,6 +1,6 @@
 """The job master of a run in BATCH: `python -m spark_jobs.batch.master run RUN TOKEN`.
 
-A worker thread plans and executes; the main thread writes heartbeats, handles cancellation and reports progress. The
+A worker thread plans and runs the job; the main thread writes heartbeats, handles cancels and reports progress. The
 master takes no checkpoints and needs no slots: Spark retries tasks. A restarted master begins anew, unless the end of
 the run was recorded. The process ends when its stdin ends, so no master outlives its supervisor.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 POLL_S: Final = 0.25
-POLLS_PER_REPORT: Final = 4  #: turns between two reports
+POLLS_PER_REPORT: Final = 4  #: polls of the main thread between two reports
 
 log = structlog.get_logger()
 
@@ -77,22 +77,22 @@ class BatchMaster:
             may_end=self._try_end,
         )
         self._progress: BatchProgress | None = None
-        self._report_lock = threading.Lock()  #: both threads report; the last report is the newest
+        self._report_lock = threading.Lock()  #: orders the reports of both threads: the last one written is the newest
         self._spark: SparkSession | None = None
         self._error: Exception | None = None
-        self._end_lock = threading.Lock()  #: orders "the end is recorded" and "the run is released"
+        self._end_lock = threading.Lock()  #: orders the recorded end, a cancel and a release of the run
         self._has_ended = False
         self._cancelled_by: list[str] = []
         self._released = False
 
     def release(self) -> None:
-        """Stops because the worker shuts down. The next master begins anew, or commits if the end was recorded."""
+        """Stops the run, on SIGTERM. The next master begins anew, or commits if the end was recorded."""
         with self._end_lock:
             self._released = self._released or not self._has_ended
         self._stop_spark()
 
     def run(self) -> MasterExitCode:
-        """Block until the run has ended or was released, or until this master is superseded."""
+        """Runs the job. Blocks until the run has ended or was released, or until this master is superseded."""
         self._retry(self._records.requeue_operations)
         work = threading.Thread(target=self._execute, name="batch", daemon=True)
         work.start()
@@ -122,7 +122,7 @@ class BatchMaster:
             self._error = error
 
     def _try_end(self) -> bool:
-        """Whether the end may be recorded. From then on, cancel and release have no effect."""
+        """Claims the end of the run. Returns False after a cancel or release. Later requests have no effect."""
         with self._end_lock:
             self._has_ended = not self._cancelled_by and not self._released
             return self._has_ended

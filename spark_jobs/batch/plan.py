@@ -1,7 +1,7 @@
-"""Plan a compiled job as stages in topological order. Pure: no Spark, no data.
+"""Plans a compiled job as stages in topological order. Pure: no Spark, no data.
 
 A stage is the work of a Spark task between two exchanges. Its head reads a source or the rows of an earlier stage; its
-steps are operators in sequence; its tail partitions rows for the next stage, keeps them, or writes them to a sink.
+steps are operators in sequence. Its tail partitions rows for a later stage, leaves them in place, or writes to a sink.
 Operators that need no exchange are fused into the preceding stage.
 """
 
@@ -33,13 +33,13 @@ class Step:
     parallelism: int
     make: Callable[[], Operator]
     schema: pa.Schema
-    keys: tuple[str, ...] = ()  #: key columns of a keyed operator, which has a fresh instance per chunk of whole keys
+    keys: tuple[str, ...] = ()  #: key columns; a keyed operator has a fresh instance per chunk of keys
     builds: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSource:
-    """The head of a stage that reads a source. `shape`: only for a DataFrame, whose partitions are the tasks."""
+    """The head of a stage that reads a source. `shape`: columns of a DataFrame, whose partitions are the tasks."""
 
     uid: OperatorId
     source: Source
@@ -54,10 +54,10 @@ class ReadRows:
     Args:
         stage: number of the earlier stage.
         wire: the columns of the rows.
-        owners: number of tasks; 0: the partitions of the earlier stage are kept.
+        owners: number of subtasks of this stage, each a task; 0: the partitions of the earlier stage are kept.
         by_key: rows are sorted by key, then event time.
         sort: Spark columns of the keys.
-        markers: each owner has a task, even without rows.
+        markers: each subtask (owner) has a task, even without rows.
     """
 
     stage: int
@@ -143,7 +143,7 @@ class _OpenStage:
 def stages_of(
     job: CompiledJob, columns: StepColumns, shapes: Mapping[OperatorId, FrameShape]
 ) -> tuple[BatchStage, ...]:
-    """The stages, each after the stages that it reads. `shapes`: of the sources that are DataFrames.
+    """The stages of `job`, each after the stages that it reads. `shapes`: the columns of each `from_spark` source.
 
     Raises:
         JobRejected: Spark cannot carry a column between two stages; operator and column are named.
@@ -156,7 +156,7 @@ class _Planner:
         self._job, self._graph, self._columns, self._shapes = job, job.graph, columns, shapes
         self._closed_stages: list[BatchStage] = []
         self._open_stages: dict[OperatorId, _OpenStage] = {}  #: by last operator, if it has a single consumer
-        self._shared_stages: dict[OperatorId, int] = {}  #: number of the stage that persists rows for several consumers
+        self._shared_stages: dict[OperatorId, int] = {}  #: operator -> stage that persists its rows for several readers
         self._build_stages: dict[OperatorId, int] = {}
 
     def stages(self) -> tuple[BatchStage, ...]:
@@ -281,5 +281,5 @@ class _Planner:
 
 
 def _main_edge(graph: JobGraph, uid: OperatorId) -> tuple[EdgeSpec, int]:
-    """The edge of input 0, and its number. All other inputs are broadcast."""
+    """The edge into input 0 of operator `uid`, and the edge's number. All other inputs are broadcast."""
     return next((edge, number) for number, edge in enumerate(graph.edges) if edge.target == uid and edge.input == 0)

@@ -1,7 +1,7 @@
 """Progress of a batch run: the stages of its plan, with their tasks and records.
 
-Tasks report their rows (`counts`), so a stage of the plan shows its own tasks, into however many stages Spark cuts it.
-Failed attempts and durations are Spark's.
+Tasks report their rows by stage of the plan (`counts`), even where Spark splits such a stage into several stages.
+Failed attempts and durations come from Spark's counters.
 """
 
 from __future__ import annotations

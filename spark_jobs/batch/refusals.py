@@ -1,6 +1,6 @@
 """Checks, before anything starts, that a job can run in BATCH; a refusal names the operator and the reason.
 
-Flink refuses or ignores the same features (FLIP-134): the input has no end, or the answer would depend on the clock.
+Flink refuses or ignores such jobs, too (FLIP-134): their input has no end, or their output depends on the clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOCK_ARGUMENTS: Final = ("ttl_ms",)
 
 
 def check_batch(job: CompiledJob) -> None:
-    """Raises JobRejected: `job` cannot run in BATCH; the operator is named."""
+    """Checks that `job` can run in BATCH. Raises JobRejected: it cannot; the operator is named."""
     for operator in job.graph.operators:
         if operator.role is Role.SOURCE and not operator.bounded:
             raise JobRejected("unbounded-in-batch", operator.uid, "BATCH reads bounded sources: this one has no end")
@@ -57,7 +57,7 @@ def _check_operator(uid: str, operator: Operator) -> None:
 
 
 def _clock_use(function: Function[Any]) -> str | None:
-    """The first use of processing time in the code of a function's class. Other uses are detected when it runs."""
+    """The first use of processing time in the code of a function's class. Others are detected at run time."""
     for base in type(function).__mro__:
         if base.__module__.startswith("runtime.operators."):
             continue

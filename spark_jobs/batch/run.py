@@ -4,8 +4,8 @@
         run_batch(flow, parallelism=2, spark=spark, storage="/tmp/counts")
 
 The end of a run is recorded like a drain: a single manifest names the committables of all sinks. It is durable and
-recorded before the first commit. A run that fails before this leaves no visible output. After a crash, the next attempt
-commits from the recorded manifest and executes no stage again.
+recorded before the first commit. A run that fails before its end is recorded leaves no visible output. If a run crashes
+later, the next attempt commits from the recorded manifest and executes no stage again.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The stages of a job. `frames`: the sources that are DataFrames, in the Spark session that runs the plan."""
+    """The stages of a job. `frames`: by uid, DataFrames of `from_spark` sources, in the session that runs the plan."""
 
     stages: tuple[BatchStage, ...]
     frames: Mapping[OperatorId, CheckedFrame] = field(default_factory=dict)
 
 
 def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan:
-    """Plan `job`. No Spark job is started; at most the first rows of its sources are read.
+    """Plans `job`. No Spark job is started; at most the first rows of the job's sources are read.
 
     Args:
         spark: needed if the job has a source `from_spark`.
@@ -88,7 +88,7 @@ def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan
 
 @contextmanager
 def plan_with_session(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, SparkSession]]:
-    """Plan `job` and start Spark. Refusals come before the start, unless they depend on a DataFrame."""
+    """Plans `job` and starts Spark. A job is refused before the start, unless the reason depends on a DataFrame."""
     if any(isinstance(source, SparkTable) for source in job.sources.values()):
         check_batch(job)
         with session() as spark:
@@ -132,11 +132,11 @@ class BatchRun:
     token: Token
     records: RunStore
     store: SnapshotStore
-    retry: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: retries if records are away
+    retry: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: retries if `records` is unavailable
     may_end: Callable[[], bool] = lambda: True  #: called immediately before the end is recorded
 
     def run(self, plan: BatchPlan, spark: SparkSession, progress: BatchProgress | None = None) -> BatchResult:
-        """Executes and commits. Only commits if an earlier attempt has recorded the end.
+        """Executes the plan and commits its output. Only commits if an earlier attempt has recorded the end.
 
         Args:
             progress: progress of the stages of `plan`, updated while they run.
@@ -177,7 +177,7 @@ class BatchRun:
         drop_committed_output(self.store, manifest, None)
 
     def _check_visible(self, prepared: Sequence[SinkResult]) -> None:
-        """Checks that this process sees all written files: a recorded manifest promises that they can be committed."""
+        """Raises EnvironmentFailure: a written file is not visible here, so a manifest must not promise its commit."""
         for each in prepared:
             missing = self.job.sinks[each.sink].committer().missing(each.committables)
             if missing:

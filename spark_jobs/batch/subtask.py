@@ -35,7 +35,7 @@ class JobFacts:
 
     @classmethod
     def of(cls, job: CompiledJob) -> JobFacts:
-        """For operators that run without an attempt of the job."""
+        """The facts for operators that run outside an attempt of the job: the token is 0."""
         return cls(name=job.name, max_parallelism=job.graph.max_parallelism)
 
 
@@ -69,7 +69,7 @@ def wall_clock_ms() -> int:
 
 
 def call_hook(uid: str, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a hook of an operator or source. Raises OperatorFailure: its code raised."""
+    """Calls a hook of an operator or source. Raises OperatorFailure: the hook raised."""
     try:
         return function(*args)
     except WeirError:
@@ -79,7 +79,7 @@ def call_hook(uid: str, index: int, hook: str, function: Callable[..., Any], *ar
 
 
 class Subtask:
-    """An operator with empty state. Errors of its code name it.
+    """A subtask of an operator, with empty state. Errors of the operator's code name its uid.
 
     Args:
         operator: owned by this subtask.
@@ -187,7 +187,7 @@ class OperatorChain:
             self._head.emit(batch)
 
     def finish(self) -> None:
-        """Finishes in order: the output of an operator at its end is input of the next."""
+        """Finishes the operators in order: an operator may still emit rows to the next one."""
         for subtask in self._subtasks:
             subtask.finish()
 

@@ -33,7 +33,7 @@ from spark_jobs.session import current_task
 from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import SparkTable
 
-CHUNK_ROWS: Final = 200_000  #: rows of whole keys per instance of a keyed operator; a larger key is not split
+CHUNK_ROWS: Final = 200_000  #: rows after which a keyed operator gets a fresh instance, at the next new key
 POLL_ROWS: Final = 16_384
 _EMPTY_POLL_PAUSE_S: Final = 0.002  #: after an empty poll
 _ROW_COLUMN: Final = ":row"
@@ -43,7 +43,7 @@ SINK_RESULT_SCHEMA: Final = pa.schema(
     [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
 )
 Batches = Iterator[pa.RecordBatch]
-Builds = Mapping[int, Any]  #: stage → Spark broadcast of its rows as Arrow IPC streams
+Builds = Mapping[int, Any]  #: stage number -> Spark broadcast of the stage's rows as Arrow IPC streams
 
 
 class TaskRefused(Exception):
@@ -149,7 +149,7 @@ class _Task:
             reader.close()
 
     def _read_frame(self, head: ReadSource, shape: FrameShape, batches: Batches) -> Batches:
-        """Process a partition of a DataFrame. Several partitions share a subtask index; only shuffles depend on it."""
+        """Processes a partition of a DataFrame. Partitions may share a subtask index, which only shuffles use."""
         assert isinstance(head.source, SparkTable), "only a SparkTable has a shape"
         clock = BoundedOutOfOrderness(head.source.event_time, head.source.max_disorder_ms)
         with _SubtaskRun(self, current_task().partitionId() % head.parallelism, self._stage.steps) as run:
@@ -162,7 +162,7 @@ class _Task:
             yield from run.finish()
 
     def _process_rows(self, head: ReadRows, batches: Batches) -> Batches:
-        """Process the rows of each owner, owner by owner."""
+        """Processes the rows of each owner (subtask of this stage), one owner after another."""
         run: _SubtaskRun | None = None
         owner = -1
         try:
@@ -199,7 +199,7 @@ class _Task:
         return _SinkWriter(tail, self._job, self.tally)
 
     def check_read(self, batch: pa.RecordBatch) -> None:
-        """Checks source columns against the plan where the rows leave the task unchanged."""
+        """Checks the columns of source rows against the plan if the stage emits the rows unchanged."""
         head, tail = self._stage.head, self._stage.tail
         if (
             isinstance(head, ReadSource)
@@ -234,7 +234,7 @@ class _SubtaskRun:
         return self.tail.take_ready()
 
     def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
-        """Process rows that were shuffled to this subtask."""
+        """Processes rows that were shuffled to this subtask."""
         yield from self.push(batch)
 
     def finish(self) -> Batches:
@@ -257,7 +257,7 @@ class _KeyedRun(_SubtaskRun):
         self._first = first
         self._operator: Subtask | None = None
         self._rows = 0
-        self._last = 0  #: hash of the last row
+        self._last = 0  #: key hash of the last processed row
 
     def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
         start = 0
@@ -275,7 +275,7 @@ class _KeyedRun(_SubtaskRun):
             yield from self.tail.take_ready()
 
     def _end_of_chunk(self, hashes: Any, start: int) -> int:
-        """The index of the first row of the next chunk: the first row of a key, at or after the chunk size."""
+        """The index of the first row of the next chunk: the first new key at or after the chunk size."""
         enough = start + max(0, self._task.chunk_rows - self._rows)
         if enough >= len(hashes):
             return len(hashes)
@@ -373,7 +373,7 @@ class _Emitter(_Tail):
         return found
 
     def _refuse_late_rows(self, batch: pa.RecordBatch) -> None:
-        """Refuses late rows: the source's watermark has passed the row's last window, and STREAMING would drop it."""
+        """Raises JobRejected if a row is late (watermark past its last window): STREAMING would drop such a row."""
         folding = self._emit.pre_aggregation
         assert folding is not None, "only windows drop late rows"
         if self.watermark == MIN_WATERMARK:
@@ -391,7 +391,7 @@ class _Emitter(_Tail):
 
 
 class _SinkWriter(_Tail):
-    """Writes the rows of this attempt under a name of its own: prepared, not visible."""
+    """Writes a sink's rows to files named after this task attempt, which stay invisible until they are committed."""
 
     def __init__(self, write: WriteSink, job: JobFacts, tally: RowCounter) -> None:
         super().__init__()

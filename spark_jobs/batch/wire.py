@@ -30,7 +30,7 @@ ORDER_COLUMN: Final = "order"  #: emitting subtask and row number; negative: a m
 _SHUFFLE_SCHEMA: Final = pa.schema(
     [(OWNER_COLUMN, pa.int32()), (HASH_COLUMN, pa.int64()), (TIME_COLUMN, pa.int64()), (ORDER_COLUMN, pa.int64())]
 )
-_ORDER_BITS: Final = 40  #: low bits of `order`: row number within its subtask; above: index of the subtask
+_ORDER_BITS: Final = 40  #: low bits of `order` hold the row number within the emitting subtask, high bits its index
 
 _SPECIAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may not read as part of a name
 
@@ -49,8 +49,8 @@ class WireSchema:
     """The columns of the rows that a step emits.
 
     Args:
-        uid: the step.
-        schema: its output schema.
+        uid: uid of the step.
+        schema: output schema of the step.
 
     Raises:
         JobRejected: Spark has no type for a column, or two columns have the same name; step and column are named.
@@ -93,9 +93,9 @@ class WireSchema:
         """Encodes rows for Spark.
 
         Args:
-            owners, hashes, times: an array each, or a single number for all rows.
-            index: the emitting subtask.
-            first: number of rows that it has emitted before.
+            owners, hashes, times: an array with a value per row each, or a single number for all rows.
+            index: index of the emitting subtask.
+            first: number of rows that the emitting subtask has emitted before `batch`.
         """
         rows = batch.num_rows
         order = (np.int64(index) << _ORDER_BITS) + first + np.arange(rows, dtype=np.int64)
@@ -104,7 +104,7 @@ class WireSchema:
         return pa.RecordBatch.from_arrays([*added, pa.array(order), *carriers], schema=self.arrow_schema)
 
     def markers(self, owners: range) -> pa.RecordBatch:
-        """A marker for each owner, so that its task runs even if it gets no row."""
+        """A marker for each of `owners`, so that the owner's task runs even if it gets no row."""
         count = len(owners)
         added = [pa.array(owners, pa.int32()), *(pa.array([value] * count, pa.int64()) for value in (0, 0, -1))]
         nulls = [pa.nulls(count, field.type) for field in list(self.arrow_schema)[len(_SHUFFLE_SCHEMA) :]]

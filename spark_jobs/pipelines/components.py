@@ -16,17 +16,17 @@ import weir
 
 EDGE_SCHEMA = pa.schema(
     [pa.field("source", pa.int64(), nullable=False), pa.field("target", pa.int64(), nullable=False)]
-)  #: of the input files
+)  #: columns of the input files
 MESSAGE_SCHEMA = pa.schema(
     [
         ("vertex", pa.int64()),  #: the receiver
         ("value", pa.int64()),
-        ("links", pa.bool_()),  #: whether the value is a new neighbour or a label
+        ("links", pa.bool_()),  #: true: `value` is a new neighbour; false: `value` is a label
     ]
 )
 LABEL_UPDATES = MESSAGE_SCHEMA.append(
     pa.field("final", pa.bool_())
-)  #: `final`: a new label of the vertex, for the output
+)  #: `final`: the row is a new label for the output, not a message to the vertex
 
 
 class ComponentsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

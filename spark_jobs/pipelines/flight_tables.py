@@ -26,7 +26,7 @@ def airlines(spark: SparkSession, path: str = "") -> DataFrame:
 
 
 def clean_airlines(rows: DataFrame) -> DataFrame:
-    """Trims, drop rows without a carrier, keep the alphabetically first name of a carrier, order by carrier."""
+    """Trims texts, drops rows without carrier or name, sorts by carrier. A carrier gets its alphabetical first name."""
     from pyspark.sql import functions as f
 
     trimmed = rows.select(*(f.trim(f.col(name)).alias(name) for name in AIRLINES.names))

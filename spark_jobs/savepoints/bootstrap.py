@@ -1,6 +1,6 @@
 """State bootstrapped from rows: the operator itself processes the rows, in memory.
 
-Its output is dropped and no watermark advances. Timers are registered but do not fire; windows open but do not close.
+The operator's output is dropped and no watermark advances. Timers are registered but do not fire; windows stay open.
 This module uses no Spark; a call makes the state of a single subtask. (Flink's State Processor API:
 `StateBootstrapTransformation`.)
 """
@@ -75,7 +75,7 @@ class Bootstrap:
         return operator.time if isinstance(operator, KeyedProcess) else None
 
     def check(self) -> None:
-        """Refuses operators that cannot be bootstrapped.
+        """Checks that the operator can be bootstrapped.
 
         Raises:
             JobRejected: the operator is unknown, its state does not come from rows, or `function` has other states.
@@ -103,7 +103,7 @@ class Bootstrap:
         prefix: str,
         now_ms: Callable[[], int],
     ) -> SubtaskSnapshot:
-        """Process the rows and store the state of subtask `index` under `prefix`.
+        """Processes the rows and stores the state of subtask `index` in files under `prefix`.
 
         Args:
             batches: rows in the key groups of the subtask.
@@ -169,7 +169,7 @@ _NULL_COLLECTOR: Final = _NullCollector()
 
 
 def _keyed_edge(job: CompiledJob, uid: str) -> tuple[int, EdgeSpec]:
-    """The keyed edge into the operator, and its number."""
+    """The number of the keyed edge into the operator, and the edge."""
     return next(
         (number, edge)
         for number, edge in enumerate(job.graph.edges)

@@ -1,4 +1,4 @@
-"""The states that an operator or source of a job declares; found by opening it without rows."""
+"""The states that an operator or source declares; found by opening the operator or source without rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The Spark jobs of a savepoint: one per bootstrapped operator, one for redistributed keyed state, one for file copies.
 
-Rows pass between tasks and files only. The driver gets a row per subtask: its snapshot, which names its files.
+Rows pass between tasks and files only. The driver gets a row per subtask: the snapshot, which names the state files.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rows_for_operator(
     """Rows for an operator to process; arguments as in `SavepointWriter.bootstrap_operator`.
 
     Raises:
-        JobRejected: the operator cannot be bootstrapped, or a column is missing or duplicate; it is named.
+        JobRejected: the operator cannot be bootstrapped, or a column is missing or duplicate; the cause is named.
     """
     bootstrap.check()
     edge, time = bootstrap.edge, bootstrap.time
@@ -87,7 +87,7 @@ def _prepare_rows(
     known: Mapping[str, Any],
     order_by: Sequence[str],
 ) -> BootstrapRows:
-    """Checks all that is known before a row is read. `known`: column types that the job declares."""
+    """The input rows, after all checks that need no row. `known`: Arrow types that the job declares, by column."""
     uid = maker.uid
     for name in frame.columns:
         if frame.columns.count(name) > 1:
@@ -132,7 +132,7 @@ def _column(frame: DataFrame, name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSnapshots:
-    """Results of the tasks: snapshots of bootstrapped subtasks, and redistributed keyed state."""
+    """Results of the tasks: stored snapshots by uid and subtask, and the redistributions that made some of them."""
 
     snapshots: dict[str, dict[int, SubtaskSnapshot]]
     redistributions: dict[str, Redistribution]
@@ -140,8 +140,8 @@ class StoredSnapshots:
     def with_redistributed_state(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
         """The operator with its redistributed keyed state.
 
-        The watermark of each new subtask is the minimum over the running old subtasks, since it may hold rows of any of
-        them. It is None if any running subtask has no watermark.
+        The watermark of each new subtask is the minimum over the running old subtasks, since a new subtask may get rows
+        of any old one. The watermark is None if any running old subtask has none.
         """
         redeal, made = self.redistributions[uid], self.snapshots[uid]
         running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]
@@ -166,7 +166,7 @@ class StoredSnapshots:
 
 @dataclass
 class Execution:
-    """Collects the work of a savepoint, then runs it. `folder` is on a disk that all executors share."""
+    """Collects the Spark jobs of a savepoint, then runs them. `folder` is on a disk that all executors share."""
 
     spark: SparkSession
     folder: str

@@ -1,10 +1,10 @@
-"""Keyed state redistributed: under other keys, to another number of key groups, or both.
+"""Redistributes keyed state to other keys, to another number of key groups, or both.
 
 Spark's shuffle connects two halves, which use no Spark. `Redistribution.read_parts` reads the files of a range of old
 key groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
 
-State that an operator keeps per key group has no key to follow. Fired watermarks (`operators.windows.late_records`) are
-redistributed only if all old key groups that meet in a new key group agree. Buffered rows are refused.
+State stored per key group has no key. Fired watermarks (`operators.windows.late_records`) are redistributed only if
+they are equal in all old key groups whose keys may move to the same new group. State with buffered rows is refused.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _TIMES_SCHEMA: Final = pa.schema([("group", pa.int32()), ("key", pa.large_binary
 
 
 class PartKind(StrEnum):
-    """Content of a part."""
+    """Content of a part: typed columns, Python objects, or fired watermarks (times)."""
 
     COLUMNS = "columns"
     OBJECTS = "objects"
-    TIMES = "times"
+    TIMES = "times"  #: fired watermarks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Rekey:
     """A mapping from old keys to new keys.
 
     Args:
-        function: gets the key column's value, or a tuple of several key columns; returns the new key likewise.
+        function: takes and returns a key: the value of a single key column, or a tuple with a value per key column.
         keys: the new key columns with their types.
     """
 
@@ -82,7 +82,7 @@ class Rekey:
     keys: pa.Schema
 
     def check(self, uid: str) -> None:
-        """Raises JobRejected: a new key column is invalid; it is named."""
+        """Checks the new key columns. Raises JobRejected: a column cannot be a key; it is named."""
         if not len(self.keys):
             raise JobRejected("bad-keys", uid, "the new key needs at least one column")
         for column in self.keys:
@@ -229,8 +229,8 @@ class Assembly:
     redistribution: Redistribution
     index: int
     _tables: dict[str, KeyedTable | ObjectTable] = field(default_factory=dict)
-    _old_keys: dict[bytes, bytes] = field(default_factory=dict)  #: new key -> old key, of Python functions
-    _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: (state, key) -> times by old key group
+    _old_keys: dict[bytes, bytes] = field(default_factory=dict)  #: new key -> old key, in state of Python functions
+    _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: (state, key) -> times (ms) by old key group
 
     def add(self, part: Part) -> None:
         """Adds the rows of a part.
@@ -250,7 +250,7 @@ class Assembly:
         """Stores the state under `prefix`.
 
         Raises:
-            JobRejected: fired watermarks differ between key groups that meet; the operator is named.
+            JobRejected: old key groups of the same new key group differ in fired watermarks; the operator is named.
         """
         self._redistribute_times()
         keyed = {name: write_table(store, prefix, table) for name, table in self._tables.items()}

@@ -51,7 +51,7 @@ def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Ar
 
 
 def duplicate_keys(operator: str, state: str, keys: Iterable[Any]) -> JobRejected:
-    """The error for duplicate keys. `keys`: a sample of them, to be named."""
+    """The error for duplicate keys. `keys`: the duplicate keys that the message shows."""
     shown = ", ".join(sorted(_format_key(key) for key in keys))
     detail = f"state {state!r} would have two rows with the same key: {shown}"
     return JobRejected("duplicate-keys", operator, detail)
@@ -81,9 +81,9 @@ def value_types(table: KeyedTable) -> dict[str, str]:
 
 
 def key_groups_of(keys: Sequence[bytes], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """The key group of each encoded key (msgpack of its values), equal to that of its original columns.
+    """The key group of each encoded key (msgpack of its values). The original key columns give the same key group.
 
-    Values suffice for this: integers of all widths hash by value, text and binary by bytes.
+    The column types are not needed: integers of all widths hash by value, text and binary by bytes.
     """
     if not keys:
         return np.empty(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Typed keyed state from given rows: a row per key, in the form that `weir-state` reads.
+"""Typed keyed state from rows of a DataFrame: a row per key, with the columns that `weir-state` reads.
 
 The operator declares the table, so columns, types and key groups are those of the job. This module uses no Spark; a
 call makes the state of a single subtask. State of Python functions has no columns: a function fills it (`bootstrap`).
@@ -39,7 +39,7 @@ class TableRows:
 
     @classmethod
     def of(cls, job: CompiledJob, uid: str, name: str, parallelism: int) -> TableRows:
-        """Opens the operator to find the declared state.
+        """Finds the declared columns of state `name` by opening operator or source `uid`.
 
         Raises:
             JobRejected: there is no such operator or state, or the state has no columns; all are named.

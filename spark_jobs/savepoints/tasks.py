@@ -33,7 +33,7 @@ from spark_jobs.state.rows import OpenedCheckpoint
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
 
-PLACE_COLUMN: Final = "place"  #: number of the row's subtask, among all subtasks of the savepoint
+PLACE_COLUMN: Final = "place"  #: number of the row's target subtask, among all subtasks of the Spark job
 UNIT_BYTES: Final = 1 << 24  #: bytes of old state files, compressed, that a task reads
 MAX_UNITS: Final = 256
 SNAPSHOT_SCHEMA: Final = pa.schema([("place", pa.int32()), ("snapshot", pa.binary())])
@@ -51,7 +51,7 @@ COPIED_SCHEMA: Final = pa.schema([("number", pa.int32())])
 
 
 def _with_refusals(run: Task) -> Task:
-    """Translates a `JobRejected` into the form that the driver can read."""
+    """Turns a `JobRejected` of `run` into a `TaskRefused`, whose text the driver can parse."""
 
     def task(batches: Batches) -> Batches:
         try:
@@ -91,14 +91,14 @@ class StateMaker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RowColumns:
-    """The rows of a DataFrame. `columns`: names and types in the job; in Spark, columns are named by their numbers."""
+    """The columns of input rows. `columns`: names and types in the job; in Spark, a column is named by its number."""
 
     operator: str
     columns: pa.Schema
     keys: tuple[str, ...]
 
     def cast(self, spark_batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        """Casts a batch from Spark to the types of the job. Its columns begin at position `first`.
+        """Casts a batch from Spark to the types of the job. The job's columns begin at position `first` of the batch.
 
         Raises:
             DataRejected: a value does not fit its column type.
@@ -134,7 +134,7 @@ def partition_rows(rows: RowColumns, maker: StateMaker) -> Task:
 
 
 def bootstrap_state(rows: RowColumns, maker: StateMaker, folder: str) -> Task:
-    """Has the operator process the rows of each subtask, in their order, and stores the state."""
+    """Makes the state of each subtask from its sorted rows, and stores the state below `folder`."""
 
     def run(batches: Batches) -> Batches:
         for owner, mine in _group_by_place(batches):
@@ -176,7 +176,7 @@ def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
 
 
 def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Task:
-    """Stores the state of each new subtask. `places`: by number, the redistribution and the subtask index."""
+    """Stores the state of each new subtask. `places`: by `PLACE_COLUMN`, the redistribution and the subtask index."""
 
     def run(batches: Batches) -> Batches:
         for place, mine in _group_by_place(batches):
@@ -217,7 +217,7 @@ def _file_chunks(store: FileStore, segment: Segment) -> Iterator[bytes]:
 
 
 def units_of(redeal: Redistribution, unit_bytes: int = UNIT_BYTES) -> list[range]:
-    """Ranges of old key groups of about `unit_bytes` of files each, at most `MAX_UNITS`."""
+    """At most `MAX_UNITS` ranges of old key groups, each with about `unit_bytes` of state files."""
     groups = redeal.checkpoint.manifest.max_parallelism
     count = min(groups, MAX_UNITS, 1 + redeal.nbytes // unit_bytes)
     return [key_group_range(index, groups, count) for index in range(count)]

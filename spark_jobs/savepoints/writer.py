@@ -75,7 +75,7 @@ class WrittenSavepoint:
 
 @dataclass(frozen=True, kw_only=True)
 class _KeptOperator:
-    """An operator kept from the savepoint that is read. `source`: its uid there."""
+    """An operator kept from the savepoint that is read. `source`: its uid in that savepoint."""
 
     source: str
     rekey: Rekey | None = None
@@ -92,7 +92,7 @@ class _NewOperator:
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def snapshot(self, made: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
-        """The snapshot: each list divided among all subtasks, union lists in the first."""
+        """The operator's snapshot: lists are divided among all subtasks, union lists are in the first subtask."""
         for index in range(self.subtasks) if self.lists or self.unions else ():
             shares = {name: _share(values, index, self.subtasks) for name, values in self.lists.items()}
             unions = {name: values if index == 0 else () for name, values in self.unions.items()}
@@ -121,7 +121,7 @@ class SavepointWriter:
         """Begins with an empty savepoint.
 
         Args:
-            flow: the job that will be restored from it.
+            flow: the job that will be restored from the savepoint.
             job: id of the job in the console; None: the name of `flow`, for `run_local`.
 
         Raises:
@@ -168,7 +168,7 @@ class SavepointWriter:
         order_by: Sequence[str] = (),
         subtasks: int = DEFAULT_SUBTASKS,
     ) -> Self:
-        """Bootstraps the state of an operator: it processes `rows`; its output is dropped.
+        """Bootstraps the state of an operator: the operator processes `rows`, and its output is dropped.
 
         No watermark advances: timers are registered but do not fire; open windows fire in the restored job.
 
@@ -177,7 +177,7 @@ class SavepointWriter:
             rows: the operator's input rows in the job.
             function: a process function that fills the same states in place of the operator's own function.
             columns: the columns of `rows` to use, with their Arrow types in the job where Spark's types differ.
-            order_by: columns that order the rows of a key; default: event time, if the operator has it.
+            order_by: columns that order the rows of a key; default: the operator's event-time column, if any.
             subtasks: number of parts of the state. Each part must fit into the memory of a Spark task.
 
         Raises:
@@ -207,7 +207,7 @@ class SavepointWriter:
             subtasks: as in `bootstrap_operator`; equal for all states of an operator.
 
         Raises:
-            JobRejected: operator or state is unknown, the state has no columns, or `rows` lacks one; all are named.
+            JobRejected: operator or state is unknown, the state has no columns, or `rows` lacks a column; it is named.
         """
         job, made = self._new_operator(uid, state, subtasks)
         made.rows[state] = rows_for_table(TableRows.of(job, uid, state, made.subtasks), rows, columns)
@@ -215,7 +215,7 @@ class SavepointWriter:
         return self
 
     def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = DEFAULT_SUBTASKS) -> Self:
-        """Writes the values of a list or union list, which are JSON. A restore divides a list among the subtasks.
+        """Writes `values`, which are JSON values, as a list or union list. A restore divides a list among the subtasks.
 
         Raises:
             JobRejected: operator or list is unknown, or a value is not JSON; all are named.
@@ -231,7 +231,7 @@ class SavepointWriter:
         return self
 
     def _new_operator(self, uid: str, state: str, subtasks: int) -> tuple[CompiledJob, _NewOperator]:
-        """The job with the savepoint's max parallelism, and the state written for the operator so far."""
+        """The job with the savepoint's max parallelism, and the state collected for operator `uid` so far."""
         if self._compiled is None:
             detail = "bootstrapping an operator needs the job: SavepointWriter.from_savepoint(…, flow=…)"
             raise JobRejected("no-job", uid, detail)
@@ -267,7 +267,7 @@ class SavepointWriter:
         """Assigns the state of an operator to the uid `new_uid`.
 
         Raises:
-            JobRejected: the operator is unknown, or another operator has the uid.
+            JobRejected: the operator is unknown, or another operator has the uid `new_uid`.
         """
         kept = self._find_kept(uid)
         check_uid(new_uid)
@@ -284,7 +284,7 @@ class SavepointWriter:
         """Moves all keyed state of an operator to other keys. No two keys may map to the same key.
 
         Args:
-            function: gets the key column's value, or a tuple of several key columns; returns the new key likewise.
+            function: takes and returns a key: the value of a single key column, or a tuple with a value per key column.
             keys: the new key columns with their Arrow types, as in the job.
 
         Raises:
@@ -302,7 +302,7 @@ class SavepointWriter:
         """Redistributes all keyed state to another number of key groups. Call it before operators are bootstrapped.
 
         Raises:
-            JobRejected: out of range, or below the parallelism of an operator in the savepoint.
+            JobRejected: out of range, below an operator's parallelism, or operators are bootstrapped already.
         """
         most = max((self._snapshot(kept).parallelism for kept in self._kept_operators.values()), default=1)
         if not most <= max_parallelism <= MAX_KEY_GROUPS:
@@ -391,7 +391,7 @@ class SavepointWriter:
         )
 
     def _check_restore(self, manifest: Manifest) -> MappingReport | None:
-        """The mapping report of a restore into the job. A savepoint that cannot be restored is refused."""
+        """The mapping report of a restore into the job. Raises JobRejected: the job cannot restore the savepoint."""
         if self._compiled is None:
             return None
         found = mapping_report(manifest, RestoreTarget.of(self._compiled.graph), self._job)
@@ -412,7 +412,7 @@ class SavepointWriter:
 
 
 def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:
-    """Part `index` of `count` parts of about equal size, in order."""
+    """Part `index` of `values`, divided in order into `count` parts of about equal size."""
     return values[index * len(values) // count : (index + 1) * len(values) // count]
 
 

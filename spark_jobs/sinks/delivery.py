@@ -1,7 +1,7 @@
 """Calls the function of an `EpochStage` with each committed epoch, in order, and releases delivered epochs.
 
-An epoch is delivered once the function has returned. This is recorded durably before the epoch's files are deleted.
-After a crash in between, the function is called with the same epoch again.
+An epoch is delivered once the function has returned. The delivery is recorded durably; then the epoch's files are
+deleted. After a crash before the record is durable, the function is called with the same epoch again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FunctionFailed(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryProgress:
-    """Progress of a delivery stage. `ms`, `rows`: of the last epoch; `away`: why the target is unreachable.
+    """Progress of a delivery stage. `ms`, `rows`: of the last delivered epoch; `away`: why the target is unreachable.
 
     `under_way`: the epoch in delivery; None between two epochs.
     """
@@ -101,7 +101,7 @@ class Delivery:
         return True
 
     def _call(self, epoch: CommittedEpoch, stopping: threading.Event) -> bool:
-        """Calls the function. Returns False if asked to stop while the target was unreachable."""
+        """Calls the function. Returns False if the stage was asked to stop while the target was unreachable."""
 
         def call() -> None:
             if epoch.files:
@@ -115,7 +115,7 @@ class Delivery:
             raise FunctionFailed(f"epoch {epoch.number}: {error_summary(error)}") from error
 
     def _retry_until_reachable(self, act: Callable[[], None], stopping: threading.Event) -> bool:
-        """Calls `act` until the target is reachable. Returns False if asked to stop before."""
+        """Calls `act` until the target is reachable. Returns False if the stage was asked to stop first."""
         for pause_s in chain(RETRY_PAUSES_S, repeat(RETRY_PAUSES_S[-1])):
             try:
                 act()

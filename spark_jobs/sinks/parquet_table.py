@@ -6,7 +6,7 @@
     .commit-log/<job>-<sink>.<source>-<number>.json
 
 The entry in the commit log (`runtime/connectors/commit_log`) is the commit: it names the epoch and all of its files.
-A repeated epoch is already committed, or is ready and its renames are completed, or is written again.
+If an epoch is repeated: a committed epoch is skipped, a ready epoch is renamed and logged, any other is written again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ParquetTable:
     # ------------------------------------------------------------ steps
 
     def _stage(self, frame: DataFrame, epoch: DeliveredEpoch, ready: Path, log: CommitLog) -> None:
-        """Writes the rows to a staging folder, makes them durable and renames it to `ready`."""
+        """Writes the rows to a staging folder, makes the files durable and renames the folder to `ready`."""
         aside = ready.with_name(f"{ready.stem}.{uuid4().hex}")  # unique: a dead process's JVM may still be writing
         for left in ready.parent.glob(f"{ready.stem}.*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -116,7 +116,7 @@ class ParquetTable:
 
     @staticmethod
     def _log_entry(epoch: DeliveredEpoch) -> CommittedEpoch:
-        """The log entry without files. Its sink name contains the source, so a job that starts anew has new epochs."""
+        """The log entry without files. `source` is part of the sink name, so a job that starts anew has new epochs."""
         return CommittedEpoch(
             log=epoch.source,
             job=epoch.job,
@@ -134,7 +134,7 @@ def _file_name(entry: CommittedEpoch, number: int) -> str:
 
 
 def _check_columns(log: CommitLog, written: Path) -> None:
-    """Raises JobRejected: the newest file of the table has other columns."""
+    """Compares file `written` with the newest file of the table. Raises JobRejected: their columns differ."""
     newest = [epoch for job, sink in log.sinks() if (epoch := log.newest(job, sink)) is not None and epoch.files]
     if not newest:
         return

@@ -1,13 +1,13 @@
 """A table in Postgres that takes each epoch exactly once.
 
 Spark's tasks copy the rows into a staging table. A single transaction of the driver then moves them into the target and
-records the epoch in `weir_epochs`. A repeated epoch is already recorded, or is staged again.
+records the epoch in `weir_epochs`. A repeated epoch is skipped if it is recorded there; otherwise it is staged again.
 
-    <schema>.weir_epochs                a row for each source: the number of its last epoch
+    <schema>.weir_epochs                a row for each source and target: the number of the last epoch
     <schema>.weir_staging_<source>      staged rows, with the task attempt that copied them
 
-A repeated task copies its rows again under another attempt; the driver moves the attempts that Spark has accepted. The
-staging table is unlogged: Postgres empties it after a crash, which the driver detects by the number of moved rows.
+A repeated task copies its rows again under another attempt; the driver moves the rows of attempts that Spark accepted.
+The staging table is unlogged: Postgres empties it after a crash, which the driver detects by the number of moved rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PostgresTable:
         url: `postgresql://…`, reachable from Spark's executors. A parameter with this URL needs a name by which it
             is masked.
         table: as in SQL, with its schema if that is not the first of the search path. It must exist. The role of the
-            URL needs CREATE in that schema, for the two tables beside it.
+            URL needs CREATE in that schema, for `weir_epochs` and the staging table.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -154,7 +154,7 @@ class PostgresTable:
         return list(frame.columns)
 
     def _empty_staging(self, connection: psycopg.Connection[Any], names: _TableNames, columns: Sequence[str]) -> None:
-        """Creates the staging table anew: columns may have changed, and rows of an earlier attempt must go."""
+        """Creates the staging table anew: columns may have changed, and an earlier attempt may have left rows."""
         wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.staging))
         connection.execute(
@@ -205,7 +205,7 @@ class PostgresTable:
     def _record(
         self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch, rows: int
     ) -> bool:
-        """Records the epoch; this locks the row of the source until the transaction ends. False: recorded already."""
+        """Records the epoch, which locks the source's row until the transaction ends. False: recorded already."""
         record = sql.SQL(
             "INSERT INTO {epochs} AS e VALUES (%s, %s, %s, %s, %s, %s, %s, now()) "
             "ON CONFLICT (source, target) DO UPDATE SET epoch = excluded.epoch, checkpoint = excluded.checkpoint, "
@@ -234,14 +234,14 @@ class _TableNames:
 
     @property
     def staging(self) -> sql.Identifier:
-        """The staging table of this source and target; several jobs may write to the same table."""
+        """The staging table of this source and target; several jobs may write to the same target."""
         mark = hashlib.blake2b(f"{self.source} {self.oid}".encode(), digest_size=12).hexdigest()
         return sql.Identifier(self.schema, f"weir_staging_{mark}")
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """Copies the rows of a task in a single transaction, and reports its attempt."""
+    """Copies the rows of a task in a single transaction. Reports the attempt's id, row count and error."""
 
     url: str
     command: str

@@ -1,7 +1,7 @@
 """Matching of DataFrame columns to the columns of a Postgres table, and values in the form of COPY.
 
-Values travel as CSV text: Arrow writes it, Postgres parses it by column type. Each supported type has the same text
-on both sides, or is cast to a type that has.
+Values travel as CSV text: Arrow writes it, Postgres parses it by column type. The values of a supported type have the
+same text in Arrow and Postgres, or are cast to a type whose values have.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def derive_columns(
     name: str,
     session: Callable[[SparkSettings], AbstractContextManager[SparkSession]] = spark_session,
 ) -> bool:
-    """Derives the unknown columns of these sources, in a single Spark session. Returns whether any were unknown.
+    """Derives the unknown columns of `sources`, in a single Spark session. Returns whether any columns were unknown.
 
     Args:
         sources: the sources of a dataflow, by uid.

@@ -40,7 +40,7 @@ class Position:
 
 
 class SplitReader(SourceReader):
-    """The share of a subtask. The folder `path` may appear later; other arguments are as in `from_spark`."""
+    """Reads the splits of a subtask. The folder `path` may appear later; other arguments are as in `from_spark`."""
 
     def __init__(
         self, path: str, schema: pa.Schema | None, event_time: str | None, max_disorder_ms: int, early: bool
@@ -52,7 +52,7 @@ class SplitReader(SourceReader):
         self._input = ""  #: id of the input, once its manifest is read
         self._format = ParquetFormat(schema)
         self._positions: dict[int, Position] = {}
-        self._changed_splits: set[int] = set()  #: splits whose position is newer than in the table
+        self._changed_splits: set[int] = set()  #: splits whose position has changed since the last snapshot
         self._next_split = 0  #: all splits of this subtask below this number are done
         self._existing_splits: set[int] = set()
         self._end_split: int | None = None  #: last split + 1, once the folder is complete
@@ -120,7 +120,7 @@ class SplitReader(SourceReader):
         """Lists the folder, at most every `LIST_INTERVAL_MS`.
 
         Raises:
-            JobRejected: the folder holds another input than the restored positions.
+            JobRejected: the restored positions belong to another input than the folder's.
         """
         now = self._context.now_ms()
         if self._listed_at_ms is not None and 0 <= now - self._listed_at_ms < LIST_INTERVAL_MS:

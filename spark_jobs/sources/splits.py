@@ -1,8 +1,8 @@
-"""The folder of a bounded input: a manifest, ordered Parquet splits, and a mark that it is complete.
+"""The folder of a bounded input: a manifest, ordered Parquet splits, and a mark that the input is complete.
 
     input.json              an id and the columns; written before the first split, never changed
     split-000007.parquet    partition 7 of the DataFrame, as Spark wrote it, with Parquet's statistics
-    complete.json           the numbers of all splits, and their rows; written last
+    complete.json           the numbers of all splits, and the total number of rows; written last
 
 A split appears complete and durable, by a rename that never replaces a file, and does not change. So a job may read
 splits while later splits are written, and positions (split, row) in checkpoints stay valid. After the stage was killed,
@@ -50,7 +50,7 @@ class InputManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The final contents of the folder. Empty partitions have no split, so numbers may have gaps."""
+    """The final contents of the folder. Empty partitions have no split, so split numbers may have gaps."""
 
     splits: list[int]
     rows: int
@@ -123,7 +123,7 @@ class InputFolder:
         """Publishes a complete `file` as split `number`, or drops it if the split exists with the same rows.
 
         Raises:
-            JobRejected: the existing split has other rows (`input-changed`).
+            JobRejected: split `number` exists with other rows (`input-changed`).
         """
         target = self.path / split_name(number)
         sync_path(file)
@@ -157,7 +157,7 @@ class InputFolder:
         return JobRejected(INPUT_CHANGED, self.path.name, f"{detail}: {remedy}")
 
     def _write(self, name: str, note: msgspec.Struct) -> None:
-        """Writes a note atomically and durably. An existing file stays."""
+        """Writes `note` as JSON, atomically and durably. An existing file is not replaced."""
         file = self.staging_path()
         file.write_bytes(msgspec.json.encode(note))
         sync_path(file)

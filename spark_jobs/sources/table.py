@@ -4,8 +4,8 @@ In STREAMING a PySpark stage computes the DataFrame once per run and writes each
 The job reads each completed split, in the order of the partitions. In BATCH the DataFrame itself is the first step of
 the Spark plan.
 
-Compilation does not call the function, so it knows the columns only from `schema`. Keys are then checked before the
-first run. Without `schema` the columns are those of the DataFrame, and are checked with the first rows.
+Compilation does not call the function `make`. With `schema`, it knows the columns and checks keys before the first run.
+Without `schema`, the columns are those of the DataFrame, and keys are checked with the first rows.
 """
 
 from __future__ import annotations
@@ -94,5 +94,5 @@ class SparkTable:
         check_event_time(self.event_time, self.max_disorder_ms, self.schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the function: slots read splits, and its closure may hold secrets such as a password."""
+        """The fields without `make`: slots only read splits, and its closure may hold secrets such as a password."""
         return {**self.__dict__, "make": None}

@@ -1,4 +1,4 @@
-"""Compile a version: parameters → the graph that the console stores, checks and draws.
+"""Compiles a version: parameters → the graph that the console stores, checks and draws.
 
 Compilation starts no job and reads no data. A job that cannot run is refused here, with the field at fault. Spark
 starts only to derive the columns of `from_spark_stream` sources.
@@ -19,7 +19,7 @@ from spark_jobs.sources.table import SparkTable
 
 
 def describe_pipelines() -> list[dict[str, Any]]:
-    """All installed pipelines by name, with the JSON schema of their parameters and their queries.
+    """All installed pipelines, sorted by name, with their queries and the JSON schema of their parameters.
 
     A pipeline that cannot be loaded has an error instead.
     """

@@ -1,6 +1,6 @@
 """The process of a standing stage: a PySpark stage that lives as long as a run of its job.
 
-Its supervisor is `console.runs.stage_supervisor`; they share a command line, stdin and stdout. A verb implements a
+Its supervisor, `console.runs.stage_supervisor`, starts it, writes its stdin and reads its stdout. A verb implements a
 stage: a function of a `StageContext` that returns between two steps once `stopping` is set.
 
 - Return: the stage has ended as asked, or has completed all its work.
@@ -122,11 +122,11 @@ class StageContext:
         return found
 
     def report(self, figures: Sequence[Figure], *, steps: int) -> None:
-        """Sets the figures on the job page. `steps` counts the completed steps of this process; each is progress."""
+        """Sets the figures on the job page. `steps`: number of steps this process has completed, a sign of progress."""
         self._figures, self._steps = tuple(figures), steps
 
     def write_reports(self) -> None:
-        """Writes the newest report each second, until the process ends. It also serves as a heartbeat."""
+        """Starts a thread that writes the newest report each second, also as a heartbeat, until the process ends."""
         threading.Thread(target=self._write_reports, name="reports", daemon=True).start()
 
     def write_report(self) -> bool:
@@ -160,7 +160,7 @@ def lock_stage(file: Path) -> Iterator[None]:
     """Locks `file` until the process ends: a second process of the stage waits for the first.
 
     Raises:
-        StageFailure: the first process does not end.
+        StageFailure: the first process does not end within `LOCK_TIMEOUT_S`.
     """
     make_folder(file.parent)
     with file.open("w") as lock:
@@ -177,7 +177,7 @@ def lock_stage(file: Path) -> Iterator[None]:
 
 
 def parse_params(text: str) -> Mapping[str, Any]:
-    """The parameters in `text` from stdin; none if it is empty. Raises JobRejected: it is not a JSON object."""
+    """The parameters in `text` from stdin; empty if `text` is blank. Raises JobRejected: `text` is no JSON object."""
     try:
         params = json.loads(text) if text.strip() else {}
     except ValueError as error:
@@ -199,7 +199,7 @@ def read_params(stdin: TextIO) -> Mapping[str, Any]:
 
 
 def stop_on_sigterm(stopping: threading.Event) -> None:
-    """Makes SIGTERM ask the stage to end between two steps."""
+    """Makes SIGTERM set `stopping`, so that the stage ends after its current step."""
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 

@@ -2,8 +2,8 @@
 
 An epoch has the number of Spark's batch. It is staged, made durable and renamed. If Spark repeats a batch after a
 crash, the existing epoch is kept and the batch is skipped, even if the stream replays other rows. Spark's own
-checkpoint lies beside the epochs. The first batch of each process compares the two. If either is older
-than a crash can explain, rows would be lost or repeated, and the stage refuses to continue.
+checkpoint lies beside the epochs. Each batch must have the number of the next epoch; the first batch of a process may
+repeat the newest epoch. Any other number would lose or repeat rows, so the stage refuses to continue.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_query(
     try:
         frame = make_frame(source, spark, standing.operator)
     except JobRejected as error:
-        if error.code == INPUT_FAILED:  # it succeeded at compile time: the failure may be temporary
+        if error.code == INPUT_FAILED:  # the function succeeded at compile time: the failure may be temporary
             raise StageFailure(error.code, error.field, error.detail) from error
         raise
     columns = checked_columns(frame, standing.operator, streaming=True)
@@ -115,7 +115,7 @@ def _end_reason(query: StreamingQuery) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnreadBacklog:
-    """Epochs that the job has not read yet. `bound`: the bound that they reach, as a sentence; "": none."""
+    """Epochs that the job has not read yet. `reached_bound`: the limit that they reach, as a sentence; "": none."""
 
     epochs: int
     nbytes: int
@@ -127,7 +127,7 @@ class BacklogMeter:
 
     def __init__(self, folder: EpochFolder, max_epochs: int, max_bytes: int) -> None:
         self._folder, self._max_epochs, self._max_bytes = folder, max_epochs, max_bytes
-        self._sizes: Mapping[int, int] = {}  #: bytes by number; an epoch never changes
+        self._sizes: Mapping[int, int] = {}  #: bytes by epoch number; an epoch never changes
 
     def measure(self, next_number: int) -> UnreadBacklog:
         known, numbers = self._sizes, range(self._folder.read_below(), next_number)
@@ -162,8 +162,8 @@ class _Closing(Exception):
 class EpochWriter:
     """Writes batches as epochs. A thread of Spark calls `write`, batch by batch.
 
-    Back-pressure: `write` waits while too much is unread, before it reads any row of the batch. Spark triggers no other
-    batch in the meantime.
+    Back-pressure: `write` waits while the unread epochs reach a bound, before it reads any row of the batch. Spark
+    triggers no other batch in the meantime.
     """
 
     def __init__(self, folder: EpochFolder, standing: StageContext, unread: BacklogMeter, idle_after_s: float) -> None:
@@ -207,7 +207,7 @@ class EpochWriter:
         self._wait_reason = ""
 
     def close(self) -> None:
-        """Waits for the current batch, unless it waits for the job. Later batches are refused."""
+        """Waits until the current batch is written; aborts it under back-pressure. Later batches are refused."""
         self._closing.set()
         with self._write_lock:
             pass

@@ -6,7 +6,7 @@ folder is kept. After a kill the DataFrame is computed again and must reproduce 
 Adaptive execution is off: it partitions by sizes, which differ between computations.
 
 All tables of a run share a Spark session. The columns of all tables are checked before the first table is computed. The
-stage ends when all tables are complete. A run that restores a checkpoint has the tables of its predecessor.
+stage ends when all tables are complete. A run that restores a checkpoint reads the tables of its predecessor.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def inputs_of(flow: Dataflow) -> dict[str, SparkTable]:
 
 
 def progress_of(inputs: Mapping[str, SparkTable]) -> dict[str, TableProgress]:
-    """The progress of each table on disk."""
+    """The progress of each table by uid, from the splits on disk."""
     return {uid: _progress_on_disk(InputFolder(Path(source.path))) for uid, source in inputs.items()}
 
 
@@ -116,7 +116,7 @@ def materialise(
     report: Report = lambda _: None,
     stopping: threading.Event | None = None,
 ) -> dict[str, TableProgress]:
-    """Writes every incomplete table. The sources are bound to their folders.
+    """Writes every incomplete table into the folder to which its source is bound. Returns the progress by uid.
 
     Args:
         session: starts Spark; entered only if a table is incomplete.

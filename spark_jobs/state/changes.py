@@ -1,6 +1,6 @@
 """Changes of a state between two checkpoints: keys that were added, changed and removed.
 
-Both checkpoints are read by ranges of key groups; memory holds a range of both at a time. This module uses no Spark.
+Both checkpoints are read by ranges of key groups; memory holds one range of each. This module uses no Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
 @dataclass(frozen=True)
 class StateChanges:
-    """A state in two checkpoints; None: a checkpoint lacks the state, or has no rows of it. Can be pickled."""
+    """A state in two checkpoints. `now`, `before`: None if a checkpoint has no rows of the state. Can be pickled."""
 
     now: CheckpointState | None
     before: CheckpointState | None
@@ -161,14 +161,14 @@ def find_changes(now: OpenedCheckpoint, since: OpenedCheckpoint, operator: str, 
     """The changes of a state since an older checkpoint. Reads the head of a file of each checkpoint.
 
     Raises:
-        JobRejected: no checkpoint has the state, it has no keys, or its columns or key groups differ.
+        JobRejected: neither checkpoint has the state, the state has no keys, or its columns or key groups differ.
     """
     if now.manifest.max_parallelism != since.manifest.max_parallelism:
         detail = f"it has {since.manifest.max_parallelism} key groups; this one has {now.manifest.max_parallelism}"
         raise JobRejected("other-key-groups", "since", detail)
     found = [find_state(each, operator, name) if has_rows(each, operator, name) else None for each in (now, since)]
     if found == [None, None]:
-        found[0] = find_state(now, operator, name)  # a state without rows; otherwise it raises
+        found[0] = find_state(now, operator, name)  # finds a state without rows; raises if the state is unknown
     states = [state for state in found if state is not None]
     for state in states:
         if state.is_broadcast and not state.holds_objects:

@@ -29,7 +29,7 @@ _JSON_EXACT_TYPES: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
 def groups_with_keys(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
     """The key groups of rows whose columns have one of the `given` values.
 
-    None if they cannot be determined: a partition column is not given, or a value has no exact form in its type.
+    None if they cannot be determined: `given` lacks a partition column, or a column's type cannot hold a value exactly.
     """
     if state.is_broadcast:
         return None
@@ -65,7 +65,7 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _object_columns(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
-    """For state of Python functions: the column `key` is JSON, a list if the operator has several key columns."""
+    """Key columns for state of Python functions, decoded from column `key`: JSON, a list for several key columns."""
     texts = given.get(_OBJECT_KEY)
     if not texts or len(texts) > MAX_KEY_COMBINATIONS or not state.key_types or not state.has_keys_of_rows():
         return None

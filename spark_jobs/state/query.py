@@ -1,7 +1,7 @@
 """The state of a checkpoint as a table for people: a page of the rows of a state, or SQL saved by an author.
 
 Rows are limited, and long cells are cut within Spark, so the result stays small in memory. A page reads ranges of key
-groups. The first range has the width that the manifest suggests for a page; each further range is twice as wide.
+groups. By the manifest's row count, the first range has about two pages; each further range is twice as wide.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def result_table(
     asked: PageOfRows | SavedQuery,
     on_open: Callable[[OpenedCheckpoint], None],
 ) -> ResultTable:
-    """The result of `asked` for the checkpoint in the folder `path`. Spark is started after all other checks.
+    """The result of `asked` for the checkpoint in folder `path`. Spark starts after all checks that need no Spark.
 
     Args:
-        on_open: called with the checkpoint once it is open, to keep it while it is read.
+        on_open: called with the opened checkpoint, so that the caller can renew its pin while it is read.
 
     Raises:
         JobRejected: the checkpoint cannot be read, operator or state is unknown, a key does not fit, or Spark refuses
@@ -154,7 +154,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint
     columns, cells = _cells(shown, [field.name for field in shown])
     columns = [msgspec.structs.replace(column, is_key=column.name in keys) for column in columns]
     found: list[tuple[Any, ...]] = []
-    skip = asked.cursor.skip  # rows of the first group
+    skip = asked.cursor.skip  # rows of the first key group that earlier pages have shown
     for groups in _ranges(opened, stored, asked.cursor.group, is_one=given is not None or state.is_broadcast):
         part = frame
         if not state.is_broadcast:
@@ -170,7 +170,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint
 
 
 def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor: Cursor) -> ResultTable:
-    """A page of `found` rows, which consist of a key group and the cells."""
+    """A page of the rows `found`, each a key group followed by the cells."""
     rows = _limit_bytes([list(row[1:]) for row in found[:PAGE_ROWS]])
     if len(rows) == len(found):
         return _table(columns, rows, is_cut=False)
@@ -180,7 +180,7 @@ def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor
 
 
 def _find_stored_state(opened: OpenedCheckpoint, asked: PageOfRows) -> StoredState:
-    """The manifest's entry for the state. Raises JobRejected: operator or state is unknown, or it is a list."""
+    """The manifest's entry for the state. Raises JobRejected: operator or state is unknown, or the state is a list."""
     states = stored_states(opened.manifest)
     fits = [each for each in states if (each.operator, each.name) == (asked.operator, asked.state)]
     found = next((each for each in fits if each.kind.has_rows), None)
@@ -251,7 +251,7 @@ def _typed_value(name: str, value: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parses a value. A time without an offset is in UTC, as tables show it."""
+    """Parses a value. A timestamp without an offset is in UTC, as tables show timestamps."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
             return text.cast(pa.timestamp(kind.unit)).cast(kind)
@@ -263,7 +263,7 @@ def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
 def key_condition(
     frame: DataFrame, state: CheckpointState, stored: StoredState, given: pa.RecordBatch | None
 ) -> Column | None:
-    """The filter for the key `given`; object state is looked up by its key as JSON."""
+    """The filter for the key `given`; None without a key. State of Python functions is filtered by its key as JSON."""
     if given is None:
         return None
     from pyspark.sql import functions as f
@@ -365,7 +365,7 @@ def _cells(fields: Sequence[StructField], names: Sequence[str]) -> tuple[list[Ta
 
 
 def _cell_expression(name: str, kind: DataType) -> Column:
-    """The expression of a cell. A text that has to be cut is a character longer than a cell."""
+    """The expression of a cell. Longer text is cut to `MAX_CELL_LENGTH` + 1 characters, which shows that it was cut."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType
 

@@ -1,7 +1,7 @@
 """The state of a checkpoint as Arrow rows: its contents, and the rows of a state in a range of key groups.
 
-It reads with the code that restores jobs: it returns exactly the rows that a restored job would have. This module uses
-no Spark. (Flink's State Processor API.)
+The module reads with the code that restores jobs, so it returns exactly the rows that a restored job would have. It
+uses no Spark. (Flink's State Processor API.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IDENTITY_COLUMNS: Final = ("operator", "state", "key_group")
 OBJECT_SCHEMA: Final = pa.schema(
     [("key", pa.string()), ("place", pa.string()), ("value", pa.string()), ("expires_at", pa.timestamp("us", "UTC"))]
 )
-OBJECT_KEY_COUNT: Final = 2  #: the first columns of these, which identify an entry
+OBJECT_KEY_COUNT: Final = 2  #: number of first columns of `OBJECT_SCHEMA` that identify an entry
 CONTENTS_SCHEMA: Final = pa.schema(
     [
         ("operator", pa.string()),
@@ -62,7 +62,7 @@ class OpenedCheckpoint:
 
     root: str
     manifest: Manifest
-    pin: PinnedCheckpoint | None = None  #: None: retention does not delete it
+    pin: PinnedCheckpoint | None = None  #: None: retention does not delete this checkpoint
 
     @property
     def store(self) -> FileStore:
@@ -84,8 +84,8 @@ def open_checkpoint(path: str, keys: SigningKeys = ()) -> OpenedCheckpoint:
 
     Raises:
         CorruptState: a file is missing, truncated, altered or not a manifest; it is named.
-        JobRejected: its format is newer than this software, its signature is missing or of another key, or it was
-            moved and shares files with other checkpoints.
+        JobRejected: the manifest's format is newer than this software, its signature is missing or of another key, or
+            the checkpoint was moved and shares files with other checkpoints.
     """
     folder = Path(path).absolute()
     pin = _pin(folder)
@@ -152,7 +152,7 @@ class CheckpointState:
     name: str
     stored: pa.Schema
     files: tuple[tuple[Segment, ...], ...]
-    value_columns: frozenset[str] | None  #: None: the manifest predates this record
+    value_columns: frozenset[str] | None  #: None: the manifest predates the record of value columns
     is_broadcast: bool
     key_types: Mapping[str, str] = field(default_factory=dict)
 
@@ -256,7 +256,7 @@ class CheckpointState:
         return table
 
     def has_keys_of_rows(self) -> bool:
-        """Whether the entries of an object state have keys of rows; operators keep some state per key group alone.
+        """Whether the entries of an object state have keys of rows; some state is stored per key group, without keys.
 
         Reads the first block of a file, since all entries of a state are of the same form.
 
@@ -276,10 +276,10 @@ class CheckpointState:
 
 
 def identity_fields(state: CheckpointState, columns: Iterable[pa.Field], *more: str) -> list[pa.Field]:
-    """The columns before those of a state; `more` are names of further columns.
+    """The columns that precede `columns` of a state: operator, state and key group. `more`: further reserved names.
 
     Raises:
-        JobRejected: a column of the state has the name of another column.
+        JobRejected: a column of the state has a reserved name.
     """
     taken = sorted({column.name for column in columns} & {*IDENTITY_COLUMNS, *more})
     if taken:
@@ -321,7 +321,7 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> Checkpoint
 def _empty_state(
     opened: OpenedCheckpoint, operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]
 ) -> CheckpointState:
-    """Raises JobRejected: the manifest lacks the columns (broadcast rows, or an older manifest)."""
+    """A state without rows, with the manifest's columns. Raises JobRejected: the manifest does not name them."""
     named = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
     if not named:
         detail = f"{name!r} of {operator!r} has no rows in this checkpoint, and its columns are not known"
@@ -383,7 +383,7 @@ def _object_row(group: int, key: bytes, place: Any, stored: Any, *, is_broadcast
 
 
 def _expiry_and_value(key: Any, stored: Any, *, is_broadcast: bool) -> tuple[int | None, Any]:
-    """Expiry (ms) and value. Timers have no value: their time is `place`. State per key group alone never expires."""
+    """Expiry (ms) and value. Timers have no value: their time is `place`. State per key group never expires."""
     if not isinstance(stored, bytes) or not stored:
         return None, stored or None if isinstance(stored, bytes) else stored
     if is_broadcast:
@@ -412,7 +412,7 @@ def _overlap(segment: Segment, groups: range) -> range:
 
 
 def _stored_schema(opened: OpenedCheckpoint, newest: Segment) -> pa.Schema:
-    """The schema of the newest file: older files may have fewer columns. Reads only the head of a file in blocks."""
+    """The schema of the newest file: older files may have fewer columns. Reads only the head if the file has blocks."""
     end = newest.blocks[0].offset if newest.blocks else newest.nbytes
     head = opened.store.get_range(newest.path, 0, end)
     try:

@@ -129,8 +129,8 @@ class GroupPartition(InputPartition):
 class FilterPushdown:
     """A `pushFilters` that a session without filter pushdown accepts, and never calls.
 
-    While the setting is off, which is its default, Spark refuses a reader that overrides `pushFilters`. It compares
-    `__func__` to detect an override. A reader cannot read the setting.
+    While filter pushdown is off, the default, Spark refuses a reader that overrides `pushFilters`. Spark compares
+    `__func__` to detect an override. A reader cannot find out whether filter pushdown is on.
     """
 
     take: Callable[[list[Filter]], Iterator[Filter]]

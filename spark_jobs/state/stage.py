@@ -25,7 +25,7 @@ _JOB_GROUP: Final = "weir-state"
 
 
 class _ReadMonitor:
-    """Until `end`: pins the checkpoint against retention, and writes progress, a JSON object per line."""
+    """Until `stop`, each second: renews the checkpoint's pin against retention, and writes a JSON line of progress."""
 
     def __init__(self, answers: TextIO) -> None:
         self._answers = answers
@@ -68,7 +68,7 @@ class _ReadMonitor:
 
 
 def answer_query(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
-    """The table for the request `params`, from the checkpoint in a folder.
+    """The table for the request `params`, from the checkpoint in folder `checkpoint`.
 
     Raises:
         JobRejected: see `query.result_table`.

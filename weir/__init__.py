@@ -9,8 +9,8 @@
 
 `weir.spi` has the interfaces of sources, sinks and formats, for authors of connectors.
 
-`import weir` loads no other module. A name loads its home at its first use (PEP 562), so Arrow, Spark and the network
-code are loaded only by the names that need them. Every name is defined in one place and is public here only.
+`import weir` loads no other module. A name imports its module at its first use (PEP 562), so Arrow, Spark and the
+network code are loaded only by the names that need them. Every name is defined in one place and is public here only.
 """
 
 from importlib import import_module
@@ -154,7 +154,7 @@ _HOMES = {
 
 __all__ = [*_HOMES, "spi"]  # noqa: PLE0604 - the keys are text
 
-if not TYPE_CHECKING:  # a type checker would take every name for known
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         if name == "spi":

@@ -9,7 +9,7 @@
 - A format satisfies `Format` and turns a file into `Chunk`s.
 - Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
 
-All of them are pickled by cloudpickle and carried to the slots.
+All connectors are pickled by cloudpickle and sent to the slots.
 """
 
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile

@@ -38,7 +38,7 @@ class TextBlock:
         return self.content[self.starts[start] : self.stops[stop - 1]]
 
     def from_row(self, row: int) -> "TextBlock":
-        """The rest of the block, from row number `row` on."""
+        """The rest of the block, from row `row` of the file on."""
         skipped = max(0, row - self.first_row)
         if not skipped:
             return self
@@ -55,7 +55,7 @@ class TextBlock:
         return found
 
     def unenclosed_rows(self, opening: bytes, closing: bytes) -> Iterator[int]:
-        """Offsets within the block of the rows that do not begin and end so; surrounding spaces are ignored."""
+        """Offsets within the block of rows not enclosed in `opening` and `closing`; surrounding spaces are ignored."""
         data: Any = np.frombuffer(self.content, dtype=np.uint8)
         last = self.stops - 1
         last = last - (data[last] == _NEWLINE)
@@ -86,7 +86,7 @@ def read_blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BY
 
 
 def skip_byte_order_mark(file: BinaryIO) -> None:
-    """Skips the byte order mark, which belongs to no row. `file` is at its beginning."""
+    """Skips the byte order mark, which belongs to no row. `file` must be at its beginning."""
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
 

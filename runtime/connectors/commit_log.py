@@ -1,17 +1,17 @@
 """The commit log of an output folder: which files belong to which checkpoint.
 
 Visible file names appear one after another, but a reader of the log sees all files of a checkpoint or none. An entry is
-a single file, written under a temporary name and renamed. It names only files that are already visible.
+a single file, written under a temporary name and renamed. An entry names only files that are already visible.
 
     .commit-log/<job>-<sink>-<n>.json     epoch n: the files that a sink committed with one checkpoint
-    .commit-log/<job>-<sink>-0.json       the files that this sink committed before the log existed
+    .commit-log/<job>-<sink>-0.json       the files that the sink committed before the log existed
 
 The folder name begins with a dot: readers of Parquet folders and a shell's `*` ignore it. Epochs of a sink are numbered
 from 1 without gaps, in commit order. A checkpoint without rows has no epoch.
 
-Each file is in exactly one epoch. Within an attempt, a subtask names a file in each checkpoint until it is notified of
-the commit. The newest entry therefore names every file that may be committed again (`files`, `carried`). A commit at or
-below the highest checkpoint of the log is a restore of an older checkpoint: it is compared with all entries. (The
+Each file is in exactly one epoch. In an attempt, a subtask names a file in each checkpoint until it gets the notice of
+the commit. The newest entry therefore names every file that may be committed again (`files`, `carried`). A commit of a
+checkpoint that is not above the highest of the log follows a restore: its files are compared with all entries. (The
 principle of Delta Lake's transaction log, without its table state.)
 """
 
@@ -53,9 +53,9 @@ class CommittedEpoch(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         log: id of the log of this sink, different in each folder.
-        token: of the attempt that prepared the newest file.
+        token: token of the attempt that prepared the newest file.
         highest: the highest (token, checkpoint) of this and all earlier epochs.
-        carried: files of earlier epochs that the checkpoint still named.
+        carried: names of files of earlier epochs that the checkpoint named as well.
     """
 
     format: int = FORMAT_VERSION
@@ -87,11 +87,11 @@ class CommitLog:
     """The log of the output folder `output`."""
 
     def __init__(self, output: Path, roots: DataRoots | None = None) -> None:
-        """`roots` None: the data roots of this process."""
+        """`roots`: the folders in which `output` may lie; None: the data roots of this process."""
         self.output = output
         self.folder = output / LOG_FOLDER
         self._checked = CheckedFolder.of("path", self.folder, roots)
-        #: by job and sink; may be stale if another master appends
+        #: newest epoch by job and sink; may be stale if another master appends
         self._newest: dict[tuple[str, str], CommittedEpoch] = {}
 
     @property
@@ -109,10 +109,10 @@ class CommitLog:
         return sorted(number for *found, number in self._entries() if tuple(found) == (job, sink))
 
     def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[CommittedEpoch]:
-        """Epochs of a sink, in order. With `numbers`: only these, without epochs whose entry was removed.
+        """Epochs of a sink, ascending. With `numbers`: epochs of these numbers, except epochs whose entry was removed.
 
         Raises:
-            CorruptState: names a damaged entry.
+            CorruptState: an entry is damaged; the error names it.
             JobRejected: an entry was written by a newer version of Weir.
         """
         wanted = self.numbers(job, sink) if numbers is None else numbers
@@ -125,7 +125,7 @@ class CommitLog:
         return found[0] if found else None
 
     def _read(self, entry: str) -> CommittedEpoch | None:
-        """The epoch of an entry; None if it was removed in the meantime."""
+        """The epoch of an entry; None if the entry was removed in the meantime."""
         path = self.folder / entry
         try:
             epoch = msgspec.json.decode(path.read_bytes(), type=CommittedEpoch)
@@ -160,15 +160,15 @@ class CommitLog:
         """Adds the files that are in no epoch yet as a new epoch, durably and atomically. Idempotent.
 
         Args:
-            order: token of the attempt that prepared the files, and checkpoint.
-            files: all files that the checkpoint names; each is visible or has been.
+            order: token of the attempt that prepared the files, and number of the checkpoint.
+            files: all files that the checkpoint names; each is visible or was visible before.
             older: returns the files that the sink committed before the log existed; called when the log begins.
 
         Returns:
             The new epoch; None if every file is already in the log.
 
         Raises:
-            EnvironmentFailure: names the entry that cannot be written.
+            EnvironmentFailure: an entry cannot be written; the error names it.
         """
         while True:
             newest = self._newest.get((job, sink)) or self.newest(job, sink)
@@ -178,14 +178,14 @@ class CommitLog:
             if epoch is None or self.append_epoch(epoch):
                 self._newest[job, sink] = epoch or newest
                 return epoch
-            self._newest.pop((job, sink), None)  # another master has added this number
+            self._newest.pop((job, sink), None)  # another master has added an epoch with this number
 
     def append_epoch(self, epoch: CommittedEpoch) -> bool:
-        """Adds an epoch with the number that its writer chose. False if this number exists already."""
+        """Adds an epoch under its own number. Returns False if an epoch with this number already exists."""
         return self._write(epoch.entry_name, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
 
     def clean(self, job: str, sink: str, token: int) -> None:
-        """Removes temporary files of older attempts."""
+        """Removes the sink's temporary files of attempts before `token`."""
         self._checked.check()
         for path in self.folder.iterdir() if self.exists else ():
             found = _TEMPORARY_NAME.fullmatch(path.name)
@@ -223,7 +223,7 @@ class CommitLog:
     # ------------------------------------------------------------ entries
 
     def _create(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> CommittedEpoch:
-        """Adds epoch 0: the complete files that were visible before the log existed."""
+        """Adds epoch 0 with the files `older`. Returns the newest epoch if another master has begun the log."""
         first = CommittedEpoch(
             log=uuid4().hex, job=job, sink=sink, number=0, token=token, checkpoint=0, highest=(0, 0), files=older
         )
@@ -257,7 +257,7 @@ class CommitLog:
         )
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes, *, replace: bool = False) -> bool:
-        """Writes a file durably and atomically. False if it exists and `replace` is not set."""
+        """Writes a file durably and atomically. Returns False if the file exists and `replace` is False."""
         make_folder(self.folder)
         path, temporary = self.folder / name, self.folder / f".{job}-{sink}-{token}-{uuid4().hex}.tmp"
         with name_write_errors(path):

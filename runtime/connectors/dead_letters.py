@@ -1,6 +1,6 @@
 """Dead letters: malformed rows, stored as JSON lines in a folder that the author names.
 
-There is one file per subtask and attempt. It is durable before the snapshot that holds the position behind the rows.
+There is one file per subtask and attempt. Its rows are durable before a snapshot stores a position behind them.
 After a restart, rows that are read again are written again, into the file of the new attempt. Each row is therefore
 stored at least once; source file and row number identify duplicates.
 """
@@ -23,8 +23,8 @@ class DeadLetters:
     """Appends to a file that is created with the first malformed row.
 
     Args:
-        folder: of the files.
-        context: of the subtask that read the rows; it names the file.
+        folder: folder of the dead-letter files.
+        context: context of the subtask that reads the rows; the file name is made from it.
     """
 
     def __init__(self, folder: Path, context: OperatorContext) -> None:

@@ -1,4 +1,4 @@
-"""The epoch folder: a standing PySpark stage writes epochs into it, and a source reads them.
+"""The epoch folder: a standing (long-running) PySpark stage writes epochs into it, and a source reads them.
 
     epochs/000000000042/     an epoch: Parquet files, read in name order, and `_weir.json`
     epochs/.000000000043-17  an epoch that the process with token 17 is still writing
@@ -39,7 +39,7 @@ class InputEpoch:
     number: int
     folder: Path
     rows: int
-    files: tuple[tuple[str, int], ...]  #: name and rows of each, in order
+    files: tuple[tuple[str, int], ...]  #: name and number of rows of each file, in reading order
 
 
 class EpochFolder:
@@ -53,7 +53,7 @@ class EpochFolder:
     # ------------------------------------------------------------ reading
 
     def find(self, number: int) -> InputEpoch | None:
-        """The epoch; None if it is not yet written or already deleted."""
+        """Epoch `number`; None if it is not yet written or already deleted."""
         folder = self.epochs / _folder_name(number)
         try:
             contents = json.loads((folder / CONTENTS_FILE).read_text())
@@ -62,7 +62,7 @@ class EpochFolder:
         return InputEpoch(number, folder, contents["rows"], tuple((name, rows) for name, rows in contents["files"]))
 
     def released_below(self) -> int:
-        """All epochs below this number are released, deleted or not."""
+        """The number below which all epochs are released, whether already deleted or not."""
         try:
             return int(json.loads((self.path / "released.json").read_text())["below"])
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class EpochFolder:
         return max([self.released_below(), *(number + 1 for number in self._numbers())])
 
     def read_below(self) -> int:
-        """All subtasks of the newest attempt with position notes have read the epochs below this number."""
+        """The number below which all subtasks of the newest attempt with position notes have read every epoch."""
         notes = self._positions()
         newest = max((token for token, _, _ in notes), default=0)
         read = min((below for token, _, below in notes if token == newest), default=0)
@@ -91,7 +91,7 @@ class EpochFolder:
 
     @contextlib.contextmanager
     def write_epoch(self, number: int, token: int) -> Iterator[Path]:
-        """Yields a folder to write epoch `number` into. It becomes the epoch if the block succeeds.
+        """Yields a folder to write epoch `number` into. The folder becomes the epoch if the `with` body succeeds.
 
         Raises:
             FileExistsError: the epoch exists; it stays unchanged.
@@ -136,7 +136,7 @@ class EpochFolder:
     # ------------------------------------------------------------ releasing
 
     def release(self, below: int) -> int:
-        """Deletes the epochs below this number and returns their count. The number is first recorded durably."""
+        """Records the number `below` durably, then deletes the epochs below it. Returns the count of deleted epochs."""
         doomed = sorted(number for number in self._numbers() if number < below)
         if not doomed:
             return 0
@@ -168,7 +168,7 @@ def _seal(folder: Path) -> None:
     contents = {"rows": sum(rows for _, rows in files), "files": [(name, rows) for name, rows in files if rows]}
     (folder / CONTENTS_FILE).write_text(json.dumps(contents))
     for file in folder.iterdir():
-        if file.name.endswith(".crc"):  # Hadoop's checksums; Parquet pages have their own
+        if file.name.endswith(".crc"):  # Hadoop's checksum files; Parquet pages have checksums of their own
             file.unlink()
         else:
             sync_path(file)
@@ -181,7 +181,7 @@ def _row_count(file: Path) -> int:
 
 
 def stage_folder(streams: str | Path, uid: str) -> str:
-    """The folder of the stage that serves `uid`; "" while the folder of the run's stages is unknown."""
+    """The folder of the stage of operator `uid`; "" while `streams`, the folder of the run's stages, is unknown."""
     return str(Path(streams) / encode_name(uid)) if streams else ""
 
 

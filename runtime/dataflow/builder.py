@@ -1,6 +1,6 @@
 """The builder for job authors: a `Dataflow` of named steps, compiled into a `JobGraph` with its code.
 
-It assigns uids and edges and refuses jobs that cannot run. It starts no job.
+The builder collects steps and edges and refuses jobs that cannot run. It starts no job.
     flow = Dataflow("wordcount")
     lines = flow.source("lines", DirectorySource("/in", LineFormat()))
     words = lines.flat_map("words", lambda row: [{"word": w} for w in row["line"].split()], schema)
@@ -196,7 +196,7 @@ def _value_types(
 
 
 def _check_end(uid: str, end: Source | Sink) -> None:
-    """Raises JobRejected naming the field at fault."""
+    """Checks the settings and folders of a source or sink. Raises JobRejected naming the field at fault."""
     end.check()
     if isinstance(end, UsesFolders):
         for name, path in end.folders().items():
@@ -204,13 +204,13 @@ def _check_end(uid: str, end: Source | Sink) -> None:
 
 
 def _validate_factory(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
-    """`make`, called once so that bad arguments fail before the start. Only for operators without an author's code."""
+    """Calls `make` once, so that bad arguments fail before the start, and returns it. Only for code of Weir itself."""
     _with_uid_in_errors(uid, make)
     return make
 
 
 def _with_uid_in_errors(uid: str, make: Callable[[], T]) -> T:
-    """The result of `make`. Raises JobRejected naming the operator too."""
+    """The result of `make`. If `make` raises JobRejected, the error is raised again with `uid` as its field."""
     try:
         return make()
     except JobRejected as error:
@@ -264,7 +264,7 @@ class Stream:
     ) -> Stream:
         """Joins with a bounded stream that every subtask holds as a whole.
 
-        Sources of this side are read after the end of `build`. Checkpoints complete meanwhile.
+        Sources of this stream are read after the end of `build`. Checkpoints complete while `build` is read.
 
         Args:
             on: key columns, with the same names on both sides; keys of `build` must be unique.
@@ -281,8 +281,8 @@ class Stream:
     def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
         """Opens a loop: the next steps read this stream and the streams passed to `close_with`.
 
-        A bounded or drained job ends once no records are in flight in the loop. Watermarks in a loop are those of its
-        input.
+        A bounded or drained job ends once no records are in flight in the loop. Watermarks in a loop are the watermarks
+        of the loop's input.
         """
         head = self._then(uid, Iterate, parallelism)
         self.flow._plan.loops.append(head.uid)
@@ -300,7 +300,7 @@ class Stream:
 
         Args:
             function_factory: creates the function of each subtask; usually its class.
-            schema: of the output rows; missing columns are null, unknown columns are refused.
+            schema: schema of the output rows; missing columns are null, unknown columns are refused.
         """
         check_factory(uid, function_factory, ProcessFunction, ": a keyed function needs key_by")
         check_schema(uid, schema)
@@ -363,7 +363,7 @@ class Stream:
         must assign values to subtasks as the function does.
 
         Args:
-            function: maps a batch of `columns` and the number of subtasks to an integer from 0 per row.
+            function: maps a batch of `columns` and the number of subtasks to a subtask index (from 0) per row.
         """
         if not columns:
             raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
@@ -487,7 +487,7 @@ class KeyedStream:
 
         Args:
             function_factory: creates the function of each subtask; usually its class.
-            schema: of the output rows; missing columns are null, unknown columns are refused.
+            schema: schema of the output rows; missing columns are null, unknown columns are refused.
             time: column of event times, for `context.timestamp`.
         """
         check_factory(uid, function_factory, KeyedProcessFunction)
@@ -522,7 +522,7 @@ class KeyedStream:
         pre_aggregation: PreAggregation | None = None,
         state: tuple[str, Mapping[str, Aggregate]] | None = None,
     ) -> Stream:
-        """`state`: the name of the operator's keyed table, and the aggregates in it."""
+        """Adds an operator behind a hash edge. `state`: name of its keyed table, and the aggregates in the table."""
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
         types = () if state is None else _value_types(self.stream, *state, after.uid)

@@ -46,7 +46,7 @@ class PipelineContext:
         """Checks a path that is used by no source or sink, such as a file that a PySpark stage reads.
 
         Raises:
-            JobRejected: `path` is outside WEIR_DATA_ROOTS; `parameter` is named.
+            JobRejected: `path` is outside WEIR_DATA_ROOTS; the error names `parameter`.
         """
         self.data_roots.check(parameter, path)
 
@@ -66,7 +66,7 @@ class Pipeline(Generic[P]):
             `operator_state`, with `_` for characters other than letters and digits; `contents` lists the states.
 
     Raises:
-        JobRejected: a query has no name or no SQL, or is not a SELECT; it is named.
+        JobRejected: a query has no name or no SQL, or is not a SELECT; the error names the query.
     """
 
     name: str
@@ -114,7 +114,7 @@ _SELECT_PREFIX: Final = re.compile(
 
 
 def _check_query(name: object, sql: object) -> None:
-    """The checks that need no Spark. Raises JobRejected naming the query."""
+    """Checks the name and the SQL without Spark. Raises JobRejected naming the query."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_QUERY_NAME_LENGTH:
         detail = f"a query needs a name: one line of 1 to {MAX_QUERY_NAME_LENGTH} printable characters, not {name!r}"
         raise JobRejected("bad-query", "queries", detail)
@@ -139,7 +139,7 @@ def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any],
 
 @dataclass(frozen=True)
 class Registry:
-    """The installed pipelines by name, and the unusable pipelines in `broken`, with the reason."""
+    """The usable pipelines by name. `broken` holds the reason why a pipeline is unusable, by name."""
 
     pipelines: Mapping[str, Pipeline[Any]]
     broken: Mapping[str, str]
@@ -163,7 +163,7 @@ def pipeline(name: str) -> Pipeline[Any]:
     """A pipeline of the registry, by name; a dotted path is never accepted.
 
     Only entry points of this name are loaded, so that a slow or broken package affects its own pipelines only. If none
-    of them offers the pipeline, all entry points are loaded, because an entry point's name may differ from it.
+    of them offers the pipeline, all entry points are loaded: an entry point's name may differ from the pipeline's.
 
     Raises:
         JobRejected: no installed package offers it, or it is broken.
@@ -196,10 +196,10 @@ class _TooSlow(BaseException):
 
 @contextlib.contextmanager
 def _import_timeout() -> Iterator[None]:
-    """Interrupts the body after `IMPORT_TIMEOUT_S`. Only the main thread can be interrupted; other threads have no
-    limit.
+    """Interrupts the `with` body after `IMPORT_TIMEOUT_S`. Only the main thread can be interrupted; in other threads,
+    there is no limit.
 
-    The import stays in this thread, because only the main thread may set signal handlers, as some packages do.
+    The import stays in the calling thread, because only the main thread may set signal handlers, as some packages do.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield

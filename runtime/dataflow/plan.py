@@ -1,7 +1,7 @@
 """A job as its builder collects it, and the compiled job for a parallelism.
 
-Compilation resolves parallelism and the partitioning of each edge, and keeps the code beside the graph. It does not
-depend on the kinds of operators.
+Compilation resolves parallelism and the partitioning of each edge, and keeps the code beside the graph. Compilation
+does not depend on the kinds of operators.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class DataflowPlan:
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
     pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
-    loops: list[OperatorId] = field(default_factory=list)  #: heads of loops
+    loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
 
     def connect(
         self, edge: EdgeSpec, partitioner: Partitioner | None = None, pre_aggregation: PreAggregation | None = None

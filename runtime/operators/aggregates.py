@@ -1,7 +1,7 @@
 """Aggregates per key: counts, sums, extremes, means. As in SQL, nulls are ignored, and only nulls give null.
 
-An aggregate keeps its state in columns, with a position per key. `accumulate` adds rows; `merge` adds state that other
-rows were aggregated to, so that merging the states of two parts gives the state of the whole. Integer sums are exact:
+An aggregate keeps its state in columns, with a position per key. `accumulate` adds rows. `merge` adds the state of
+other rows: merging the states of two parts of the input gives the state of the whole input. Integer sums are exact:
 an overflow is refused before any state has changed. A mean is kept as sum and count.
 """
 
@@ -44,7 +44,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def fields(self, name: str) -> list[pa.Field]:
-        """State columns; a type that depends on the data is null."""
+        """The state columns. Type null stands for a type that depends on the data."""
 
     @abstractmethod
     def state_types(self, schema: pa.Schema) -> list[Any]:
@@ -60,7 +60,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        """Checks `parts` (rows of state columns) and returns the change that adds them; `at` as in `accumulate`.
+        """Checks `parts` (rows of state columns) and returns the change that adds them; `at` holds each row's position.
 
         Raises:
             DataRejected: as `accumulate`.
@@ -68,7 +68,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
-        """The present values."""
+        """The current results of the keys at positions `row_ids`."""
 
 
 class Count(Aggregate):
@@ -247,7 +247,7 @@ class AggregateSet:
             change()
 
     def merge(self, state: StateColumns, parts: pa.RecordBatch, at: Positions) -> None:
-        """Adds state to all aggregates, or to none. Raises as `accumulate`."""
+        """Adds rows of state columns to all aggregates, or to none. Raises as `accumulate`."""
         for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
             change()
 
@@ -296,7 +296,7 @@ def _add_values(sums: Values, at: Positions, values: Values, name: str) -> Chang
 
 
 def _fits_int64(sums: Values, at: Positions, values: Values) -> bool:
-    """Whether no sum can leave 64 bits with these values."""
+    """Whether every sum is certain to stay within 64 bits when `values` are added."""
     concerned = sums if len(sums) <= _SCANS_PER_ACCESS * len(at) else sums[at]
     return _magnitude(concerned) + _magnitude(values) * len(values) < _INT64_LIMIT
 

@@ -1,6 +1,6 @@
 """Checks of the arguments that a job author passes to the builder. Each error names the operator and the argument.
 
-Properties unknown before the start, such as the function that a factory makes, are checked where they appear.
+Properties unknown before the start, such as the function that a factory makes, are checked when they become known.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from runtime.operators.aggregates import Aggregate
 _URL_PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _MAX_PANES: Final = 10_000  #: per window: with more, the slide is most likely a mistake
 _MILLISECOND: Final = timedelta(milliseconds=1)
-MAX_WINDOW_LENGTH: Final = timedelta(days=36_525)  #: 100 years; from 292 years on its nanoseconds exceed 64 bits
+MAX_WINDOW_LENGTH: Final = timedelta(days=36_525)  #: 100 years; 292 years and more exceed 64 bits in nanoseconds
 _HOOK_NAMES: Final = (
     "open", "start", "process", "process_broadcast", "on_timer", "snapshot", "checkpoint_completed",
     "checkpoint_aborted", "settle", "end_input", "finish", "close",
@@ -69,7 +69,7 @@ def check_window(uid: str, size: timedelta, slide: timedelta | None) -> tuple[in
     """Size and slide in milliseconds; without a slide the windows are tumbling.
 
     Raises:
-        JobRejected: no such windows are possible.
+        JobRejected: `size` or `slide` is invalid, the slide exceeds the size, or a window has too many panes.
     """
     size_ms = _milliseconds(uid, "size", size)
     slide_ms = size_ms if slide is None else _milliseconds(uid, "slide", slide)
@@ -121,7 +121,7 @@ def check_function(uid: str, function: object, *, asynchronous: bool = False, ro
 def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> None:
     """Raises JobRejected unless the factory makes functions of the class `wanted`. Only a class can be inspected.
 
-    `advice` is appended to the error about another class.
+    `advice` is appended to the error for a factory that is another class.
     """
     if not callable(factory) or isinstance(factory, wanted):
         problem = f"must be a class, or a factory that makes a function per subtask, not an instance: {factory!r}"

@@ -1,6 +1,6 @@
-"""Broadcast join: a stream with a bounded stream that every subtask holds as a whole.
+"""Broadcast join of a stream with a bounded stream, which every subtask holds as a whole.
 
-Input 1 is the build side: its rows are broadcast state, and indexed when the first probe row arrives. Input 0 is the
+Input 1 is the build side: its rows are broadcast state and are indexed when the first probe row arrives. Input 0 is the
 probe side; its rows arrive after the end of the build side (`core.subtask.build_sides`). As in SQL, a null key matches
 no row.
 """
@@ -50,7 +50,7 @@ class BroadcastJoin(Operator):
         """The output columns for the columns of both sides.
 
         Raises:
-            JobRejected: the build side lacks a column, or both sides have it.
+            JobRejected: the build side lacks a column of `on` or `take`, or the probe side has a column of `take`.
         """
         self._check_build(build)
         self._check_probe(probe)
@@ -69,7 +69,7 @@ class BroadcastJoin(Operator):
         self._lookup = None
 
     def _check_build(self, schema: pa.Schema) -> list[str]:
-        """The columns of the build side to keep."""
+        """The names of the build columns to store. Raises JobRejected if a column is missing or cannot be a key."""
         wanted = list(dict.fromkeys([*self._on, *self._take]))
         for name in wanted:
             if name not in schema.names:

@@ -30,14 +30,14 @@ def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
 
 
 def is_in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
-    """By row, whether the time is in the range of windows. Raises as `event_times_ms`, except for the range."""
+    """By row, whether windows can hold the event time. Raises as `event_times_ms`, but not for a time out of range."""
     ticks, per_ms = _ticks(batch, name)
     limit = _MAX_TIME_MS * per_ms
     return np.asarray((-limit <= ticks) & (ticks < limit))
 
 
 def pane_numbers(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
-    """By row, the number of its pane of `size_ms`, from the epoch; a single int if all are equal.
+    """By row, the number of the row's pane, counted from the epoch; a single int if all rows lie in the same pane.
 
     Raises as `event_times_ms`.
     """

@@ -9,7 +9,7 @@ from runtime.ports import Collector, Operator
 
 
 class Iterate(Operator):
-    """All inputs must have the same columns; the collector refuses a difference and names the head."""
+    """Forwards all inputs. They must have the same columns: the collector refuses a difference and names the head."""
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         out.emit(batch)

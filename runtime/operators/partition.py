@@ -1,7 +1,7 @@
 """Partitioning: the rows of a batch for each subtask, by key group or by an author's function.
 
-A hash or a function gives the subtask of each row. For few subtasks the rows of each are selected; for more, a stable
-radix sort is followed by slices. Both keep the order of rows within a subtask.
+A hash or a function gives the subtask of each row. For few subtasks, the rows of each subtask are selected; for more, a
+stable radix sort is followed by slices. Both methods keep the order of rows within a subtask.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ Partitioner = Callable[[pa.RecordBatch, int], npt.ArrayLike]
 def partition_by_function(
     batch: pa.RecordBatch, columns: Sequence[str], function: Partitioner, target: str, parallelism: int
 ) -> list[pa.RecordBatch | None]:
-    """The rows of `batch` for each subtask of `target`, chosen by a function, in order; None: no rows.
+    """The rows of `batch` for each subtask of `target`, chosen by a function, in order; None: the subtask gets no rows.
 
     Raises:
-        WeirError: the function failed or returned an invalid result; `target` is named.
+        WeirError: the function failed or returned an invalid result; the error names `target`.
         DataRejected, JobRejected: raised by the function.
     """
     try:
@@ -55,7 +55,7 @@ def _check_owners(found: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: in
 def partition_by_key_group(
     batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int, parallelism: int
 ) -> list[pa.RecordBatch | None]:
-    """The rows of `batch` for each subtask, by key group, in order; None: no rows."""
+    """The rows of `batch` for each subtask, by key group, in order; None for a subtask without rows."""
     if parallelism == 1 or not batch.num_rows:
         return [batch if batch.num_rows else None, *[None] * (parallelism - 1)]
     return _split_by_owner(

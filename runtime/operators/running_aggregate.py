@@ -31,7 +31,7 @@ class RunningAggregate(Operator):
 
     Args:
         keys: key columns.
-        aggregates: by output column.
+        aggregates: aggregates by output column.
         changelog: emit changes, with a last column `op`.
     """
 
@@ -63,7 +63,7 @@ class RunningAggregate(Operator):
             out.emit(self._sort(rows))
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """Emits no rows: `finish` emits the values of each key once."""
+        """Accumulates rows and emits none: `finish` emits the values of each key once."""
         self._has_sorted_input = True
         if batch.num_rows:
             self._accumulate(batch, *self._factorise_keys(batch))
@@ -85,7 +85,7 @@ class RunningAggregate(Operator):
         return distinct, distinct.take_keys(columns)
 
     def _sort(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows sorted by key. Distinct integers are mostly in order already; if not, numpy sorts them faster."""
+        """Rows sorted by key. Distinct integers are mostly in order already; if not, numpy sorts faster than Arrow."""
         keys = rows.column(0)
         if (
             OP_COLUMN in rows.schema.names
@@ -115,13 +115,13 @@ class RunningAggregate(Operator):
         changed = pc.and_(known, _any_different(before, now, self._aggregates.names))
         kinds = [
             (now.filter(pc.invert(known)), INSERT),
-            (before.filter(changed), UPDATE_BEFORE),  # before its replacement: the sort by key is stable
+            (before.filter(changed), UPDATE_BEFORE),  # stays before its replacement: the sort by key is stable
             (now.filter(changed), UPDATE_AFTER),
         ]
         return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
 
     def _results(self, row_ids: RowIds, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Rows of these keys. Columns that the table normalises (dictionaries, -0.0) are read from the table."""
+        """The output rows of `keys`. Columns that the table normalises (dictionaries, -0.0) are read from the table."""
         shown = [
             values if pa.types.is_integer(values.type) else self._table.key_column(key, row_ids)
             for key, values in zip(self._keys, keys, strict=True)
@@ -137,7 +137,7 @@ def _with_op(rows: pa.RecordBatch, op: str) -> pa.RecordBatch:
 
 
 def _any_different(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """By row, whether any of these columns differs."""
+    """By row, whether any of the columns `names` differs."""
     return reduce(pc.or_, (is_different(before[name], now[name]) for name in names), pa.array([False] * len(now)))
 
 

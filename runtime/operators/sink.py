@@ -1,8 +1,8 @@
 """The operator at the end of a stream: two-phase commit between a writer and a committer.
 
-The committables that the writer prepares before a barrier belong to that checkpoint. They are committed when it or a
-later checkpoint has completed, and are part of every checkpoint until then. A new attempt starts without committables:
-the job master commits those of the restored checkpoint before it deploys the job.
+The committables that the writer prepares before a barrier belong to that checkpoint. They are committed when this or
+a later checkpoint has completed, and are part of every checkpoint until then. A new attempt starts without
+committables: the job master commits the committables of the restored checkpoint before it deploys the job.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from runtime.ports import Collector, Operator, OperatorContext, Sink
 
 
 class SinkOperator(Operator):
-    """Writes, prepares and commits."""
+    """Writes rows, prepares committables and commits them."""
 
     def __init__(self, sink: Sink) -> None:
         self._writer = sink.writer()

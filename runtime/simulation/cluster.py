@@ -49,7 +49,7 @@ INITIAL_CREDIT_BYTES: Final = 4 * ROW_BYTES
 
 
 class Channel:
-    """A FIFO queue; `watch` checks every message that is pushed."""
+    """A FIFO queue; `checker` checks every message that is pushed."""
 
     def __init__(self, channel: ChannelId, *, charged: bool) -> None:
         self.queue: deque[Message] = deque()
@@ -69,7 +69,7 @@ class Channel:
 
 
 class Attempt:
-    """The subtasks, channels and slots of a token."""
+    """The subtasks, channels and slots of the attempt with fencing token `token`."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Attempt:
         mode: CheckpointMode,
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
-        self.remaining_steps = 10**9  #: steps until it stops running; finite once it is abandoned
+        self.remaining_steps = 10**9  #: world steps until the attempt stops running; lowered by `abandon`
         self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: SubtaskHost(self, s, dealt.get(s, SubtaskRestore(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
-        panes_ms = dict.fromkeys(job.window_edges, WINDOW_MS // 4)  # less than a window, so that alignment takes effect
+        panes_ms = dict.fromkeys(job.window_edges, WINDOW_MS // 4)  # shorter than a window: alignment takes effect
         machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         for host in self.order:
             if host.machine.is_source:
@@ -100,7 +100,7 @@ class Attempt:
         self.slots[index].crash()
 
     def deliver_down(self) -> bool:
-        """Delivers a message of the master to a subtask; False if none has arrived."""
+        """Delivers a message of the master to a subtask. Returns False if no message has arrived."""
         ready = [slot for slot in self.slots.values() if slot.alive and slot.down.is_ready]
         if not ready:
             return False
@@ -109,7 +109,7 @@ class Attempt:
         return True
 
     def step(self) -> bool:
-        """Runs a step of some runnable subtask; False if there is none."""
+        """Runs a step of some runnable subtask. Returns False if no subtask is runnable."""
         start = self.world.rng.randrange(len(self.order))
         return any(host.step() for host in self.order[start:] + self.order[:start])
 
@@ -131,7 +131,7 @@ class SubtaskHost:
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.next_target = 0
-        self.compaction_rng = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift draws
+        self.compaction_rng = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift other draws
         self.pending_compactions: list[Callable[[], None]] = []
         self.poll_policy = PollPolicy()
         self.poll_at = 0
@@ -146,7 +146,7 @@ class SubtaskHost:
             submit_compaction=self._submit_compaction,
         )
         self.logs = FeedbackLogs()
-        self.log: Rows = []  #: read from the restored log, not yet replayed
+        self.log: Rows = []  #: rows read from the restored feedback log and not yet replayed
         self.replays = replay_records(self.world.storage, restored.feedback)
         self.started = False
 
@@ -166,7 +166,7 @@ class SubtaskHost:
     # ------------------------------------------------------------ running
 
     def step(self) -> bool:
-        """Opens the subtask, reads a message or polls the source; False if the subtask is not runnable."""
+        """Opens the subtask, reads a message or polls the source. Returns False if the subtask is not runnable."""
         if not self.slot.alive or self.machine.ended:
             return False
         if not self.started:
@@ -368,7 +368,7 @@ class SubtaskHost:
             self.handle(report)
 
     def _submit_compaction(self, compact: Callable[[], None]) -> None:
-        """Compacts state files, now or after a later snapshot. After a failure it is tried again."""
+        """Compacts state files, now or after a later snapshot. After a failure, a later snapshot compacts again."""
         self.pending_compactions.append(compact)
         if self.compaction_rng.random() < 0.5:
             with suppress(EnvironmentFailure):

@@ -25,9 +25,9 @@ class Cuts:
     """The cuts of a world; the default cuts nothing."""
 
     only: frozenset[str] | None = None  #: labels of the faults and requests that happen; None: all
-    rows: int | None = None  #: maximum per split
+    rows: int | None = None  #: maximum number of rows per split
     skip: frozenset[str] = frozenset()  #: uids of the steps that are left out
-    parallelism: int | None = None  #: maximum of any operator
+    parallelism: int | None = None  #: maximum parallelism of any operator
     schedule: int = 0  #: number of the interleaving of the same world
 
     def options(self) -> str:
@@ -52,7 +52,7 @@ def _shorten_step(step: Step, rows: int) -> Step:
 
 
 def _shorten_split(split: Split, rows: int) -> Split:
-    """The first `rows` rows of the split. After a pause at least a row stays, because a pause needs a row behind it."""
+    """The first `rows` rows of the split. At least one row after a pause stays, because a pause must end with a row."""
     if split.pauses_at is None:
         return replace(split, rows=split.rows[:rows])
     before = min(split.pauses_at, rows)
@@ -66,7 +66,7 @@ def _shorten_split(split: Split, rows: int) -> Split:
 def removable(job: Job) -> Iterator[str]:
     """Uids of steps that can be left out individually.
 
-    These are forwarding steps, and steps whose input has other readers. The latter are cut with all steps behind them.
+    Removable are forwarding steps, and steps whose input has other readers, with all steps downstream of them.
     """
     for step in job.steps:
         read = [edge for edge in job.edges if edge.target == step.uid]

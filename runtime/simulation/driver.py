@@ -1,7 +1,7 @@
 """Runs the coordinator of an attempt in the simulator and performs its effects: ids, manifests, records, retention.
 
-The counterpart of `master.attempt`: all decisions about checkpoints are the coordinator's. Faults decide whether and
-when the outside world answers.
+The counterpart of `master.attempt`: the coordinator makes all decisions about checkpoints. Faults decide whether and
+when the stores of the world answer.
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ class Driver:
         self.world, self.process, self.attempt = world, process, attempt
         self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
         self.build_sides = BuildSides(attempt.graph)
-        self.concluded = False  #: the master has abandoned this attempt
+        self.concluded = False  #: whether the master has abandoned the attempt
         self.skew_ms = world.rng.choice((-5_000, 5_000)) if world.faults.occurs("skewed_clock") else 0
         self.suspended = False
         self.ended = False
@@ -59,9 +59,9 @@ class Driver:
         self.started: set[SubtaskId] = set()
         self.wakes: list[int] = []
         self.open_operations: set[str] = set()  #: operations without a result
-        self.pending_writes: deque[tuple[Work, str]] = deque()  #: in order; the first is in progress
+        self.pending_writes: deque[tuple[Work, str]] = deque()  #: queued work in order; the first is in progress
         self.pending_manifests = 0  #: number of manifests in `pending_writes`
-        self.stopping = False  #: whether the run's state would be stopping
+        self.stopping = False  #: whether the run would be in state `stopping` in production
         self.tolerable = settings.tolerable_failures
         self.consecutive_failures = 0  #: consecutive failed checkpoints, counted from the reports
         self.newest_completed = 0
@@ -71,11 +71,11 @@ class Driver:
 
     @property
     def now(self) -> int:
-        """Milliseconds of the host's clock, which may be skewed: each attempt may run on another host."""
+        """The clock of the master's host in ms, which may be skewed: each attempt may run on another host."""
         return self.world.now + self.skew_ms
 
     def next_wake(self) -> int | None:
-        """The next due time of the coordinator, in world time; None if there is none."""
+        """The next due time of the coordinator, in world time; None without a pending timer."""
         return min(self.wakes) - self.skew_ms if self.wakes else None
 
     def feed(self, event: events.CoordinatorEvent) -> None:
@@ -204,7 +204,7 @@ class Driver:
         self.world.note("report", report)
 
     def _queue_write(self, work: Work, slow: str) -> None:
-        """Queues work. It is done sequentially and in order, as by the metadata thread in production."""
+        """Queues `work`. Queued work runs sequentially and in order, as on the metadata thread in production."""
         self.pending_writes.append((work, slow))
         if len(self.pending_writes) == 1:
             self._run_next_write()

@@ -30,7 +30,7 @@ FAULT_RATES: Final = {
     "lose_message": 0.0003,  #: between a slot and the master: the connection is lost
 }
 
-#: Probability of each external event at each step of the world. Drawn last: other worlds stay unchanged.
+#: Probability of each external event at each step of the world. Drawn last: other rates stay unchanged.
 EXTERNAL_EVENT_RATES: Final = {
     "take_output": 0.002,  #: a consumer moves all committed output away
     "storage_outage": 0.0005,  #: reads, writes and deletions fail for a while
@@ -62,7 +62,7 @@ class Faults:
     active: bool = True
     occurred_labels: list[str] = field(default_factory=list)  #: labels of the drawn faults that happened
     occurrences: Counter[str] = field(default_factory=Counter)
-    scripted_names: list[str] = field(default_factory=list)  #: names: scripted, at the next opportunity
+    scripted_names: list[str] = field(default_factory=list)  #: faults of a scenario, at the next opportunity
     _streams: dict[str, Random] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 

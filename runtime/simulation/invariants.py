@@ -48,7 +48,7 @@ class ChannelChecker:
         self.drained = self.sealed = self.ended = self.idle = False
 
     def check_message(self, message: Message, in_flight_bytes: int) -> None:
-        """Checks `message`. `in_flight_bytes` were queued before the sender's step began."""
+        """Checks `message`. `in_flight_bytes`: bytes queued on the channel before the sender's step began."""
         require(not self.ended, "end-of-partition-is-last", f"{message} on {self.channel}")
         match message:
             case Records():

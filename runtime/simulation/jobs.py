@@ -36,7 +36,7 @@ from runtime.simulation.model import (
 
 KEYS = "abcde"
 AFTER_PAUSE_MS = 1_000_000  #: first event time after a pause, far above all other event times
-Positions = Mapping[OperatorId, Mapping[str, int]]  #: by source and split
+Positions = Mapping[OperatorId, Mapping[str, int]]  #: number of rows read, by source and split
 Output = Counter[tuple[str, str, int]]  #: sink, key, value
 
 PLAIN_OPERATORS = {
@@ -85,7 +85,7 @@ class Job:
         build: int | None = None,
         mark: str = "",
     ) -> OperatorId:
-        """Adds a step with the given inputs; `build` is the number of its build side."""
+        """Adds a step with the given inputs; `build` is the index in `inputs` of the build side, if any."""
         uid = OperatorId(f"{kind}{len(self.steps)}")
         self.steps.append(Step(uid=uid, kind=kind, lane=lane, mark=mark))
         for number, (source, partitioning) in enumerate(inputs):
@@ -218,7 +218,7 @@ def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
 def random_job(rng: Random, loops: Random) -> Job:
     """A job of one to three sources, at most one of which pauses, with chains, unions, joins, loops and sinks.
 
-    Loops are drawn only from `loops`, so that jobs without a loop do not depend on that stream.
+    Loops are drawn only from the random stream `loops`, so that jobs without a loop do not depend on this stream.
     """
     job = Job()
     lanes = rng.randint(1, 3)
@@ -244,7 +244,7 @@ def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
     if pauses:
         splits[0] = _pausing_split(rng, splits[0])
     job.add_source(lane, bounded, splits)
-    # Rows that a batching step flushes while its source is idle would be late, so a pausing source has none behind it.
+    # No batching step follows a pausing source: rows that it flushes while the source is idle would be late.
     kinds = ("map",) if pauses else ("map", "batching")
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
         uid = job.add(rng.choice(kinds), lane, [(uid, Partitioning.FORWARD)])
@@ -307,7 +307,7 @@ def _body(job: Job, rng: Random, head: OperatorId, mark: str) -> tuple[OperatorI
 
 
 def has_loop(job: Job, uid: OperatorId) -> bool:
-    """Whether `uid` is behind a loop. The watermark advances while records circulate, so these may be late there."""
+    """Whether `uid` is or follows a loop. Records from a loop may be late: the watermark does not wait for them."""
     before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
     return job.step(uid).kind == "loop" or any(has_loop(job, source) for source in before)
 
@@ -337,7 +337,7 @@ def _add_sink(job: Job, rng: Random, stream: OperatorId) -> None:
 
 
 def with_pooling(job: Job, rng: Random) -> Job:
-    """Makes random steps hold rows in a union list, except upstream of a window, where these rows would be late."""
+    """Makes random steps hold rows in a union list, except upstream of a window, where the held rows would be late."""
     steps = [
         replace(step, kind="pooling") if _may_pool(job, step) and rng.random() < 0.4 else step for step in job.steps
     ]
@@ -353,7 +353,7 @@ def with_tees(job: Job, rng: Random) -> Job:
 
 
 def _with_custom_partitioning(edge: EdgeSpec) -> EdgeSpec:
-    """The edge with custom partitioning instead of rebalance: the target subtask of a row does not matter there."""
+    """The edge with custom partitioning instead of rebalance: any subtask of a pooling step may get a row."""
     if edge.partitioning is not Partitioning.REBALANCE:
         return edge
     return replace(edge, partitioning=Partitioning.CUSTOM, keys=("key",))

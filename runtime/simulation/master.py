@@ -1,9 +1,9 @@
 """A job master in the simulator: starts attempts of a run and restarts them.
 
-The counterpart of the production driver: all decisions about checkpoints are the coordinator's. An attempt ends by
-`CoordinatorSuspended`. The next attempt first takes a new token and then reads the records. Writes of an older attempt
-are therefore either already recorded or rejected. After a completed stop or drain there is no restart: the master
-commits the pending committables of its manifest and ends the run.
+The counterpart of the production job master: the coordinator makes all decisions about checkpoints. An attempt ends by
+the event `CoordinatorSuspended`. The next attempt first takes a new token and then reads the records. Writes of an
+older attempt are therefore either already recorded or rejected. After a completed stop or drain there is no restart:
+the master commits the pending committables of the final manifest and ends the run.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Split:
     """A part of a source's input, with event times in ascending order.
 
     A split may pause: row `pauses_at` and all later rows become available at world time `resumes_ms`. The source is
-    idle until then, so these rows must have later event times than all other rows of the job. After its pause, the
-    watermark of a `steady` split advances to its first row and then stays there until the split ends.
+    idle until then, so these rows must have later event times than all other rows of the job. After the pause, the
+    watermark of a `steady` split stays just below row `pauses_at` until the split ends.
     """
 
     name: str
@@ -134,7 +134,7 @@ class ModelOperator:
 
 
 class SourceOperator(ModelOperator):
-    """Reads the splits that hash to its key groups; the position in each is keyed state."""
+    """Reads the splits that hash to its key groups; the position in each split is keyed state."""
 
     def __init__(self, groups: range, splits: Sequence[Split], bounded: bool) -> None:
         super().__init__(groups)
@@ -153,7 +153,7 @@ class SourceOperator(ModelOperator):
         return self.bounded and self.has_emitted_all
 
     def is_idle(self, now: int) -> bool:
-        """Whether no row is available and no bound of later event times is known: no splits, or a pausing split."""
+        """Whether no row is available and no bound of later event times is known: no splits, or a split pauses."""
         waiting = [split for split in self.splits if self.position(split) < len(split.rows)]
         nothing_now = all(self.position(split) == split.available_rows(now) for split in self.splits)
         return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
@@ -173,7 +173,7 @@ class SourceOperator(ModelOperator):
         self._add(split.name, position - self.position(split))
 
     def watermark(self) -> int | None:
-        """A time just below the earliest later row; an unbounded split may always add a row as late as its last."""
+        """A time just below the earliest unread row. A fully read unbounded split counts with its last row's time."""
         times = []
         for split in self.splits:
             position = self.position(split)
@@ -278,7 +278,7 @@ class PoolingOperator(HoldingOperator):
 
 
 class LoopBodyOperator(ModelOperator):
-    """Counts down the remaining iterations of each row, which its key holds behind a mark.
+    """Counts down the remaining iterations of each row, which the row's key holds behind a mark.
 
     It also counts rows by key in keyed state, so that the loop body has state.
     """

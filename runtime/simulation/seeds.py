@@ -12,7 +12,7 @@ Block = tuple[int, int | None]  #: number of simulated seeds, and the seed with 
 
 
 def first_violation(seeds: range, processes: int, lived: Callable[[int], object]) -> SeedViolation | None:
-    """The first violation found. `lived` is called with the number of seeds that were simulated since its last call."""
+    """The first violation found. `lived` is called with the number of seeds that were simulated since the last call."""
     for count, broken in _simulate_blocks(seeds, processes):
         lived(count)
         if broken is not None:

@@ -68,13 +68,13 @@ def _better(best: SeedViolation, found: SeedViolation | None) -> SeedViolation |
 
 
 def _try(broken: SeedViolation, cuts: Cuts, lines: int) -> SeedViolation | None:
-    """The world with these cuts, if it has the same violation within `lines` lines of journal; else None."""
+    """The world with `cuts`, if it has the same violation within `lines` lines of journal; else None."""
     try:
         simulate(broken.simulation.seed, replace(broken.simulation.plan, cuts=cuts), lines)
     except SeedViolation as found:
         same = (found.invariant, found.error) == (broken.invariant, broken.error)
         return found if same and found.journal_lines <= lines else None
-    except JobRejected:  # the rest is not a valid job
+    except JobRejected:  # the job without the cut parts is invalid
         return None
     return None
 
@@ -87,7 +87,7 @@ def _fewer_faults(broken: SeedViolation) -> Iterator[Cuts]:
     cuts = broken.simulation.cuts
     struck = broken.simulation.world.faults.occurred_labels
     if cuts.only is not None and len(struck) < len(cuts.only):
-        yield replace(cuts, only=frozenset(struck))  # faults that never happened
+        yield replace(cuts, only=frozenset(struck))  # leaves out faults that never happened
     size = len(struck)
     while size:
         for end in range(len(struck), 0, -size):
@@ -112,7 +112,7 @@ def _other_schedules(broken: SeedViolation) -> Iterator[Cuts]:
 
 
 def _smaller_and_other(broken: SeedViolation) -> Iterator[Cuts]:
-    """Smaller worlds with other interleavings: the bug may need a different interleaving there."""
+    """Smaller worlds with other interleavings: the bug may need another interleaving in a smaller world."""
     for cuts in _smaller_job(broken):
         yield from _with_schedules(cuts, SMALLER_WORLD_SCHEDULE_TRIES)
     for fault in reversed(broken.simulation.world.faults.occurred_labels):

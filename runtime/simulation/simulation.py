@@ -1,4 +1,4 @@
-"""Simulates the production core under a seed: a random job with random interleavings and faults, until it has ended.
+"""Simulates the production core under a seed: a random job with random interleavings and faults, until the job ends.
 
 A single thread and random streams derived from the seed make a world deterministic. The job, each kind of fault and the
 interleaving have separate streams, so that a cut in the job does not change the faults, for example.
@@ -54,7 +54,7 @@ class Incident:
 
 @dataclass(slots=True, kw_only=True)
 class SimulationPlan:
-    """The given properties of a world; each None is drawn from the seed."""
+    """The given properties of a world; a property that is None is drawn from the seed."""
 
     job: Job | None = None
     parallelism: dict[int, int] | None = None
@@ -94,7 +94,7 @@ class Simulation:
         self.incidents = list(plan.incidents)
         self.storage_back_at = 0
         self.endings: list[RunEnding] = []
-        self.surplus: Counter[tuple[str, str, int]] = Counter()  #: committed rows that the oracle does not have
+        self.surplus: Counter[tuple[str, str, int]] = Counter()  #: committed rows that the oracle does not expect
         self.master = self._new_run(None)
 
     # ------------------------------------------------------------ the loop
@@ -136,7 +136,7 @@ class Simulation:
         require(False, "liveness", f"not ended after {self.world.steps} steps")
 
     def _perform_action(self) -> bool:
-        """Performs an action of a random kind; if there is none of this kind, tries the next kind."""
+        """Performs an action of a random kind, or else of the next kind. Returns False if no kind has an action."""
         acts: list[Callable[[], bool]] = [
             self._step_attempt,
             self._step_attempt,
@@ -166,7 +166,7 @@ class Simulation:
         self.world.now = max(self.world.now + 1, min(due, self.world.now + 5))
 
     def _drop_abandoned_attempts(self) -> None:
-        """Removes abandoned attempts whose time is over, and their masters."""
+        """Removes abandoned attempts without remaining steps, and their masters."""
         for attempt in self.attempts:
             attempt.remaining_steps -= 1
         if any(attempt.remaining_steps <= 0 for attempt in self.attempts):
@@ -295,7 +295,7 @@ class Simulation:
         """Restores the job at another parallelism after a stop or a cancel."""
         assert self.master.ending is not None, "the run goes on"
         self.endings.append(self.master.ending)
-        # A checkpoint may be in the middle of being recorded. Taking the token first decides whether it counts.
+        # A checkpoint may be in the middle of being recorded. Taking the token first decides whether it is recorded.
         self.world.records.take_token()
         self.master = self._new_run(self.world.records.newest())
 
@@ -361,7 +361,7 @@ class Simulation:
 
 
 def _job(shape: Random, seed: int) -> Job:
-    """A random job. Each extension has its own random stream, so that it does not change the worlds without it."""
+    """A random job. Each extension has its own random stream, so that jobs without the extension do not change."""
     job = with_pooling(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
     return with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
 
@@ -388,7 +388,7 @@ def _with_loop_timeout(settings: CoordinatorSettings, job: Job) -> CoordinatorSe
 
 
 class SeedViolation(Exception):
-    """A world with a violation, at that moment. `error` is the type name of the core's exception, if it raised one."""
+    """The world at the moment of a violation. `error` is the type name of the core's exception, if it raised one."""
 
     def __init__(self, simulation: Simulation, law: str, detail: str, error: str = "") -> None:
         super().__init__(f"seed {simulation.seed}: {law}: {detail}")
@@ -403,7 +403,7 @@ def simulate(seed: int, plan: SimulationPlan | None = None, journal_max: float =
     """Simulates a seed, up to `journal_max` journal lines.
 
     Raises:
-        BrokenSeed: an invariant does not hold, or the core raised an exception.
+        SeedViolation: an invariant does not hold, or the core raised an exception.
     """
     simulation = Simulation(seed, plan)
     try:

@@ -37,12 +37,12 @@ class SlotLost:
 Report = SubtaskReport | ReportStarted | ReportFailed
 SlotMessage = tuple[SubtaskId, Report] | SlotLost
 
-#: Messages that a sender without an answer repeats; `ReportStarted` and `ReportFailed` are sent once.
+#: Messages that a sender repeats when it gets no answer; `ReportStarted` and `ReportFailed` are sent once.
 _REPEATABLE_MESSAGES: Final = (SubtaskReport, CheckpointCompleted, CheckpointAborted, ProbeSideOpened)
 
 
 class ControlLink(Generic[T]):
-    """A direction of the control connection."""
+    """The control connection in a single direction."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -80,7 +80,7 @@ class Slot:
         return self.alive and self._connected
 
     def take_heartbeat(self) -> bool:
-        """Whether a heartbeat has arrived since the previous call."""
+        """Takes a heartbeat, which arrives every `HEARTBEAT_MS`. Returns False if none has arrived since the last."""
         if not self.has_heartbeats or self._world.now - self._beat_at < HEARTBEAT_MS:
             return False
         self._beat_at = self._world.now
@@ -102,7 +102,7 @@ class Slot:
         self._disconnect()
 
     def _copies(self, message: Report | SubtaskEvent) -> int:
-        """Number of copies of a message that arrive: 0, 1 or 2."""
+        """Draws how many copies of a message arrive: 0, 1 or 2. May close the connection."""
         if self._connected and self._world.faults.occurs("lose_message"):
             self._disconnect()
         if not self._connected:

@@ -42,7 +42,7 @@ class Snapshots:
         self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED_STATE: {}, TABLE_STATE: {}}
 
     def capture(self, image: OperatorImage, full: bool) -> StateCapture:
-        """The changes since the last capture. `full` (savepoints): the whole image, and no new base of deltas."""
+        """The changes since the last capture. `full` (savepoints): the whole image, without a new base for deltas."""
         keyed = {(group, name): value for group, rows in image.keyed.items() for name, value in rows.items()}
         table = {(0, key): place for place, key in enumerate(image.table)}
         return StateCapture(
@@ -83,7 +83,7 @@ def _batch(rows: list[Change]) -> pa.RecordBatch:
 
 
 def batch_of(rows: Rows) -> pa.RecordBatch:
-    """Feedback rows in the form in which they are logged."""
+    """The batch that the feedback log stores for feedback rows."""
     return pa.RecordBatch.from_pydict({"key": [key for key, _ in rows], "time": [time for _, time in rows]})
 
 

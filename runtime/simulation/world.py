@@ -1,4 +1,4 @@
-"""The world outside the machines: clock, storage, checkpoint records, the target of the sinks, background work.
+"""The world outside the core: clock, storage, checkpoint records, the target of the sinks, background work.
 
 The stores have the guarantees of `runtime.ports`: ids are unique, a manifest is recorded only under the newest token,
 commits are idempotent. Faults decide whether and when a store answers.
@@ -122,7 +122,7 @@ class CheckpointRecords:
         return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None
 
     def final_manifest(self) -> Manifest | None:
-        """The completed stop or drain of this run, after which there is no restart; None if there is none."""
+        """The completed stop or drain of this run, after which there is no restart; None if the run has neither."""
         return next((manifest for manifest in self.run_manifests() if manifest.kind.ends_job), None)
 
     def recovery_point(self) -> Manifest | None:

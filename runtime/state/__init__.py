@@ -1,4 +1,4 @@
-"""Operator state: keyed, broadcast and list state, and the way from there to snapshots and back.
+"""Operator state: keyed, broadcast and list state, with its snapshots and its restore.
 
 Rows are found by the key index, live in typed columns or as Python objects, and are stored as segment files.
 `SubtaskState` joins these parts for one subtask.

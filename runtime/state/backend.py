@@ -1,8 +1,8 @@
 """The state of an operator subtask: declared states, their restore, and their captures.
 
-A capture is taken in one step at the barrier and shares no mutable object with the live state. Its `write` and then its
-`compact` run later, on another thread. The first snapshot after a restore is complete, so a checkpoint never depends on
-files of another lineage or on a savepoint, which its owner may delete.
+A capture is taken in one step at the barrier and shares no mutable object with the live state. The capture's `write`
+and then its `compact` run later, on another thread. The first snapshot after a restore is complete, so a checkpoint
+never depends on files of another lineage or on a savepoint, which a user may delete.
 """
 
 import re
@@ -47,7 +47,7 @@ class StateCapture:
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     value_types: dict[str, str] = field(default_factory=dict)
     empty_tables: dict[str, TableColumns] = field(default_factory=dict)
-    segment_logs: tuple[SegmentLog, ...] = ()  #: to be compacted
+    segment_logs: tuple[SegmentLog, ...] = ()  #: logs to compact after the snapshot
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
         """Stores the segments that are not stored yet. May be called again after a failure."""
@@ -78,8 +78,8 @@ class SubtaskState:
         max_parallelism: number of key groups of the job.
         store: source of restored segments; required for a restore only.
         key_types: types of key columns by name, as far as the job graph knows them. A restored table is widened to
-            them at once. Otherwise a subtask without new rows would emit another type than its siblings.
-        compaction: when the files of a state are compacted.
+            these types at once. Otherwise a subtask without new rows would emit another type than its siblings.
+        compaction: policy that decides when the files of a state are compacted.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SubtaskState:
         self._maps: dict[str, BroadcastMap] = {}
         self._lists: dict[str, OperatorList] = {}
         self._unions: dict[str, OperatorList] = {}
-        self._kinds: dict[str, str] = {}  #: by name of a declared state
+        self._kinds: dict[str, str] = {}  #: kind of each declared state, by name
         self._segment_logs: dict[str, SegmentLog] = {}
 
     # ------------------------------------------------------------ declaring
@@ -111,7 +111,7 @@ class SubtaskState:
 
         Raises:
             CorruptState: a segment does not match its manifest.
-            JobRejected: the name is taken, or the restored columns are not the declared ones.
+            JobRejected: the name is taken, or the restored columns differ from the declared columns.
         """
         self._declare(name, _KEYED_STATE, len(keys))
         return self._restore_table(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
@@ -153,7 +153,7 @@ class SubtaskState:
 
         Raises:
             CorruptState: a segment does not match its manifest.
-            JobRejected: the name is taken, or rows were restored.
+            JobRejected: the name is taken, or the restored state is a table of rows.
         """
         self._declare(name, _BROADCAST_STATE, _OBJECT_KEY_COLUMNS)
         table = ObjectTable(name)
@@ -177,7 +177,7 @@ class SubtaskState:
     # ------------------------------------------------------------ restoring
 
     def restore(self, restored: SubtaskRestore) -> None:
-        """Provides the restored snapshots. Called before `open`, because declarations read them."""
+        """Provides the restored snapshots. Called before `open`, because state declarations read the snapshots."""
         assert not self._kinds, "states were declared before the restore"
         self._restored = restored
 
@@ -185,7 +185,7 @@ class SubtaskState:
         """Checks that every restored state has been declared: otherwise it would be lost silently.
 
         Raises:
-            JobRejected: the operator and the state are named.
+            JobRejected: a restored state is missing or has another kind; the error names operator and state.
         """
         if self._restored is None:
             return
@@ -201,7 +201,7 @@ class SubtaskState:
     # ------------------------------------------------------------ capturing
 
     def capture(self, full: bool) -> StateCapture:
-        """Copies the changes since the last capture. `full` (savepoints): copies all, keeps the change marks."""
+        """Copies the changes since the last capture. `full` (savepoints): copies all rows; recorded changes stay."""
         rows = {name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()}
         maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
         return StateCapture(
@@ -265,7 +265,7 @@ class SubtaskState:
         rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
         return log.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _declare(self, name: str, kind: str, keys: int | None = None) -> None:
         if not _STATE_NAME.fullmatch(name):

@@ -15,7 +15,7 @@ from runtime.state.object_table import ObjectTable, map_place
 from runtime.state.values import check_storable, storage_error
 
 _BROADCAST_GROUP: Final = 0  #: broadcast entries have no key group of their own
-_BROADCAST_KEY: Final = msgspec.msgpack.encode(None)  #: and no key
+_BROADCAST_KEY: Final = msgspec.msgpack.encode(None)  #: broadcast entries have no key either
 BROADCAST_GROUPS: Final = range(_BROADCAST_GROUP, _BROADCAST_GROUP + 1)
 
 
@@ -23,7 +23,7 @@ class BroadcastTable:
     """Batches in the order of arrival.
 
     Args:
-        name: of the state.
+        name: name of the state.
         batches: the restored batches.
     """
 
@@ -43,7 +43,7 @@ class BroadcastTable:
         """Adds rows.
 
         Raises:
-            JobRejected: the schema differs from that of the earlier rows.
+            JobRejected: the schema differs from the schema of the earlier rows.
         """
         if self._batches and not batch.schema.equals(self._batches[0].schema):
             raise JobRejected("state-type-changed", self._name, "the columns of this broadcast state have changed")
@@ -66,11 +66,11 @@ class BroadcastTable:
 class BroadcastMap(MutableMapping[Any, Any]):
     """Entries by key, in the order of writing; used like a dictionary.
 
-    Keys are str, int or bytes. Values are JSON values or bytes. They are copied when written: to change a value, read
+    Keys are str, int or bytes. Values are JSON or bytes, and are copied when written: to change a value, read
     it and write it back. The author must ensure that all subtasks make the same changes.
 
     Args:
-        table: holds the entries and their change marks.
+        table: holds the entries and marks the changed entries.
     """
 
     def __init__(self, table: ObjectTable) -> None:

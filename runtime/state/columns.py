@@ -85,7 +85,7 @@ class ValueColumn:
         return ColumnRows(self.field, self.data[row_ids], None if valid is None else valid[row_ids])
 
     def put(self, row_ids: RowIds, values: pa.Array) -> None:
-        """Writes restored values."""
+        """Writes restored values at `row_ids`."""
         data = self.data
         if pa.types.is_temporal(self.field.type):
             values = values.view(pa.from_numpy_dtype(data.dtype))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows without views and run ends; `batch` itself if there are none."""
+    """The same rows without views and run ends; `batch` itself if no column has such a type."""
     types = [type_without_views(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch

@@ -1,4 +1,4 @@
-"""Keyed state as a table: typed columns over a key index, with change marks since the last capture.
+"""Keyed state as a table: typed columns over a key index, with marks for rows changed since the last capture.
 
 Operators work a batch at a time: factorise the batch, `upsert` its distinct keys, read and write columns at their row
 ids, `touch` them. Row ids of deleted keys are reused, so an id is valid only as long as its key.
@@ -42,7 +42,7 @@ class KeyedTable:
         self._columns: dict[str, ValueColumn] = {}
         self._groups = GrowingArray(np.int32, self._index.capacity)
         self._dirty = GrowingArray(bool, self._index.capacity)
-        self._captured = GrowingArray(bool, self._index.capacity)  #: a base or delta has this key
+        self._captured = GrowingArray(bool, self._index.capacity)  #: whether a base or delta holds the key
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
         self._bound_types: tuple[list[Any], list[Any]] | None = None
         self.bind_types([field.type for field in schema.keys], [field.type for field in schema.values])
@@ -75,7 +75,7 @@ class KeyedTable:
     # ------------------------------------------------------------ keys
 
     def upsert(self, keys: Sequence[pa.Array]) -> RowIds:
-        """The row id of each row of `keys`, which must be distinct. New rows hold zeroes and are not valid."""
+        """Returns the row id of each row of `keys`, which must be distinct. New rows hold zeroes and are not valid."""
         codes = self._encode(keys, learn=True)
         row_ids = self._index.find(codes)
         missing = np.flatnonzero(row_ids == NOT_FOUND)
@@ -106,7 +106,7 @@ class KeyedTable:
         return self._codecs[position].decode(self._index.column(position)[row_ids], nulls)
 
     def compact_texts(self) -> None:
-        """Drops interned texts of deleted keys once there are many. Captures taken before keep their own codec."""
+        """Drops interned texts of deleted keys once there are many. Earlier captures keep their own codec."""
         assert not self._tombstones, "pending tombstones still use the codes"
         for position, codec in enumerate(self._codecs):
             if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _MAX_UNUSED_TEXTS:
@@ -159,7 +159,7 @@ class KeyedTable:
         return 2 * int(np.count_nonzero(self._dirty.data[: self._index.used])) > len(self)
 
     def copy_all(self) -> TableRows:
-        """A copy of every row; change marks stay."""
+        """A copy of every row; the marks of changed rows stay."""
         return self._copy(self.row_ids())
 
     def capture_all(self) -> list[TableRows]:
@@ -185,14 +185,14 @@ class KeyedTable:
         return rows
 
     def reset_changes(self) -> None:
-        """Resets the change marks: the next delta is relative to the present rows."""
+        """Marks all rows as unchanged: the next delta is relative to the present rows."""
         self._tombstones = []
         self.compact_texts()
         self._dirty.data[:] = False
         self._captured.data[self.row_ids()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
-        """Writes restored rows; their keys must be distinct. They are marked as changed and never captured."""
+        """Writes restored rows with distinct keys. The rows are marked as changed, new rows as not captured."""
         row_ids = self.upsert(keys)
         for column, array in zip(self._columns.values(), values, strict=True):
             column.put(row_ids, array.cast(column.field.type))
@@ -212,7 +212,7 @@ class KeyedTable:
         if len(rows.keys[0]):
             self.restore(rows.keys, rows.values)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _copy(self, row_ids: RowIds) -> TableRows:
         values = tuple(column.copy(row_ids) for column in self._columns.values())
@@ -220,7 +220,7 @@ class KeyedTable:
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
 
     def _widen(self, before: TableSchema) -> None:
-        """Key codes are unchanged, values move to wider columns. Earlier captures keep their types."""
+        """Widens to the types of the schema; key codes stay unchanged. Earlier captures keep their types."""
         for position, (old, new) in enumerate(zip(before.keys, self.schema.keys, strict=True)):
             if old.type != new.type:
                 self._codecs[position] = self._codecs[position].with_type(new.type)

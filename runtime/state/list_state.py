@@ -15,7 +15,7 @@ class OperatorList:
     before and after a restore.
 
     Args:
-        name: of the state.
+        name: name of the state.
         values: the restored values.
     """
 
@@ -30,7 +30,7 @@ class OperatorList:
         """Replaces all values.
 
         Raises:
-            JobRejected: a value is not JSON, or would be restored as another type; the state is named.
+            JobRejected: a value is not JSON, or would be restored as another type; the error names the state.
         """
         held = list(values)
         _check_text_keys(self._name, held)

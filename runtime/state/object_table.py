@@ -1,4 +1,4 @@
-"""Keyed state as Python dictionaries: entries of bytes per key, with change marks since the last capture.
+"""Keyed state as Python dictionaries: entries of bytes per key, with a record of changes since the last capture.
 
 The backend of row-wise functions. An entry is addressed by key group, key and place within the key: a value state has a
 single place, a list a place per element, a map a place per map key. So a delta holds single elements, never a whole
@@ -40,7 +40,7 @@ class ObjectRows:
     """Captured entries; a deleted entry has no value. Implements `rows.SegmentRows`.
 
     Args:
-        entries: no longer modified by any other owner.
+        entries: values by entry; the caller no longer modifies them.
     """
 
     def __init__(self, entries: Mapping[Entry, Stored | None]) -> None:
@@ -54,7 +54,7 @@ class ObjectRows:
         return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self))
 
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
-        """The chosen rows in the layout of a segment."""
+        """The rows with the numbers `rows`, in the layout of a segment."""
         found = [self._items[row] for row in rows.tolist()]
         keys = [_encode((msgspec.Raw(key), place)) for (_, key, place), _ in found]
         deleted = [value is None for _, value in found]
@@ -81,7 +81,7 @@ class ObjectTable:
         #: A key whose only entry is at place None holds the value without a dictionary. That takes a third of the
         #: memory, and the garbage collector does not traverse a dictionary per key.
         self._groups: dict[int, dict[bytes, Stored | dict[Place, Stored]]] = {}
-        self._changed: dict[Entry, Stored | None] = {}  #: since the last capture; None: deleted
+        self._changed: dict[Entry, Stored | None] = {}  #: entries changed since the last capture; None: deleted
         self._new_entries: set[Entry] = set()  #: changed entries that the last capture does not have
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class ObjectTable:
         return _NO_ENTRIES if keys is None else _places(keys.get(key, _NO_ENTRIES))
 
     def put(self, entry: Entry, value: Stored) -> None:
-        """Sets an entry. It becomes the last of its key, also after a restore."""
+        """Sets an entry. It becomes the last entry of its key, also after a restore."""
         there = self._set(entry, value)
         if entry in self._changed:
             del self._changed[entry]  # moves it to the end of the changes
@@ -122,7 +122,7 @@ class ObjectTable:
     # ------------------------------------------------------------ snapshots
 
     def copy_all(self) -> ObjectRows:
-        """A copy of every entry; change marks stay."""
+        """A copy of every entry; the record of changes stays."""
         return ObjectRows(dict(self.items()))
 
     def capture_all(self) -> list[ObjectRows]:
@@ -138,11 +138,11 @@ class ObjectTable:
         return [ObjectRows(changed)] if changed else []
 
     def reset_changes(self) -> None:
-        """Resets the change marks: the next delta is relative to the present entries."""
+        """Clears the record of changes: the next delta is relative to the present entries."""
         self._changed, self._new_entries = {}, set()
 
     def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:
-        """Applies the rows of a segment that belong to `groups`. The next capture is a base, so no change is marked.
+        """Applies the rows of a segment that belong to `groups`. The next capture is a base, so no change is recorded.
 
         Raises:
             JobRejected: the segment belongs to a table with typed columns.
@@ -160,10 +160,10 @@ class ObjectTable:
             else:
                 self._set((group, bytes(key), place), value)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _set(self, entry: Entry, value: Stored) -> bool:
-        """Returns whether the entry was present."""
+        """Sets an entry. Returns whether it was present before."""
         group, key, place = entry
         keys = self._groups.get(group)
         if keys is None:
@@ -178,7 +178,7 @@ class ObjectTable:
         return there
 
     def _remove(self, entry: Entry) -> bool:
-        """Returns whether the entry was present."""
+        """Removes an entry. Returns whether it was present before."""
         group, key, place = entry
         keys = self._groups.get(group, {})
         places = _places(keys.get(key, _NO_ENTRIES))

@@ -20,7 +20,7 @@ from runtime.state.schema import TableSchema
 
 MIN_CHUNK_ROWS: Final = 16_384  #: minimum number of rows (in whole key groups) that are encoded at a time
 
-_OWN_COLUMN_COUNT: Final = 2  #: key group and tombstone mark, addressed by position: names belong to the author
+_OWN_COLUMN_COUNT: Final = 2  #: key group and tombstone mark, addressed by position: column names belong to the author
 
 
 class SegmentRows(Protocol):
@@ -30,7 +30,7 @@ class SegmentRows(Protocol):
     @property
     def groups(self) -> npt.NDArray[np.int32]: ...
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
-        """The chosen rows in the layout of a segment."""
+        """The rows with the numbers `rows`, in the layout of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TableRows:
         return len(self.groups)
 
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
-        """The chosen rows in the layout of a segment."""
+        """The rows with the numbers `rows`, in the layout of a segment."""
         deleted, null_marks = self.values is None, self.codes[-1].take(rows)
         keys = [self._key_column(position, rows, null_marks) for position in range(len(self.schema.keys))]
         if self.values is None:
@@ -72,7 +72,7 @@ class StoredRows:
 
 
 def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
-    """All parts sorted by key group, later parts behind earlier ones; each batch holds whole key groups."""
+    """The rows of all parts by key group, then in the order of the parts; each batch holds whole key groups."""
     groups = np.concatenate([part.groups for part in parts])
     order = _group_order(groups)
     ends = np.flatnonzero(np.diff(groups[order], append=-1)) + 1

@@ -20,7 +20,7 @@ _NAMESPACE: Final = {b"weir": b"namespace"}
 
 
 def namespace_field(name: str, kind: Any) -> pa.Field:
-    """A key column that does not take part in the key group: the windows of a key live in the key's group."""
+    """A key column that does not take part in the key group: all windows of a key lie in the same key group."""
     return pa.field(name, kind, metadata=_NAMESPACE)
 
 
@@ -46,10 +46,10 @@ class TableSchema:
         return tuple(i for i, field in enumerate(self.keys) if (field.metadata or {}).get(b"weir") != b"namespace")
 
     def bind_types(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
-        """The schema that holds both the present rows and rows of these types (rules: `core.job.column_types`).
+        """The schema for the present rows and for rows of types `keys` and `values` (rules: `core.job.column_types`).
 
         Raises:
-            JobRejected: a type cannot be a key, or has no common type with the state; the column is named.
+            JobRejected: a type cannot be a key, or has no common type with the state; the error names the column.
         """
         for field, kind in zip(self.keys, keys, strict=True):
             check_key_type(field.name, kind)
@@ -73,7 +73,7 @@ class TableSchema:
 
 
 def manifest_columns(schema: TableSchema) -> TableColumns:
-    """The columns in the form of a manifest."""
+    """The column names and types of `schema`, as a manifest stores them."""
     keys, values = (
         {field.name: str(plain_type(field.type)) for field in part} for part in (schema.keys, schema.values)
     )

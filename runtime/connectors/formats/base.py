@@ -25,7 +25,7 @@ class MalformedFile(WeirError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Malformed:
-    """A row that cannot be read. `row` counts from 0; None: the whole file."""
+    """A row or file that cannot be read. `row` counts from 0; None: the whole file is malformed."""
 
     row: int | None
     column: str

@@ -10,7 +10,7 @@ import pyarrow as pa
 from runtime.connectors.blocks import RowTooLong, TextBlock, read_blocks
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, RowNumbers
 
-MAX_MALFORMED_ROWS: Final = 200  #: per chunk: each is parsed alone, and thousands would block the subtask's loop
+MAX_MALFORMED_ROWS: Final = 200  #: per chunk: each is parsed alone; thousands of rows would block the loop
 Parse = Callable[[bytes, int], pa.RecordBatch]
 Explain = Callable[[int, str, str], Malformed]
 
@@ -31,7 +31,7 @@ def text_chunks(
     Args:
         parse: (data, number of rows) -> batch. Raises ArrowInvalid or UnicodeDecodeError if a row is malformed.
         blame: (row number, its text, message of the exception) -> the malformed row with column and reason.
-        hopeless: offsets of rows in a block that are malformed for `reason` and are not parsed.
+        hopeless: block -> offsets of the rows that are malformed for `reason` and are not parsed.
         blank_rows: whether blank lines are rows.
     """
     for whole_block in _with_file_errors(read_blocks(file, blank_rows=blank_rows)):
@@ -58,7 +58,7 @@ class _BlockReader:
     block: TextBlock
     parse: Parse
     explain: Explain
-    done: int = 0  #: rows of the block
+    done: int = 0  #: number of rows of the block that have been read
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[RowNumbers] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)

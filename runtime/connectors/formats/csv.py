@@ -104,9 +104,9 @@ class _CsvParser:
         self._read(self._probe)
 
     def parse(self, data: bytes, count: int) -> pa.RecordBatch:
-        """The rows of `data`. Raises ArrowInvalid unless these are `count` valid rows."""
+        """The rows of `data`. Raises ArrowInvalid unless `data` holds exactly `count` valid rows."""
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
-            raise pa.ArrowInvalid(_LINE_BREAK_INSIDE)  # a split row could offset a merged one in the count
+            raise pa.ArrowInvalid(_LINE_BREAK_INSIDE)  # a split and a merged row leave the count unchanged
         table = self._read(data) if b'"' not in data else self._read_with_probe(data)
         if table.num_rows != count:
             raise pa.ArrowInvalid(_LINE_BREAK_INSIDE if table.num_rows > count else _OPEN_QUOTE)
@@ -116,18 +116,18 @@ class _CsvParser:
         return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self._schema)
 
     def _read(self, data: bytes) -> pa.Table:
-        if data.startswith(codecs.BOM_UTF8):  # the parser strips a mark, but this is not the file's beginning
+        if data.startswith(codecs.BOM_UTF8):  # the parser strips a byte order mark even inside a file
             data = codecs.BOM_UTF8 + data
         options = pa_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(data) + 1)
         return pa_csv.read_csv(pa.BufferReader(data), options, self._parse_options, self._convert_options)
 
     def _read_with_probe(self, data: bytes) -> pa.Table:
-        """Parses `data` with a probe row appended, and drops the probe: an open quote would silently swallow it."""
+        """Parses `data` with a probe row at the end, then drops the last row. An open quote swallows the probe row."""
         table = self._read(data + (b"" if data.endswith(b"\n") else b"\n") + self._probe)
         return table.slice(0, table.num_rows - 1)
 
     def explain(self, row: int, text: str, error: str) -> Malformed:
-        """A `Malformed` that names the column of the parser's message."""
+        """The malformed row, with the column to which the parser's message refers."""
         column, reason = "", error
         if found := _CONVERSION_ERROR.search(error):
             column, reason = self._names[int(found[1])], f"{found[3]}, {found[2]} expected"

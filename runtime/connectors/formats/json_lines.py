@@ -2,11 +2,11 @@
 
 Arrow's parser ignores line breaks, so this module checks that each line is exactly one object:
 
-1. Every line begins with `{` and ends with `}`. An object that spans lines violates this, because an object cannot
-   directly follow another inside an object. Each line therefore holds at least one object.
-2. The number of objects equals the number of lines. With 1, each line holds exactly one object.
+1. Every line begins with `{` and ends with `}`. An object that spans lines violates condition 1: inside an object, no
+   object directly follows another. Each line therefore holds at least one object.
+2. The number of objects equals the number of lines. With condition 1, each line holds exactly one object.
 
-Condition 1 also keeps a line `null` from the parser, which crashes on it.
+Condition 1 also keeps a line `null` from the parser, which crashes on `null`.
 """
 
 import re
@@ -61,7 +61,7 @@ class JsonLinesFormat:
             )
 
     def _parse(self, data: bytes, count: int) -> pa.RecordBatch:
-        """The rows of `data`. Raises ArrowInvalid unless these are `count` valid rows."""
+        """The rows of `data`. Raises ArrowInvalid unless `data` holds exactly `count` valid rows."""
         _check_text(data)
         table = _read(data, self.schema)
         if table.num_rows != count:
@@ -69,7 +69,7 @@ class JsonLinesFormat:
         return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self.schema)
 
     def _explain(self, row: int, text: str, error: str) -> Malformed:
-        """A `Malformed` that names the field that cannot be read, if the line is JSON at all."""
+        """The malformed row, with the column of the unreadable field. The column is "" if the line is not JSON."""
         if error.startswith((_NO_OBJECT, _NOT_TEXT)):
             return Malformed(row=row, column="", reason=error, text=text)
         column = ""

@@ -17,7 +17,7 @@ class LineFormat:
     """Lines of UTF-8 text in a column `line`, without line ends."""
 
     def check(self) -> None:
-        """Accepts always: there are no settings."""
+        """Never raises: there are no settings to check."""
 
     def columns(self) -> pa.Schema:
         return _LINES_SCHEMA

@@ -81,8 +81,9 @@ def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
 
 
 def _is_file_error(error: Exception) -> bool:
-    """Whether every further read would fail as well. Errors of the system (too many open files, a disk that does not
-    answer, too little memory) carry an errno or have their own type. Arrow's errors about file content have neither.
+    """Whether the file's content is at fault, so that every further read fails. System errors (too many open files, a
+    disk that does not answer, too little memory) carry an errno or have their own type. Arrow's errors about file
+    content have neither.
     """
     return getattr(error, "errno", None) is None and not isinstance(error, MemoryError | pa.ArrowCancelled)
 

@@ -35,7 +35,7 @@ class DiscardSink:
         return NoCommitter()
 
     def check(self) -> None:
-        """Accepts always: there are no settings."""
+        """Never raises: there are no settings to check."""
 
 
 class DiscardWriter(SinkWriter):
@@ -83,7 +83,7 @@ def _to_int64(value: int) -> int:
 
 
 def _sum(column: pa.Array) -> int:
-    """The exact sum. Arrow's sum wraps at 64 bits; where that is possible, the 32-bit halves are summed separately."""
+    """The exact sum. Arrow's sum wraps at 64 bits; where it may wrap, the 32-bit halves are summed separately."""
     bounds = pc.min_max(column)
     low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
     if max(high, -low) * len(column) < _INT64_LIMIT:

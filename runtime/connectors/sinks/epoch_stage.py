@@ -35,7 +35,8 @@ class EpochStage:
             return, because the files of the epoch are then deleted. If a target has `check()`, the compilation of the
             job calls it; if it has `prepare()`, the stage calls it at its start.
         max_backlog: number of undelivered epochs above which the sources of the job are not polled.
-        guarantee: of a function; "exactly-once" if it only writes to targets. A target has its own guarantee.
+        guarantee: guarantee of a plain function; "exactly-once" if the function writes only to targets. A target has
+            its own guarantee.
     """
 
     stage: ClassVar[str] = "deliver"
@@ -53,7 +54,7 @@ class EpochStage:
         return replace(self, folder=stage_folder(folders.streams, uid), is_bound=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the author's function, which may close over a password: slots only write files."""
+        """The pickled state, without the author's function, which may close over a password: slots only write files."""
         return {**self.__dict__, "function": None}
 
     def writer(self) -> ParquetWriter:
@@ -92,5 +93,5 @@ class EpochStage:
         return Path(self.folder)
 
     def _roots(self) -> DataRoots:
-        """The job's own folder, which no data root allows: a savepoint may name the folder of another lineage."""
+        """Allows the job's own folder, outside WEIR_DATA_ROOTS. A savepoint may name the folder of another lineage."""
         return DataRoots(allowed=(Path(self.folder).parent.parent.resolve(),))

@@ -9,10 +9,10 @@ ignore hidden names (Spark, Arrow, Hive) therefore see only committed rows, each
     part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
     .committed-<job>-<token>-<uid>-<subtask>-<n>
 
-The last file is empty: the commit mark. It records that files 1 to n of that writer are committed or pending here, and
-it is durable before a file gets its visible name. Every restore repeats the commit, and by then a consumer may have
-moved, compacted or deleted the visible file. The mark proves that the file was committed (decision 0015). Its name
-begins with a dot, so `mv out/* archive/` and clean-ups of `_*` leave it alone.
+The last name is the commit mark, an empty file. It records that files 1 to n of this writer are committed or pending in
+the folder. The mark is durable before a file gets its visible name. Every restore repeats the commit; before a restore,
+a consumer may have moved, compacted or deleted the visible file. The mark proves that the file was committed (decision
+0015). Its name begins with a dot, so `mv out/* archive/` and clean-ups of `_*` leave it alone.
 
 The job master also keeps a commit log in the folder (`connectors/commit_log`), with an entry for each checkpoint that
 has committed rows. Visible names appear one after another, but a reader of the log, such as Spark's data source
@@ -171,7 +171,7 @@ class ParquetCommitter(SinkCommitter):
         self._folder = folder
         self._roots = roots
         self._checked = CheckedFolder.of("path", folder, roots)
-        self._marks: dict[str, Path] = {}  #: by writer, the newest mark of this committer
+        self._marks: dict[str, Path] = {}  #: by writer, the newest commit mark that this committer has written
         self._log = CommitLog(folder, roots)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
@@ -182,7 +182,7 @@ class ParquetCommitter(SinkCommitter):
         if due:
             self._write_marks(due)
         shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
-        if files and self._folder.is_dir():  # also if a commit before was interrupted before it was durable
+        if files and self._folder.is_dir():  # also if none is due: an earlier commit may not be durable yet
             sync_path(self._folder)
         return shown
 
@@ -228,11 +228,13 @@ class ParquetCommitter(SinkCommitter):
     # ------------------------------------------------------------ pending files
 
     def _is_pending(self, file: Mapping[str, Any]) -> bool:
-        """True if the file is pending; False if it was committed, in this folder or where it was written.
+        """Returns True if the file is pending, False if it was committed, in this folder or in its former folder.
+
+        If the file is pending in its former folder only, it is copied into this folder first.
 
         Raises:
-            JobRejected: the file is a link or a folder. A link could publish any file of the service account.
-            EnvironmentFailure: the file is missing or has another size.
+            JobRejected: the pending file is a link or a folder. A link could publish any file of the service account.
+            EnvironmentFailure: the pending file is missing or has another size.
         """
         pending, final = self._folder / file["pending"], self._folder / file["final"]
         try:
@@ -271,7 +273,7 @@ class ParquetCommitter(SinkCommitter):
         The file is copied, not moved: the same savepoint may be restored again, into any folder.
 
         Returns:
-            False if the file was committed in the former folder, so that the commit is complete.
+            True if the copy is pending. False if the file was committed in the former folder.
         """
         pending, former = self._folder / file["pending"], file.get("folder")
         if former is None or Path(former) == self._folder.absolute():
@@ -293,9 +295,9 @@ class ParquetCommitter(SinkCommitter):
     # ------------------------------------------------------------ commit marks
 
     def _write_marks(self, due: Sequence[Mapping[str, Any]]) -> None:
-        """Adds commit marks: a marked file that is no longer pending counts as committed. Then removes the older marks.
+        """Adds commit marks and removes older marks of this committer. A marked file that is not pending was committed.
 
-        A committer of an older attempt may run at the same time. It only adds a mark, so it cannot lower the newest.
+        A committer of an older attempt may run at the same time. Its marks never lower the newest mark of a writer.
         """
         newest: dict[str, int] = {}
         for file in due:
@@ -317,7 +319,7 @@ class ParquetCommitter(SinkCommitter):
         return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
 
     def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
-        """Removes marks of older attempts. The newest of each writer in `kept` stays: a manifest needs it."""
+        """Removes marks of attempts before `token`. A manifest needs the newest mark of each writer in `kept`."""
         owners = set()
         for path in self._folder.glob(".committed-*"):
             found = _MARK_NAME.fullmatch(path.name)
@@ -333,7 +335,7 @@ class ParquetCommitter(SinkCommitter):
     def _make_visible(self, pending: Path, final: Path) -> bool:
         """Renames the file to its visible name. False if it was already visible.
 
-        A single rename: a consumer that removes the visible file at once never meets a second file of the same rows.
+        A single rename: a consumer that removes the visible file at once never finds a second file with its rows.
         """
         try:
             rename_without_replacing(pending, final)

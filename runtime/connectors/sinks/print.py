@@ -13,7 +13,7 @@ from runtime.ports import OperatorContext, SinkWriter
 
 @dataclass(frozen=True)
 class PrintSink:
-    """Prints rows at once.
+    """Prints rows without waiting for a checkpoint.
 
     Args:
         prefix: text before each line.
@@ -30,7 +30,7 @@ class PrintSink:
         return NoCommitter()
 
     def check(self) -> None:
-        """Accepts always: every prefix is valid."""
+        """Never raises: every prefix is valid."""
 
 
 class PrintWriter(SinkWriter):

@@ -4,8 +4,7 @@ A split is a file. Files are assigned to subtasks by the key group of their name
 therefore keyed state and move with their key groups at a rescale. Each subtask reads its own files in name order.
 
 A file is read as soon as it is seen, so writers must rename finished files into the folder. Names that begin with "."
-or "_" are ignored: unfinished files can be written there under such names. A file that was read to its end is never
-opened again.
+or "_" are ignored: unfinished files can have such names. A file that was read to its end is never opened again.
 """
 
 import os
@@ -38,7 +37,7 @@ class DirectorySource:
 
     Args:
         path: the folder. A watched folder may be created later.
-        format: of the files.
+        format: format of the files.
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness: how far a row's event time may lie behind the largest event time
             that the same subtask has read.
@@ -117,8 +116,8 @@ class DirectoryReader(SourceReader):
         self._folder = Path(source.path)
         self._checked = CheckedFolder.of("path", source.path)
         self._positions: dict[str, FilePosition] = {}
-        self._changed: set[str] = set()  #: files whose position is not in the table yet
-        self._pending: list[str] = []  #: known files that are not begun, in descending order
+        self._changed: set[str] = set()  #: files whose newest position is not in the keyed table yet
+        self._pending: list[str] = []  #: known files that are not begun, by descending name
         self._known: set[str] = set()
         self._listed_at: int | None = None
         self._idle_since: int | None = None  #: time of the first poll without rows to read
@@ -221,7 +220,7 @@ class DirectoryReader(SourceReader):
             raise JobRejected("bad-path", "path", f"{self._folder} is a file: name the folder that holds it") from None
 
     def _check_name(self, name: str) -> str:
-        """The name, if it can be a key of the positions. Raises DataRejected unless it is UTF-8."""
+        """The name, if it can be a key of the positions. Raises DataRejected unless the name is UTF-8."""
         if not name.isascii() and name.encode(errors="replace").decode() != name:
             raise DataRejected(f"{self._folder}: the name of the file {name!r} is not UTF-8: rename it")
         return name
@@ -295,7 +294,7 @@ class DirectoryReader(SourceReader):
         self._context.count(MALFORMED_RECORDS, len(rows))
 
     def _check_columns(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-        """The batch, if its schema is that of the stream: by default that of the first file. Else DataRejected."""
+        """The batch. Raises DataRejected if the schema differs from the stream's schema (default: the first file's)."""
         if self._schema is None:
             self._schema = batch.schema
         if batch.schema.equals(self._schema):

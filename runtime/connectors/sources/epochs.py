@@ -1,11 +1,12 @@
 """Epochs of a standing PySpark stage as an unbounded, replayable source: the rows of `spark.readStream`.
 
 The rows of an epoch are divided into `LANE_COUNT` contiguous shares. Each lane reads its share of every epoch, so its
-position is (epoch, row). The lanes of a subtask are adjacent. They are entries of list state, which a rescale
-redistributes in contiguous chunks. List state lies in the manifest, so the job master knows which epochs the retained
-checkpoints need.
+position is (epoch, row). The lanes of a subtask are adjacent. Lane positions are entries of list state, which a rescale
+redistributes in contiguous chunks. List state is stored in the manifest, so the job master knows which epochs the
+retained checkpoints need.
 
-The run starts the stage by its verb (`spark_jobs.stages.stream`); this module does not import Spark.
+The run starts the stage with the command-line verb `stream` (`spark_jobs.stages.stream`). This module does not import
+Spark.
 """
 
 import contextlib
@@ -37,9 +38,9 @@ class EpochSource:
 
     Args:
         make: returns the streaming DataFrame; only the stage calls it.
-        folder: of the stage; "" while unknown, for example when a version is compiled.
+        folder: folder of the stage; "" while unknown, for example when a version is compiled.
         lineage: id of the runs that share the epochs; a checkpoint of another lineage is refused.
-        columns: of the DataFrame; None while unknown.
+        columns: columns of the DataFrame; None while unknown.
     """
 
     bounded: ClassVar[bool] = False
@@ -68,7 +69,7 @@ class EpochSource:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the author's function, which may close over a password: slots only read epochs."""
+        """The pickled state, without the author's function, which may close over a password: slots only read epochs."""
         return {**self.__dict__, "make": None}
 
     @property
@@ -108,7 +109,7 @@ def schema_file(columns: str, uid: str) -> Path:
 
 
 def read_columns(columns: str, uid: str) -> pa.Schema | None:
-    """The columns that the compile stage has stored; None if there are none yet."""
+    """The columns that the compile stage has stored; None if it has stored none yet."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(schema_file(columns, uid).read_bytes()))
     except FileNotFoundError:
@@ -132,7 +133,7 @@ class EpochReader(SourceReader):
         self._folder = EpochFolder(source.folder)
         self._format = ParquetFormat(source.columns)
         self._lanes: list[_Lane] = []
-        self._batches: Generator[tuple[pa.RecordBatch, int]] | None = None  #: each with the row after it
+        self._batches: Generator[tuple[pa.RecordBatch, int]] | None = None  #: with the number of the row after each
         self._rest: tuple[pa.RecordBatch, int] | None = None
         self._reading: list[_Lane] = []
         self._epoch: InputEpoch | None = None
@@ -239,7 +240,7 @@ class EpochReader(SourceReader):
             return batch
 
     def _begin_share(self) -> bool:
-        """Opens the oldest epoch that a lane needs, for the first contiguous lanes that need it."""
+        """Opens the oldest needed epoch for the first contiguous lanes that need it. False if it does not exist yet."""
         number = min(lane.epoch for lane in self._lanes)
         if self._epoch is None or self._epoch.number != number:
             self._epoch = self._folder.find(number) or self._find_again(number)
@@ -252,9 +253,9 @@ class EpochReader(SourceReader):
         return True
 
     def _find_again(self, number: int) -> InputEpoch | None:
-        """Looks for a missing epoch again if newer epochs exist. Raises EnvironmentFailure if it was removed.
+        """Looks for a missing epoch again if newer epochs exist. Raises EnvironmentFailure if the epoch was removed.
 
-        The folder is listed once per idle phase. The second look excludes an epoch that appeared during the listing.
+        The folder is listed once per idle phase. The second look finds an epoch that appeared during the listing.
         """
         if self._idle_since is not None or self._folder.next_number() <= number:
             return None
@@ -263,10 +264,10 @@ class EpochReader(SourceReader):
         return found
 
     def _record_position(self) -> None:
-        """Records the position of this subtask for back-pressure: the stage delays its query by the unread epochs."""
+        """Records the position of this subtask for back-pressure: the stage delays its query if too much is unread."""
         below = min((lane.epoch for lane in self._lanes), default=None)
         if below is not None and below != self._recorded_epoch:
-            with contextlib.suppress(OSError):  # then back-pressure starts too early, but no row is lost
+            with contextlib.suppress(OSError):  # without the note, back-pressure starts too early, but no row is lost
                 self._folder.record_position(self._context.token, self._context.index, below)
                 self._recorded_epoch = below
 

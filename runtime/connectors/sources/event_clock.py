@@ -25,7 +25,7 @@ class BoundedOutOfOrderness:
 
 
 def check_event_time(column: str | None, max_disorder_ms: int, columns: pa.Schema | None) -> None:
-    """Raises JobRejected for a negative disorder, or if `columns` are known and have no such column of times."""
+    """Raises JobRejected for a negative disorder, or if known `columns` have no `column`, or its type is no time."""
     if max_disorder_ms < 0:
         raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
     if column is not None and columns is not None:

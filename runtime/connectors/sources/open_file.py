@@ -19,8 +19,8 @@ class OpenFile:
     """An open file and the rest of the chunk that was parsed last.
 
     Args:
-        path: of the file, for messages.
-        descriptor: of the open file, from which `chunks` reads; `close` closes it.
+        path: path of the file, for messages.
+        descriptor: file descriptor from which `chunks` reads; `close` closes it.
         chunks: rows of the file.
     """
 
@@ -31,7 +31,7 @@ class OpenFile:
         self._rest: Chunk | None = None
 
     def next_piece(self, max_rows: int, event_time: str | None) -> Chunk | None:
-        """The next rows, at most `max_rows`, with the malformed rows among and directly after them. None at the end."""
+        """Up to `max_rows` next valid rows, with the malformed rows among and directly after them. None at the end."""
         chunk = self._rest
         if chunk is None:
             chunk = next(self._chunks, None)

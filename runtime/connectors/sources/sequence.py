@@ -116,7 +116,7 @@ class SequenceReader(SourceReader):
         return int(self._next.min()) >= self._end
 
     def watermark(self) -> int | None:
-        """Milliseconds: all later rows have at least the time of the next row of the split that lags most."""
+        """The watermark, in ms: 1 ms before the time of the next row of the split that lags most."""
         return int(self._next.min()) * self._source.microseconds_per_row // _US_PER_MS - 1
 
     def snapshot(self, checkpoint: int) -> None:
@@ -125,7 +125,7 @@ class SequenceReader(SourceReader):
         self._table.touch(self._row_ids)
 
     def _advance(self, split: int, first: int, max_rows: int) -> int:
-        """Takes the contiguous ids from `first` on, at most `max_rows`. Returns their end (exclusive)."""
+        """Advances the splits past at most `max_rows` contiguous ids from `first` on. Returns the next id."""
         at, limit = first, min(self._end, first + max_rows)
         while at < limit and split < len(self._next) and self._next[split] == at:
             block_end = at - at % _BLOCK_ROWS + _BLOCK_ROWS

@@ -2,7 +2,7 @@
 
 The requests run on an event loop of their own, in a thread beside the slot's loop. A completed request wakes the
 operator, which emits its rows. Rows without a response are state, so a restored job requests them again. Watermarks do
-not overtake them, and the end of the input waits for them.
+not overtake such rows, and the end of the input waits for their responses.
 
 A function that must block (a client without asyncio) should use `asyncio.to_thread`.
 """
@@ -35,7 +35,7 @@ class _WaitingRows:
     """Rows that wait for capacity: no request has been made for them."""
 
     batch: pa.RecordBatch
-    time: int  #: watermark when they arrived
+    time: int  #: watermark when the rows arrived
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class AsyncMap(Operator):
 
     Args:
         function: maps a row (dict) to rows (dicts).
-        schema: of the output rows; missing columns are null, unknown columns are refused.
+        schema: schema of the output rows; missing columns are null, unknown columns are refused.
         ordered: emit results in the order of the input rows; otherwise as they complete.
         on_timeout: rows to emit for a request that timed out; None: the operator fails.
     """
@@ -96,7 +96,7 @@ class AsyncMap(Operator):
         self._time = MIN_WATERMARK
         self._runner: _EventLoopThread | None = None
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -124,7 +124,7 @@ class AsyncMap(Operator):
     def output_columns(self) -> pa.Schema:
         return self._schema
 
-    # ------------------------------------------------------------ when
+    # ------------------------------------------------------------ watermarks and timers
 
     def ready(self, finishing: bool) -> bool:
         return not self._waiting and len(self._requests) < (1 if finishing else self._limits.capacity)
@@ -149,7 +149,7 @@ class AsyncMap(Operator):
                     self._out.emit(row)
         self._start_requests()
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ requests
 
     def _enqueue(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(_WaitingRows(batch, self._time))
@@ -183,7 +183,7 @@ class AsyncMap(Operator):
         return found
 
     def _expire_requests(self, now_ms: int) -> None:
-        """Replaces timed-out requests by `on_timeout`. Raises TimeoutError if there is none."""
+        """Completes timed-out requests with the rows of `on_timeout`. Raises TimeoutError if `on_timeout` is None."""
         for request in self._requests:
             if request.deadline_ms > now_ms or request.is_done:
                 continue
@@ -209,7 +209,7 @@ class AsyncMap(Operator):
 async def _await_rows(function: AsyncFunction, row: Row) -> list[Row]:
     try:
         return list(await function(row))
-    except SystemExit as error:  # would end the event loop, and with it all other requests
+    except SystemExit as error:  # sys.exit would end the event loop and all other requests
         raise RuntimeError(f"the function called sys.exit({error}) for the row {row}") from error
 
 
@@ -217,8 +217,8 @@ class _EventLoopThread:
     """An event loop in a thread.
 
     Args:
-        name: of the thread.
-        wake: called on that thread when a request has completed.
+        name: name of the thread.
+        wake: called on the event loop's thread when a request has completed.
     """
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:

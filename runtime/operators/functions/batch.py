@@ -16,7 +16,7 @@ MAX_ROWS_PER_BATCH: Final = 16_384  #: maximum rows per output batch of a flat m
 
 
 def apply_function(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The result of a batch function. Raises TypeError if it is not a record batch."""
+    """The result of a batch function. Raises TypeError if the result is not a record batch."""
     result = function(batch)
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"a batch function must return a pyarrow.RecordBatch, not {type(result).__name__}")
@@ -39,7 +39,7 @@ class MapBatches(Operator):
             out.emit(result)
 
     def empty_result(self, schema: pa.Schema) -> pa.RecordBatch:
-        """The result for an empty batch: its columns, when no row shows them."""
+        """The result for an empty batch of `schema`; it has the output columns, even if no row arrives."""
         return apply_function(self._function, pa.RecordBatch.from_pylist([], schema))
 
 
@@ -48,7 +48,7 @@ class FlatMapRows(Operator):
 
     Args:
         function: maps a row (dict) to rows (dicts).
-        schema: of the output rows; missing columns are null, unknown columns are refused.
+        schema: schema of the output rows; missing columns are null, unknown columns are refused.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]], schema: pa.Schema) -> None:

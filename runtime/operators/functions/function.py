@@ -24,7 +24,7 @@ BROADCAST_INPUT: Final = 1  #: number of the input with broadcast rows
 
 
 class _ClosedRows(list[Row]):
-    """Stands in for the rows outside hooks that may emit, so that `emit` needs no check per row."""
+    """The row list of a `RowCollector` outside hooks that may emit: `emit` then needs no check per row."""
 
     def append(self, row: Row) -> NoReturn:
         raise WeirError("emit was called outside a hook that gets a collector: the row would be lost")
@@ -51,7 +51,7 @@ class RowCollector:
 
     @contextmanager
     def into(self, target: Collector) -> Iterator[None]:
-        """Accepts rows within the context, and emits them to `target`."""
+        """Accepts rows within the `with` body, and emits them to `target`."""
         self._target, self._rows = target, []
         try:
             yield
@@ -70,7 +70,7 @@ class FunctionContext:
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
-        self._allows_broadcast_writes = False  #: the current hook runs identically on every subtask
+        self._allows_broadcast_writes = False  #: whether the current hook runs identically on every subtask
 
     @property
     def index(self) -> int:
@@ -173,19 +173,19 @@ class Function(ABC, Generic[C]):
         """Writes values held in memory to declared states. Emitting is refused."""
 
     def checkpoint_completed(self, checkpoint: int) -> None:
-        """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
+        """Called when the checkpoint is durable, at most once per id and in order; ids may be skipped."""
 
     def checkpoint_aborted(self, checkpoint: int) -> None:
-        """The checkpoint was aborted. State written for it becomes part of the next checkpoint."""
+        """Called when the checkpoint was aborted. State written for it becomes part of the next checkpoint."""
 
     def settle(self, context: C, out: RowCollector) -> None:
         """Emits buffered rows. Called repeatedly in a loop whose inputs have ended, until no rows circulate."""
 
     def end_input(self, input: int, context: C, out: RowCollector) -> None:
-        """Input `input` (1: the broadcast rows) has ended. Not called when the job stops."""
+        """Called when input `input` (1: the broadcast rows) has ended. Not called when the job stops."""
 
     def finish(self, context: C, out: RowCollector) -> None:
-        """All inputs have ended: emit the remaining rows. No output after this. Not called when the job stops."""
+        """Emits the remaining rows when all inputs have ended: the last output. Not called when the job stops."""
 
     def close(self) -> None:
         """Frees resources. Called exactly once, however the subtask ends, also after a failed `open`."""
@@ -203,8 +203,8 @@ class FunctionOperator(Operator, Generic[C]):
     """Runs a function.
 
     Args:
-        function: the instance of this subtask.
-        schema: of the output rows.
+        function: the function instance of this subtask.
+        schema: schema of the output rows.
     """
 
     def __init__(self, function: Function[C], schema: pa.Schema) -> None:

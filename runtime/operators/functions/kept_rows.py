@@ -23,7 +23,7 @@ class BufferedRows:
         return [batch for _, data in stored for batch in pa.ipc.open_stream(data).read_all().to_batches()]
 
     def replace(self, parts: Mapping[int, pa.Table]) -> None:
-        """Replaces all stored rows by these, given by key group."""
+        """Replaces all stored rows by `parts`, which holds a table of rows per key group."""
         for group in [entry[0] for entry, _ in self._table.items() if entry[0] not in parts]:
             self._table.delete(_entry(group))
         for group, rows in parts.items():

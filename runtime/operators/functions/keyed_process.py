@@ -4,7 +4,7 @@
         # Counts the rows of a user between two pauses of more than a minute.
 
         def open(self, context):
-            self.open_sessions = context.value_state("open")  # [first, last, count] of each
+            self.open_sessions = context.value_state("open")  # [first, last, count] of each session
 
         def process(self, row, context, out):
             at = context.timestamp
@@ -87,11 +87,11 @@ class ProcessContext(FunctionContext):
         return state
 
     def list_state(self, name: str, *, ttl_ms: int | None = None) -> KeyedListState:
-        """With a time to live, each element expires by itself."""
+        """A list per key. With a time to live, each element expires by itself."""
         return KeyedListState(self._declare(name, ttl_ms))
 
     def map_state(self, name: str, *, ttl_ms: int | None = None) -> MapState:
-        """With a time to live, each entry expires by itself."""
+        """A map per key. With a time to live, each entry expires by itself."""
         return MapState(self._declare(name, ttl_ms))
 
     def reducing_state(
@@ -111,11 +111,11 @@ class ProcessContext(FunctionContext):
         """Args: `create` makes an accumulator, `add` returns it with a value added, `result` reads it."""
         return AggregatingState(self.value_state(name, ttl_ms=ttl_ms), create, add, result)
 
-    # ------------------------------------------------------------ here and now
+    # ------------------------------------------------------------ current key and timers
 
     @property
     def current_key(self) -> Any:
-        """The value of the key column; a tuple if there are several."""
+        """The value of the key column; a tuple of values if there are several key columns."""
         number = self.key.number
         try:
             return self._decoded_keys[number]
@@ -125,18 +125,18 @@ class ProcessContext(FunctionContext):
             return key
 
     def register_event_timer(self, timestamp_ms: int) -> None:
-        """Has `on_timer` called when the watermark reaches `timestamp_ms`; if it has, at the next watermark."""
+        """Registers a timer for event time `timestamp_ms`: the next watermark that has reached this time fires it."""
         self.event_timers.register(timestamp_ms)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """Has `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of input do not fire."""
+        """Registers a timer for processing time `timestamp_ms`. Timers pending at the end of the input do not fire."""
         self.processing_timers.register(timestamp_ms)
 
     # ------------------------------------------------------------ for the operator
 
     @contextmanager
     def handling(self, keys: list[KeyAddress]) -> Iterator[None]:
-        """Handles rows or timers of these keys within the context; each sets the number of its key first."""
+        """Numbers `keys` for the rows or timers of the `with` body, which sets the key number before each of them."""
         self.key.keys = keys
         for state in self._values:
             state.begin_batch(len(keys))
@@ -176,16 +176,16 @@ class KeyedProcessFunction(Function[ProcessContext]):
 
 
 class KeyedBroadcastProcessFunction(KeyedProcessFunction, HandlesBroadcast[ProcessContext]):
-    """A keyed function with a second input whose rows every subtask gets; these have no current key."""
+    """A keyed function with a second input. Every subtask gets its rows, which have no current key."""
 
 
 class KeyedProcess(FunctionOperator[ProcessContext]):
     """Runs a keyed function over rows and timers.
 
     Args:
-        function: the instance of this subtask.
+        function: the function instance of this subtask.
         keys: key columns: text, binary, integers or booleans.
-        schema: of the output rows.
+        schema: schema of the output rows.
         time: column of event times.
     """
 
@@ -219,7 +219,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         with collector.into(out), context.handling(keys):
             row = None
             try:
-                for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # as long
+                for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # unbounded
                     if (returned := process(row, context, collector)) is not None:
                         raise returned_rows_error(returned)
             except (Exception, SystemExit) as error:
@@ -227,7 +227,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                 raise
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """Process rows sorted by key and time, as Flink does in BATCH. The queue holds timers of the current key only.
+        """Processes rows sorted by key and time, as Flink does in BATCH. Timers of the current key only are queued.
 
         A timer fires before the first row of its key with a later time, and before the rows of the next key.
         """
@@ -243,7 +243,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         context, collector, key, timers = self._context, self._out, self._context.key, self._context.event_timers
         with collector.into(out), context.handling(keys):
             key.number = which[0]
-            for row, number, time in zip(rows_of(batch), which, self._times_of(batch)):  # noqa: B905  # as long
+            for row, number, time in zip(rows_of(batch), which, self._times_of(batch)):  # noqa: B905  # times may be endless
                 if (due := timers.next_ms) is not None:
                     if number != key.number:
                         self._fire_current(MAX_WATERMARK)
@@ -310,7 +310,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
 
 
 def _can_be_key(kind: Any) -> bool:
-    """Whether the Python values of this type are equal exactly where the keys are, also after a restore."""
+    """Whether values of type `kind` are equal in Python exactly where their Arrow keys are, also after a restore."""
     return any(
         test(kind)
         for test in (

@@ -35,7 +35,7 @@ KeyAddress = tuple[int, bytes]  #: key group, key
 class CurrentKey:
     """The key whose row or timer is being handled; all states of an operator share it.
 
-    It is a number: rows and timers are handled in batches, and the keys of each batch are numbered.
+    The current key is given by its number: rows and timers are handled in batches, and each batch numbers its keys.
     """
 
     __slots__ = ("keys", "number")
@@ -72,7 +72,7 @@ class StateElements:
         self._expiries = self._restored_expiries()  #: soonest first, because each write moves its entry to the end
 
     def read(self, place: Place) -> tuple[bool, Any]:
-        """Whether an unexpired element is present, and its value."""
+        """Whether an unexpired element is present at `place`, and its value."""
         stored = self.stored_value(place)
         return (False, None) if stored is None else self.decode(stored)
 
@@ -80,7 +80,7 @@ class StateElements:
         """Sets an element.
 
         Raises:
-            JobRejected: the value cannot be stored; the state is named.
+            JobRejected: the value cannot be stored; the error names the state.
         """
         entry: Entry = (*self.current.get(), place)
         if self._ttl_ms is None:
@@ -94,7 +94,7 @@ class StateElements:
     def put_without_expiry(self, entry: Entry, stored: Stored) -> None:
         """Sets an element of any key, without expiry."""
         self._table.put(entry, stored)
-        if self._expiries:  # restored from a version that had a time to live
+        if self._expiries:  # restored from a job version whose state had a time to live
             self._expiries.pop(entry, None)
 
     def encode(self, value: Any, expires: int | None = None) -> bytes:

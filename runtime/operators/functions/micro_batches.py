@@ -1,4 +1,4 @@
-"""Micro-batches: rows of many keys are emitted together, when there are enough or the first has waited long enough.
+"""Micro-batches: rows of many keys are emitted together, limited by number of rows and by waiting time.
 
 Rows are emitted in the order of arrival, so the order within a key is kept. Buffered rows are keyed state: they are
 restored with their key groups and emitted before new rows of their keys.
@@ -27,7 +27,7 @@ class BatchLimits:
     """When a batch is emitted: at `max_rows` rows, or when the first row has waited `max_wait_ms`."""
 
     max_rows: int
-    max_wait_ms: int | None  #: None: only when it is full, or at the end of the input
+    max_wait_ms: int | None  #: None: only when the batch is full, or at the end of the input
 
     def __post_init__(self) -> None:
         if self.max_rows < 1:
@@ -52,7 +52,7 @@ class Batches(Operator):
         self._limits = limits
         self._buffer: list[pa.RecordBatch] = []
         self._rows = 0
-        self._deadline_ms: int | None = None  #: of the first row in the buffer
+        self._deadline_ms: int | None = None  #: when the first row of the buffer has waited `max_wait_ms`
         self._time = MIN_WATERMARK
         self._hold = MIN_WATERMARK  #: watermark when the first row of the buffer arrived
 
@@ -93,7 +93,7 @@ class Batches(Operator):
     def finish(self, out: Collector) -> None:
         self.settle(out)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ buffer
 
     def _add(self, batch: pa.RecordBatch, out: Collector) -> None:
         while batch.num_rows:

@@ -56,15 +56,15 @@ class SubtaskContext(FunctionContext):
         self._timers: list[int] = sorted(set(self._stored.get()))
 
     def list_state(self, name: str) -> ListState:
-        """JSON values; a restore redistributes them in contiguous parts over the subtasks."""
+        """A list of JSON values; a restore redistributes them in contiguous parts over the subtasks."""
         return self._context.state.list_state(name)
 
     def union_list_state(self, name: str) -> ListState:
-        """JSON values; a restore gives every subtask the values of all subtasks."""
+        """A list of JSON values; a restore gives every subtask the values of all subtasks."""
         return self._context.state.union_list_state(name)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """Has `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of the input do not fire.
+        """Registers a timer for processing time `timestamp_ms`. Timers pending at the end of the input do not fire.
 
         Raises:
             TypeError: `timestamp_ms` is not an int.
@@ -81,7 +81,7 @@ class SubtaskContext(FunctionContext):
         return self._timers[0] if self._timers else None
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Removes and returns the timers up to and including `now_ms`. Timers set meanwhile are due next time."""
+        """Removes and returns the timers up to and including `now_ms`, but no timers registered later."""
         found = []
         while self._timers and self._timers[0] <= now_ms:
             found.append(heapq.heappop(self._timers))

@@ -28,11 +28,11 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of these rows; missing columns are null.
+    """A batch of `rows`; missing columns are null.
 
     Raises:
         JobRejected: a row has a column that the schema lacks, or lacks a column that is not nullable.
-        TypeError: a value does not fit its column, which is named; or a row is not a dict.
+        TypeError: a value does not fit its column, which the error names; or a row is not a dict.
     """
     columns = [_column(rows, field.name, field.type) for field in schema]
     if max(map(len, rows), default=0) > len(columns) or any(column.null_count for column in columns):
@@ -62,7 +62,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 @lru_cache(maxsize=256)
 def _row_factory(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]:
-    """A function from columns to rows with these names: generated code, a third of the time of `dict(zip(...))`."""
+    """A function from columns to rows with `names`: generated code, in a third of the time of `dict(zip(...))`."""
     values = [f"v{number}" for number in range(len(names))]
     pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     code = f"lambda columns: ({{{pairs}}} for {', '.join(values)}, in zip(*columns, strict=True))"
@@ -79,7 +79,7 @@ def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """An integer column. Arrow would truncate a `float` for an integer type; a cast refuses it."""
+    """An integer column. Arrow would truncate a `float` for an integer type; a cast raises an error."""
     try:
         made = pa.array(values)
     except OverflowError:  # only uint64 holds such integers

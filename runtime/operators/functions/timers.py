@@ -23,7 +23,7 @@ class Timers:
     """The timers of an operator subtask.
 
     Args:
-        table: the state; the place of an entry is its timestamp.
+        table: the keyed state of the timers; the `Place` of an entry is the timer's timestamp.
         current: the key for which a timer is registered.
     """
 
@@ -53,7 +53,7 @@ class Timers:
             heapq.heappush(self._queue, (timestamp_ms, _sort_key(key), group, key))
 
     def take_due(self, time: int) -> Iterator[Timer]:
-        """Removes and yields timers up to and including `time`, also timers that are registered meanwhile."""
+        """Removes and yields timers up to and including `time`, including timers registered during the iteration."""
         while self._queue and self._queue[0][0] <= time:
             timestamp, _, group, key = heapq.heappop(self._queue)
             self._table.delete((group, key, timestamp))

@@ -1,7 +1,7 @@
 """State with a single value per key: value, reducing, aggregating.
 
-While a batch of rows or timers is handled, stored values are cached in a list by key number. Each is read from the
-table once and written back once, however many rows its key has. The cache does not outlive the batch, so a snapshot
+While a batch of rows or timers is handled, stored values are cached in a list by key number. Each value is read from
+the table once and written back once, however many rows its key has. The cache does not outlive the batch, so a snapshot
 never misses a value. Values with a time to live are not cached.
 """
 
@@ -19,7 +19,7 @@ _NO_VALUE: Final = object()
 
 
 class _NoKeys(list[Any]):
-    """Stands in for the values while there is no current key, so that reads and writes need no check."""
+    """The list of cached values while there is no current key: reads and writes then need no check."""
 
     def __getitem__(self, number: SupportsIndex | slice) -> NoReturn:
         raise no_key_error()
@@ -34,8 +34,8 @@ class ValueState:
     def __init__(self, cells: StateElements) -> None:
         self._cells = cells
         self._key = cells.current
-        self._values: list[Any] = _NoKeys()  #: by key number, in stored form
-        self._before: list[Any] = []  #: by key number, as in the table
+        self._values: list[Any] = _NoKeys()  #: cached values by key number, in stored form
+        self._before: list[Any] = []  #: values by key number, as they are in the table
 
     def get(self, default: Any = None) -> Any:
         value = self._values[self._key.number]

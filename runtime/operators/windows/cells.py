@@ -40,13 +40,13 @@ class AggregateCells:
             part[row_ids] = 0
 
     def copy(self, count: int) -> "AggregateCells":
-        """A copy with `count` positions, at least as many as now."""
+        """A copy with `count` positions; `count` must be at least the present number."""
         copied = AggregateCells([*self._fields.values()], count)
         copied.copy_from(slice(0, self._count), self, slice(0, self._count))
         return copied
 
     def copy_from(self, at: slice | Positions, other: "AggregateCells", there: slice | Positions) -> None:
-        """Copies values from `other`, which has the same columns."""
+        """Copies values from positions `there` of `other`, which has the same columns, to positions `at`."""
         for name, column in self._columns.items():
             column[at] = other._columns[name][there]
         for name, valid in self._valid.items():

@@ -1,7 +1,7 @@
 """Aggregates of integer keys that lie close together, in arrays indexed by pane and key.
 
-A pane is a row of the array, a key a column. The number of rows is a power of two, and panes use them as a ring. So a
-position is computed by a mask and needs no look-up. Keys that are too far apart are refused.
+A pane is a row of the array, a key a column. The number of array rows is a power of two, and panes use the rows as a
+ring. So a position is computed with a bit mask and needs no look-up. Keys that are too far apart are refused.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class DensePanes:
         self.panes = range(0)  #: from the first pane in use to the last
 
     def positions(self, keys: Keys, panes: Times | int) -> Positions | None:
-        """The cell of each row, after growing if needed; None if there would be too many cells."""
+        """The cell of each row. Grows the arrays if needed; returns None if they would have too many cells."""
         first, last = (panes, panes) if isinstance(panes, int) else (int(panes.min()), int(panes.max()))
         if not self._make_room(int(keys.min()), int(keys.max()), first, last, len(keys)):
             return None
@@ -67,7 +67,7 @@ class DensePanes:
         return range(min(first, self.panes.start), max(last + 1, self.panes.stop))
 
     def _cell_slices(self, panes: range) -> list[slice]:
-        """The cells of these panes: a single slice, or two where the ring wraps around."""
+        """The cells of `panes`: a single slice, or two where the ring wraps around."""
         start, end = (panes.start & (self._depth - 1)) * self._span, self._depth * self._span
         stop = start + len(panes) * self._span
         return [slice(start, min(stop, end)), *([slice(0, stop - end)] if stop > end else [])]
@@ -82,7 +82,7 @@ class DensePanes:
         span = high - low + 1
         if depth * span > most:
             return False
-        spare = min(span // 8, (most // depth - span) // 2)  # at both ends, so that it moves seldom
+        spare = min(span // 8, (most // depth - span) // 2)  # at both ends, so that the bounds change seldom
         self._resize(max(low - spare, _MIN_INT64), span + 2 * spare, depth)
         return True
 
@@ -90,7 +90,7 @@ class DensePanes:
         return max(high + 1, self._low + self._span) - min(low, self._low)
 
     def _resize(self, low: int, span: int, depth: int) -> None:
-        """Change the bounds. The new bounds include all panes and keys in use."""
+        """Changes the bounds. The new bounds include all panes and keys in use."""
         cells = AggregateCells(self._fields, depth * span)
         if self.panes:
             panes = np.arange(self.panes.start, self.panes.stop)[:, np.newaxis]

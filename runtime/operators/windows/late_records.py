@@ -1,10 +1,10 @@
 """Late records, and the watermark up to which windows have fired: a window that has fired never opens or fires again.
 
-A record is late, is counted and dropped, if the last window that would contain it has fired.
+A record is late if the last window that would contain it has fired. Late records are counted and dropped.
 
-Subtasks of an operator may have different watermarks at a barrier. Restored into one subtask they start from the
-lowest, and the window state does not show which windows have fired. So the watermark per key group is state. Savepoints
-taken before this state existed restore without it.
+Subtasks of an operator may have different watermarks at a barrier. A subtask that restores state of several starts from
+the lowest, and the window state does not show which windows have fired. So the watermark of each key group is state.
+Savepoints taken before this state existed restore without it.
 """
 
 from collections.abc import Sequence
@@ -50,15 +50,15 @@ class FiredWatermarks:
             assert isinstance(at, bytes), "watermarks are stored as bytes"
             self._check_window_size(name)
             self._restored[group] = msgspec.msgpack.decode(at)
-        self.min_watermark = int(self._restored[list(context.key_groups)].min())  #: reached by all key groups
-        self.max_watermark = int(self._restored.max())  #: exceeded by no key group
+        self.min_watermark = int(self._restored[list(context.key_groups)].min())  #: lowest of own groups
+        self.max_watermark = int(self._restored.max())  #: highest of all restored groups
 
     def restored_watermarks(self, keys: pa.RecordBatch) -> Times:
-        """By row, the restored watermark of its key group."""
+        """By row, the restored watermark of the row's key group."""
         return self._restored[key_groups(keys, self._keys, self._context.max_parallelism)]
 
     def drop_late(self, parts: pa.RecordBatch, time: int) -> pa.RecordBatch:
-        """The rows whose last window has not fired at watermark `time`. The other rows are counted as late."""
+        """The rows of `parts` whose last window has not fired at watermark `time`. Counts the other rows as late."""
         starts = parts.column(len(self._keys)).to_numpy()
         if not len(starts) or int(starts.min()) >= self._first_open_pane(np.array(max(time, self.max_watermark))):
             return parts
@@ -77,7 +77,7 @@ class FiredWatermarks:
                 self._table.put((group, self._name, None), at)
 
     def _first_open_pane(self, times: npt.NDArray[np.int64]) -> Any:
-        """The first pane of the earliest window that has not fired, for each of these watermarks."""
+        """The first pane of the earliest window that has not fired, for each watermark in `times`."""
         reached = np.clip(times, -_MAX_CLIPPED_MS, _MAX_CLIPPED_MS) + 1 - self._size_ms
         return reached // self._slide_ms * self._slide_ms + self._slide_ms
 

@@ -45,11 +45,11 @@ class PaneTotals:
         self._positions: KeyedTable | None = None  #: assigns positions to keys
         self._keys_at_reset = 0  #: number of keys at the last reset of the positions
         self._rows: dict[int, tuple[RowIds, Positions]] = {}  #: by pane, its row ids and their positions
-        self._front: dict[int, AggregateCells] = {}  #: by pane, the total from there to the last front pane, in order
+        self._front: dict[int, AggregateCells] = {}  #: by pane, the total from this to the last front pane, in order
         self._front_last: int | None = None
         self._back: AggregateCells | None = None
         self._back_first: int | None = None
-        self._covered_end: int | None = None  #: panes below are in front or back; None: rebuild
+        self._covered_end: int | None = None  #: the stacks hold all panes below it; None: rebuild
 
     def invalidate(self, pane: int) -> None:
         """Invalidates a pane whose state has changed."""
@@ -63,7 +63,7 @@ class PaneTotals:
         self._front.pop(pane, None)
 
     def window_totals(self, panes: Sequence[int], start: int, end: int) -> tuple[list[pa.Array], list[pa.Array]]:
-        """Keys and results of window [start, end). Starts must not decrease; `panes` are its panes in order."""
+        """Keys and results of window [start, end). `start` must not decrease; `panes`: the window's panes in order."""
         upto = self._covered_end
         if upto is None or not self._covers(start):
             self._rebuild(panes)
@@ -86,7 +86,7 @@ class PaneTotals:
         return self._back_first is None or self._back_first >= start
 
     def _rebuild(self, panes: Sequence[int]) -> None:
-        """Rebuilds with all of these panes in front."""
+        """Rebuilds the stacks, with all `panes` in the front stack."""
         renewed = self._reset_positions()
         self._front, self._back, self._back_first = {}, None, None
         self._front_last = panes[-1]

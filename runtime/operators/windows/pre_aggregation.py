@@ -10,7 +10,8 @@ al. 2005; Flink SQL: slices).
   the keys, the start of the pane (ms), the state columns of the aggregates, the number of input rows. Key columns keep
   their names; the other columns get names that no key has.
 - A sum beyond 64 bits is refused by the window, because it may belong to late rows; such rows are forwarded
-  unaggregated too. A single value that the sum cannot hold (unsigned, from 2^63 on) is refused here, late or not.
+  unaggregated too. The pre-aggregation refuses a single value that the sum cannot hold (unsigned, from 2^63 on), late
+  or not.
 - Integer keys that lie close together are aggregated in arrays (`DensePanes`), all other keys in a table.
 """
 
@@ -50,10 +51,10 @@ class PreAggregator(Protocol):
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]: ...
     def advance(self, watermark: int) -> list[pa.RecordBatch]:
-        """The batches that must be sent before `watermark`."""
+        """Removes and returns the entries that must be sent before `watermark`."""
 
     def flush(self) -> list[pa.RecordBatch]:
-        """All buffered rows, as batches."""
+        """Removes and returns all buffered entries."""
 
 
 def with_row_count(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
@@ -63,12 +64,12 @@ def with_row_count(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
 
 
 def input_row_count(parts: pa.RecordBatch) -> int:
-    """The number of input rows in these parts."""
+    """The number of input rows from which `parts` were aggregated."""
     return int(pc.sum(parts.column(-1)).as_py())
 
 
 def state_columns(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.RecordBatch:
-    """The state columns of `parts` behind `keys` key columns, named as in the state. The last may count the rows."""
+    """The state columns of `parts` behind `keys` key columns, named as in the state. The last may be the row count."""
     first = keys + 1
     return pa.RecordBatch.from_arrays(parts.columns[first : first + len(state)], names=state.names)
 
@@ -80,9 +81,9 @@ class WindowPreAggregator:
         keys: key columns.
         time: column of event times.
         pane_ms: length of a pane; panes are aligned to the epoch.
-        aggregates: by output column.
-        max_table_entries: entries of the table at which everything is forwarded.
-        bypass_rows: rows to bypass before the next attempt.
+        aggregates: aggregates by output column.
+        max_table_entries: number of table entries above which all buffered entries are forwarded.
+        bypass_rows: number of rows that bypass pre-aggregation before it is attempted again.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class WindowPreAggregator:
         self._aggregates = with_row_count(aggregates)
         self._is_bound = False
         self._watermark = MIN_WATERMARK
-        self._first_end: int | None = None  #: of the buffered panes, ms
+        self._first_end: int | None = None  #: earliest end of a buffered pane, ms
         self._rows, self._entries = 0, 0  #: input rows and entries forwarded since the last evaluation
         self._bypass_rows_left = 0  #: rows that still bypass pre-aggregation
         self._table_bypass_rows_left = 0  #: rows that still bypass the table
@@ -145,7 +146,7 @@ class WindowPreAggregator:
         self._rows, self._entries = judged
         return found
 
-    # ------------------------------------------------------------ taking in
+    # ------------------------------------------------------------ input
 
     def _bind_types(self, schema: pa.Schema) -> None:
         """Binds the types of the state to the data. All batches of a stream have the same types."""
@@ -194,7 +195,7 @@ class WindowPreAggregator:
         self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         return True
 
-    # ------------------------------------------------------------ giving out
+    # ------------------------------------------------------------ output
 
     def _unaggregated_parts(self, batch: pa.RecordBatch, numbers: Times | int) -> list[pa.RecordBatch]:
         cells, at = AggregateCells(self._state, batch.num_rows), np.arange(batch.num_rows)
@@ -207,7 +208,7 @@ class WindowPreAggregator:
         return pa.array(starts * self._pane_ms)
 
     def _take_entries(self, before: int | None) -> list[pa.RecordBatch]:
-        """The buffered entries of panes before number `before`; None: of all panes."""
+        """Removes and returns the buffered entries of panes before number `before`; None: of all panes."""
         found = [*self._take_from_arrays(before), *self._take_from_table(before)]
         self._first_end = self._earliest_end()
         for parts in found:
@@ -230,7 +231,7 @@ class WindowPreAggregator:
         due = self._table.row_ids()
         if before is not None:
             due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
-        # refused rows left empty entries
+        # rows that an aggregate refused left empty entries
         row_ids = due[self._table.column(self._aggregates.row_count_column())[due] > 0]
         if len(row_ids):
             keys = [self._table.key_column(name, row_ids) for name in self._keys]
@@ -262,7 +263,7 @@ class WindowPreAggregator:
 
 
 def _key_type(schema: pa.Schema, key: str) -> Any:
-    """The sent type of a key column. Raises JobRejected if its values cannot be compared, stored or sorted."""
+    """The type in which a key column is sent. Raises JobRejected if its values cannot be compared, stored or sorted."""
     kind = plain_type(column_type(schema, key))
     check_key_type(key, kind)
     if types.is_null(kind):
@@ -271,7 +272,7 @@ def _key_type(schema: pa.Schema, key: str) -> Any:
 
 
 def _without_views(column: pa.Array) -> pa.Array:
-    """Arrow has no kernel that takes rows of view types."""
+    """The column, converted if it has a view type: Arrow has no kernel that takes rows of view types."""
     return to_plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
 
 

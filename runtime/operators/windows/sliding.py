@@ -3,7 +3,7 @@
 The state is a row per key and pane (Li et al. 2005; Flink SQL: slice). A pane is as long as the greatest common divisor
 of size and slide. So no window cuts a pane, and a row is stored once, however many windows contain it. A pane is
 deleted when its last window has fired. A row whose last window has fired is late; a row with some windows still open
-counts for these.
+counts for the open windows.
 """
 
 from bisect import bisect_left, insort
@@ -31,7 +31,7 @@ class SlidingWindow(WindowOperator):
         keys: key columns.
         size_ms: length of a window.
         slide_ms: distance between the starts of two consecutive windows, which are aligned to the epoch.
-        aggregates: by output column.
+        aggregates: aggregates by output column.
     """
 
     def __init__(self, keys: Sequence[str], size_ms: int, slide_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
@@ -113,7 +113,7 @@ class SlidingWindow(WindowOperator):
     def _filter_open(
         self, keys: Sequence[pa.Array], results: Sequence[pa.Array], at: int
     ) -> tuple[list[pa.Array], list[pa.Array]]:
-        """Only keys of key groups whose restored watermark was below `at`."""
+        """The keys and results of key groups whose restored watermark was below `at`."""
         batch = pa.RecordBatch.from_arrays(list(keys), names=list(self._keys))
         wanted = pa.array(self._fired.restored_watermarks(batch) < at)
         return [key.filter(wanted) for key in keys], [result.filter(wanted) for result in results]

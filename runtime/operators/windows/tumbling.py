@@ -23,7 +23,7 @@ class TumblingWindow(WindowOperator):
     Args:
         keys: key columns.
         size_ms: length of a window; windows are aligned to the epoch.
-        aggregates: by output column.
+        aggregates: aggregates by output column.
     """
 
     def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate]) -> None:

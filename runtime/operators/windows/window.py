@@ -84,7 +84,7 @@ class WindowOperator(Operator):
 
     @abstractmethod
     def on_rows(self, row_ids: RowIds, panes: pa.Array) -> None:
-        """Called before rows are merged into `row_ids` of the state, with the starts of their panes."""
+        """Called before rows are merged into the state rows `row_ids`; `panes`: the pane start of each input row."""
 
     def snapshot(self, checkpoint: int) -> None:
         self._fired.store(self._watermark)

@@ -18,7 +18,7 @@ from runtime.ports import SnapshotStore
 from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
 
-SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files of less than `most` units form the smallest size class
+SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files smaller than `most` units form the smallest size class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class CompactionPolicy:
     """When the files of a state are compacted, and how much of it is in memory at a time. Sizes in bytes."""
 
     max_deltas: int = 8  #: number of files of a size class that become one; at least 2
-    copied_bytes: int = 1 << 22  #: a state up to here is copied at a barrier, in a few milliseconds
-    base_bytes: int = 1 << 16  #: below this size deltas may exceed the base
+    copied_bytes: int = 1 << 22  #: a state up to this size is copied at a barrier, in a few milliseconds
+    base_bytes: int = 1 << 16  #: deltas up to this total size may exceed the base
     slice_bytes: int = 1 << 24  #: approximate size of the rows in memory at a time
 
 
@@ -36,14 +36,14 @@ _GROUP_COLUMN, _DELETED_COLUMN, _FIRST_KEY_COLUMN = 0, 1, 2  #: columns of a seg
 
 
 def compaction_start(sizes: Sequence[int], most: int, whole: bool) -> int | None:
-    """Index of the oldest file of the run to compact, which ends at the newest file; None: not due.
+    """Index of the oldest file of the run to compact, which ends at the newest file; None if no run is due.
 
     Size classes are a factor of `most` apart. The newest files up to some class are compacted if the result belongs to
     a higher class, or, in the smallest class, if there are `most` of them.
 
     Args:
         sizes: file sizes in bytes, oldest first; `sizes[0]` is the base.
-        most: at least 2.
+        most: number of files of a size class that become one; at least 2.
         whole: whether the run may include the base.
     """
     if whole and sum(sizes[1:]) > sizes[0]:
@@ -78,8 +78,8 @@ def compacted_batches(
     Args:
         segments: oldest first.
         keys: number of key columns.
-        nbytes: approximate size of the rows in memory (files are compressed).
-        whole: the first segment is the base, so tombstones are dropped.
+        nbytes: approximate size of all rows if they were in memory (files are compressed).
+        whole: whether the first segment is the base; tombstones are then dropped.
         slice_bytes: approximate size of the rows in memory at a time.
 
     Raises:

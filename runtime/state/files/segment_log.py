@@ -2,9 +2,9 @@
 
 - A pending segment is written once, by the first capture whose write reaches it. If the write fails, the next capture
   writes it again, so no change is lost or stored twice.
-- The write of an expired checkpoint may overlap the next one: each pending segment has a lock. If the earlier
-  checkpoint is still wanted, its write copies the file, because a manifest never names a file in the folder of a newer
-  checkpoint (`master.retention` relies on this).
+- The write of an expired checkpoint may overlap the write of the next one: each pending segment has a lock. If the
+  earlier write finds the file in the folder of a newer checkpoint, it copies the file: a manifest never names a file in
+  the folder of a newer checkpoint (`master.retention` relies on this rule).
 - A small state gets a new base at a barrier, by a copy. The files of a larger state are compacted in the background
   (`compact`), so that a barrier costs as much as the changes, independent of the size of the state. Later captures name
   the compacted file.
@@ -36,7 +36,7 @@ BatchFactory = Callable[[SnapshotStore], Iterable[pa.RecordBatch]]
 
 
 class PendingSegment:
-    """Captured rows that are, or will be, a segment.
+    """Captured rows that are, or will be, stored as a segment.
 
     Args:
         name: file name, unique within a subtask's attempt.
@@ -51,16 +51,16 @@ class PendingSegment:
     ) -> None:
         self.rows = rows
         self.nbytes = nbytes
-        self.is_damaged = False  #: its source files are damaged, so it can never be written
-        self.is_referenced = False  #: a snapshot may name it
-        self.segments: tuple[Segment, ...] | None = None  #: at most one, empty without rows; None: not written yet
+        self.is_damaged = False  #: whether source files are damaged: the segment can never be written
+        self.is_referenced = False  #: whether a snapshot may name the segment
+        self.segments: tuple[Segment, ...] | None = None  #: at most one, none without rows; None: not written yet
         self._name = name
         self._make: BatchFactory | None = make
         self._groups = groups
         self._lock = threading.Lock()
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
-        """Writes to `prefix` unless already written. Returns the segments, and the bytes written by this call."""
+        """Writes a file in folder `prefix` unless already written. Returns the segments, and the bytes of this call."""
         with self._lock:
             if self.segments is not None and not _belongs_to_newer_checkpoint(self.segments, prefix):
                 return self.segments, 0
@@ -97,7 +97,7 @@ def _copy_segment(store: SnapshotStore, segment: Segment, path: str) -> Segment:
 
 
 class _CompactionStopped(EnvironmentFailure):
-    """Compaction was asked to stop."""
+    """`SegmentLog.stop` was called during a compaction."""
 
 
 class SegmentLog:
@@ -105,7 +105,7 @@ class SegmentLog:
     thread.
 
     Args:
-        name: of the state; files are named after it.
+        name: name of the state; files are named after it.
         groups: the key groups of the subtask.
         keys: number of key columns; None: rows without keys, which are copied and never compacted.
         policy: when files are compacted.
@@ -124,7 +124,7 @@ class SegmentLog:
         self._stopped = False
         self._compacted_bytes = 0
 
-    # ------------------------------------------------------------ on the loop
+    # ------------------------------------------------------------ on the slot's loop
 
     @property
     def needs_base(self) -> bool:
@@ -159,9 +159,9 @@ class SegmentLog:
                 self._segments = (*self._segments, delta)
 
     def restore(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
-        """Starts from the restored segments. They are of another lineage, so the first capture writes the state anew.
+        """Starts from the restored segments. They belong to another lineage: the first capture writes the state anew.
 
-        A small state is copied at that capture. A larger one is compacted from the restored files: no barrier waits.
+        A small state is copied at that capture. A larger state is compacted from the restored files: no barrier waits.
         """
         if nbytes <= self._policy.copied_bytes:
             self._base_required = True
@@ -169,7 +169,7 @@ class SegmentLog:
             self.start_from(self.new_segment(self._compaction(tuple(segments), nbytes, whole=True), rows, nbytes))
 
     def segments(self) -> tuple[PendingSegment, ...]:
-        """The segments of a snapshot taken now."""
+        """The segments for a snapshot taken now; marks them as referenced."""
         with self._log_lock:
             for pending in self._segments:
                 pending.is_referenced = True
@@ -179,10 +179,10 @@ class SegmentLog:
         """Stops compaction soon, permanently. Callable from any thread."""
         self._stopped = True
 
-    # ------------------------------------------------------------ in the background
+    # ------------------------------------------------------------ on a compaction thread
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
-        """Compacts to files under `prefix` until no run is due. After a failure the next capture tries again."""
+        """Compacts segments into files in `prefix` until none is due. After a failure the next capture tries again."""
         with self._compaction_lock:
             while not self._stopped and (run := self._due_run())[0]:
                 pending = self._compaction_of(*run)
@@ -241,7 +241,7 @@ class SegmentLog:
             yield batch
 
     def _replace_run(self, run: tuple[PendingSegment, ...], pending: PendingSegment) -> list[PendingSegment]:
-        """Replaces the compacted run by `pending`. Meanwhile the log may have grown or started anew.
+        """Replaces the compacted run by `pending`. During the compaction, the log may have grown or started anew.
 
         Returns the segments that no snapshot names or will name.
         """

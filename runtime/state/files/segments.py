@@ -59,10 +59,10 @@ def write_segment(
 
 
 def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
-    """Reads and verifies a segment. With `groups`, reads only blocks that may hold these groups; other rows may occur.
+    """Reads and verifies a segment. With `groups`, reads only blocks that may hold them; other groups may occur.
 
     Raises:
-        CorruptState: the file is missing, truncated or altered; its path is named.
+        CorruptState: the file is missing, truncated or altered; the error names its path.
     """
     wanted = segment.blocks if groups is None else _blocks_with_groups(segment.blocks, groups)
     data = _read_whole(store, segment) if len(wanted) == len(segment.blocks) else _read_blocks(store, segment, wanted)
@@ -77,7 +77,7 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
 
 
 def _blocks_with_groups(blocks: tuple[SegmentBlock, ...], groups: range) -> tuple[SegmentBlock, ...]:
-    """The blocks with any of `groups`; the first block if there is none, because the schema is needed."""
+    """The blocks with any of `groups`; if no block has any, the first block, because the schema is needed."""
     found = tuple(b for b in blocks if b.first_group < groups.stop and groups.start <= b.last_group)
     return found or blocks[:1]
 
@@ -91,7 +91,7 @@ def _read_whole(store: SnapshotStore, segment: Segment) -> bytes:
 
 
 def _read_blocks(store: SnapshotStore, segment: Segment, wanted: tuple[SegmentBlock, ...]) -> bytes:
-    """The head of the file and the wanted blocks, which are adjacent: together a valid stream."""
+    """The head of the file and the blocks `wanted`, which are adjacent: together a valid stream."""
     head = _read_range(store, segment, 0, segment.blocks[0].offset)
     start = wanted[0].offset
     data = _read_range(store, segment, start, sum(block.nbytes for block in wanted))
@@ -141,7 +141,7 @@ class _BlockRows:
 
 
 def _cut_into_blocks(batch: pa.RecordBatch, fewest_rows: int) -> list[_BlockRows]:
-    """Cuts at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MAX_BLOCKS`."""
+    """Cuts at the first key group border after every `MIN_BLOCK_BYTES`, or later to keep within `MAX_BLOCKS`."""
     groups = batch.column(0).to_numpy()
     rows = max(1, fewest_rows, batch.num_rows * MIN_BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
@@ -155,7 +155,7 @@ def _cut_into_blocks(batch: pa.RecordBatch, fewest_rows: int) -> list[_BlockRows
 
 @dataclass
 class _CountingSink:
-    """File object for the IPC writer: buffers the bytes until they are taken; counts and digests all of them."""
+    """File object for the IPC writer: buffers bytes until `take_chunks`; counts and digests all bytes."""
 
     nbytes: int = 0
     rows: int = 0
@@ -210,7 +210,7 @@ def _encode(
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
     rest = iter(batches)
     first = next(rest)
-    head = first.schema.serialize().to_pybytes()  # the writer puts it before the first message
+    head = first.schema.serialize().to_pybytes()  # the writer emits the schema before the first message
     # Arrow writes a message in hundreds of pieces. Unbuffered, each would take the GIL, which the slot's loop needs.
     whole = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _MESSAGE_BYTES)
     with whole, pa.ipc.new_stream(whole, first.schema, options=options) as writer:

@@ -26,18 +26,18 @@ class BlockLimits:
     max_blocks: int = 128
     min_entries: int = 1 << 18  #: entries that are always allowed
     max_entries: int = 1 << 24
-    new_entries_per_key: int = 8  #: up to which blocks are created: a hash table takes as much memory
-    kept_entries_per_key: int = 16  #: up to which present blocks are kept
+    new_entries_per_key: int = 8  #: limit for new blocks: a hash table takes as much memory
+    kept_entries_per_key: int = 16  #: limit for present blocks
 
     def entry_limit(self, keys: int, per_key: int) -> int:
         return max(self.min_entries, min(self.max_entries, per_key * keys))
 
 
 class IdBlock:
-    """Row ids by first code, from `low` on."""
+    """Row ids of keys with the same tail, by first code, from `low` on."""
 
     def __init__(self, tail: CodeRows, low: int, high: int) -> None:
-        self.tail = tail  #: the other codes, shape (columns, 1)
+        self.tail = tail  #: the codes after the first, shape (columns, 1)
         self.tail_bytes = tail.tobytes()
         self.low = low
         self.count = 0
@@ -45,7 +45,7 @@ class IdBlock:
 
     @property
     def row_ids(self) -> npt.NDArray[np.int32]:
-        """Row id + 1; 0: no key."""
+        """By first code minus `low`: row id + 1; 0: no key."""
         return self._row_ids.data
 
     @property
@@ -82,7 +82,7 @@ class IdBlock:
 
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _NO_ROWS: Final = np.empty(0, dtype=np.intp)
-TailRows = tuple[CodeRows, RowIds]  #: a tail, and the rows with that tail
+TailRows = tuple[CodeRows, RowIds]  #: a tail (codes after the first), and the rows with it
 _ALL_ROWS: Final = slice(None)
 
 
@@ -95,7 +95,7 @@ class BlockIndex:
 
     @classmethod
     def spanning(cls, pieces: Iterable[CodeRows], count: int, limits: BlockLimits) -> "BlockIndex | None":
-        """Empty blocks for `count` keys, given in pieces; None if blocks would be too sparse."""
+        """Empty blocks for `count` keys, whose codes come in `pieces`; None if blocks would be too sparse."""
         spans = dict[bytes, tuple[CodeRows, int, int]]()
         for codes in pieces:
             tails = _tails(codes, np.arange(codes.shape[1]), limits.max_blocks)
@@ -116,7 +116,7 @@ class BlockIndex:
         return self._limits.max_entries - keys
 
     def reserve(self, codes: CodeRows, keys: int) -> bool:
-        """Makes room for these keys, with which the index has `keys`. Returns False if blocks are not worth it."""
+        """Makes room for new keys; the index then has `keys` keys. Returns False if blocks would be too sparse."""
         limits = self._limits
         parts, rest = self._split(codes)
         fresh = _tails(codes, rest, limits.max_blocks)
@@ -142,14 +142,14 @@ class BlockIndex:
         return found
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
-        """Adds keys, which must be absent and have room."""
+        """Adds keys, which must be absent; `reserve` has made room."""
         for block, rows in self._split(codes)[0]:
             here = row_ids[rows]
             block.row_ids[codes[0, rows] - block.low] = here + 1
             block.count += len(here)
 
     def remove(self, row_ids: RowIds, codes: CodeRows, following: bool) -> None:
-        """Removes keys. Empty blocks are dropped too, unless keys of the former form are still to be moved here."""
+        """Removes keys. Empty blocks are dropped too, unless more keys of the old form follow (`following`)."""
         for block, rows in self._split(codes)[0]:
             firsts = codes[0, rows]
             block.row_ids[firsts - block.low] = 0
@@ -184,7 +184,7 @@ class BlockIndex:
 
 
 def _tails(codes: CodeRows, rows: RowIds, limit: int) -> Sequence[TailRows] | None:
-    """The tails that occur in these rows, with their rows; None if there are more than `limit`."""
+    """The tails that occur in `rows`, each with its rows; None if there are more than `limit` tails."""
     parts = list(islice(_iter_tails(codes, rows), limit + 1))
     return parts if len(parts) <= limit else None
 

@@ -1,8 +1,8 @@
 """Row ids of keys by hash: open addressing with linear probing, in numpy.
 
 Every step handles all keys of a batch: unresolved keys move to the next bucket together. So a batch costs a few array
-passes, however many keys it has. The table never grows; `KeyIndex` moves the keys to a larger one. Keys are spread over
-the whole table, so the first batches fault in all of its pages; `touch` does this ahead of time.
+passes, however many keys it has. The table never grows; `KeyIndex` moves the keys to a larger table. Keys are spread
+over the whole table, so the first batches fault in all of its pages; `touch` faults in pages ahead of time.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ class BucketIndex:
     """A hash table with room for `keys` keys, and half as many again.
 
     Args:
-        keys: expected minimum.
-        min_buckets: a power of two.
+        keys: number of keys for which there is room at least.
+        min_buckets: minimum number of buckets, a power of two.
     """
 
     def __init__(self, keys: int, min_buckets: int) -> None:
@@ -42,11 +42,11 @@ class BucketIndex:
         return len(self._buckets)
 
     def has_size_for(self, keys: int) -> bool:
-        """Whether this table has the size of a new one for `keys` keys."""
+        """Whether this table has the size of a new table for `keys` keys."""
         return len(self) == max(self._min_buckets, _bucket_count(keys))
 
     def free_keys(self, keys: int) -> int:
-        """The keys that may still be added to an index of `keys` keys."""
+        """The number of keys that may still be added to an index of `keys` keys."""
         return len(self._buckets) // 2 - self._filled
 
     def touch(self, count: int) -> None:
@@ -56,7 +56,7 @@ class BucketIndex:
         self.touched = stop
 
     def reserve(self, codes: CodeRows, keys: int) -> bool:
-        """Whether these keys, with which the index has `keys`, may be added."""
+        """Whether there is room for new keys, after which the index has `keys` keys."""
         return bool((self._filled + codes.shape[1]) * 2 <= len(self._buckets))
 
     def find(self, wanted: CodeRows, codes: CodeColumns) -> RowIds:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
 
 _MIN_MARKED_CODES: Final = 1 << 16  #: a code range up to this size is always marked
-_MARKED_CODES_PER_ROW: Final = 8  #: and up to this many codes per row
+_MARKED_CODES_PER_ROW: Final = 8  #: a larger code range is marked up to this many codes per row
 _SAMPLE_ROWS: Final = 1024  #: rows sampled to decide whether most keys are distinct
 
 Codes = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ def _max_marked_codes(rows: int) -> int:
 
 
 def _codes(column: pa.Array) -> tuple[Codes, int]:
-    """Codes of a column and their upper bound; equal where the values are."""
+    """Codes of a column, equal where the values are equal, and their exclusive upper bound."""
     if pa.types.is_dictionary(column.type):
         return _dictionary_codes(column)
     if is_text(column.type) or pa.types.is_decimal(column.type):
@@ -90,7 +90,7 @@ def _dictionary_encode(column: pa.Array) -> tuple[Codes, int]:
 
 
 def _without_views(column: pa.Array) -> pa.Array:
-    """View types have no dictionary kernel."""
+    """The column, converted if it has a view type: view types have no dictionary kernel."""
     if pa.types.is_string_view(column.type):
         return column.cast(pa.large_string())
     return column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
@@ -113,7 +113,7 @@ def _hash_codes(values: Codes) -> tuple[Codes, int]:
 
 
 def _is_mostly_distinct(values: Codes) -> bool:
-    """By a sample. A hash table of mostly distinct values exceeds the cache, and sorting is cheaper."""
+    """Whether most values of a sample are distinct. A hash table then exceeds the cache, and sorting is cheaper."""
     sample = values[:: max(1, len(values) // _SAMPLE_ROWS)]
     return len(np.unique(sample)) * 10 > len(sample) * 9
 
@@ -130,7 +130,7 @@ def _rank_codes(values: Codes) -> tuple[Codes, int]:
 
 
 def _renumber_densely(codes: Codes, space: int) -> tuple[Codes, int]:
-    """Codes renumbered without gaps, in their order where the range is small."""
+    """Codes renumbered without gaps, in their order where the range is small, and the number of distinct codes."""
     if space > _max_marked_codes(len(codes)):
         return _hash_codes(codes)
     present = np.zeros(space, dtype=bool)

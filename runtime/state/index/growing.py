@@ -1,9 +1,9 @@
 """Arrays that grow without a copy.
 
 A large array has its own memory mapping. To grow, the kernel extends the address range, elsewhere if needed, and moves
-the page table entries: no data is copied, and a new page takes no memory until it is touched. This is impossible while
-a view of the old array exists, or on a system without `mremap`. Then a longer copy replaces the array. Earlier views
-stay readable, but show the old array.
+the page table entries: no data is copied, and a new page takes no memory until it is touched. Such growth is impossible
+while a view of the old array exists, or on a system without `mremap`. Then a longer copy replaces the array. Earlier
+views stay readable, but show the old array.
 
 Another thread may read `data` at any time: the returned array holds all earlier writes.
 """
@@ -22,7 +22,7 @@ class GrowingArray:
     """An array that starts with zeroes.
 
     Args:
-        dtype: of the elements.
+        dtype: type of the elements.
         count: initial length.
     """
 
@@ -40,7 +40,7 @@ class GrowingArray:
         return np.frombuffer(self._memory, dtype=self._dtype)
 
     def grow(self, count: int) -> None:
-        """Extends to `count` elements; the new ones are zero."""
+        """Extends the array to `count` elements; new elements are zero."""
         assert count >= len(self), "an array cannot shrink"
         nbytes = count * self._dtype.itemsize
         if nbytes > len(self._memory) and not _extend_mapping(self._memory, nbytes):

@@ -89,7 +89,7 @@ def as_int64(column: pa.Array) -> npt.NDArray[np.int64]:
     """The values of a fixed-width column as 64-bit codes, equal where the values are equal; nulls are arbitrary.
 
     Raises:
-        TypeError: the type has no such form.
+        TypeError: the type has no 64-bit code.
     """
     kind = column.type
     if pa.types.is_boolean(kind):
@@ -137,7 +137,7 @@ def _hash_fixed_width(column: pa.Array) -> Hashes:
 
 
 def _hash_dictionary(column: pa.DictionaryArray) -> Hashes:
-    """Hash the distinct values, then look up each row."""
+    """A hash per row: hashes the distinct values, then looks up each row."""
     hashes = np.append(hash_column(column.dictionary), NULL_HASH)
     return hashes[dictionary_rows(column)]
 

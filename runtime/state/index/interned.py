@@ -56,13 +56,13 @@ class InternedCodec:
         return _from_bytes(values, self._kind)
 
     def with_type(self, kind: Any) -> "InternedCodec":
-        """Shares the arena, which only grows, and decodes to a wider type."""
+        """A codec that shares the arena, which only grows, and decodes to a wider type."""
         wider = copy(self)
         wider._kind = kind
         return wider
 
     def compact(self, codes: Codes) -> tuple["InternedCodec", Codes]:
-        """A codec with only the values of `codes`, and these codes in its numbering; `UNKNOWN` stays."""
+        """A codec with only the values of `codes`, and `codes` in its numbering; `UNKNOWN_CODE` stays."""
         fresh = InternedCodec(self._kind)
         known = codes != UNKNOWN_CODE
         renumbered = np.full(len(codes), UNKNOWN_CODE, dtype=np.int64)
@@ -82,7 +82,7 @@ class InternedCodec:
         return codes, np.flatnonzero(row_ids == NOT_FOUND)
 
     def _same(self, numbers: Codes, texts: Texts, rows: Codes) -> Mask:
-        """Whether the stored values equal the values of the rows."""
+        """By row, whether the stored value with the number in `numbers` equals the value in `texts`."""
         data, starts, lengths = texts
         stored, offsets = self._data.data, self._offsets.data
         left, theirs, mine = lengths[rows], starts[rows], offsets[numbers]
@@ -138,7 +138,7 @@ class InternedCodec:
 
     def _values(self) -> pa.Array:
         """All interned values, without a copy."""
-        count = self._count  # before the offsets, and these before the data: each of them only grows
+        count = self._count  # read before offsets and data, which only grow
         buffers = [None, pa.py_buffer(self._offsets.data), pa.py_buffer(self._data.data)]
         return pa.Array.from_buffers(pa.large_binary(), count, buffers)
 

@@ -31,7 +31,7 @@ class KeyCodec(Protocol):
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
 
     def with_type(self, kind: Any) -> "KeyCodec":
-        """The same codes as values of a wider type. This codec stays unchanged, because a capture may hold it."""
+        """A codec that decodes the same codes to a wider type. This codec stays unchanged: a capture may hold it."""
 
 
 def plain_type(kind: Any) -> Any:
@@ -44,7 +44,7 @@ def plain_type(kind: Any) -> Any:
 
 
 def to_plain(column: pa.Array) -> pa.Array:
-    """The same values without dictionaries and views."""
+    """The values of `column` without dictionaries and views."""
     if pa.types.is_dictionary(column.type):
         return to_plain(column.dictionary_decode())
     return column.cast(plain_type(column.type))
@@ -65,7 +65,7 @@ def check_key_type(name: str, kind: Any) -> None:
     """Refuses a key column whose values cannot be compared, hashed or stored.
 
     Raises:
-        JobRejected: the column and its type are named.
+        JobRejected: the type cannot be a key; the error names column and type.
     """
     kind = plain_type(kind)
     if not is_key_type(str(kind)):
@@ -73,7 +73,7 @@ def check_key_type(name: str, kind: Any) -> None:
 
 
 def common_declared_type(kind: Any, declared: str) -> Any:
-    """The type of a key column that holds type `kind` and also the type named `declared` in the job graph."""
+    """The common type of `kind` and of the type named `declared` in the job graph; `kind` if there is none."""
     common = key_rule(str(kind), declared).common
     if common is None or common == str(kind):
         return kind

@@ -1,7 +1,7 @@
 """The key index: rows of key codes -> row ids, vectorised.
 
 Row ids of removed keys are reused. The mapping has two forms: blocks for integers that are close together,
-buckets for all other keys. When a form is full, a new one replaces it. The keys are moved a few at a time with each
+buckets for all other keys. When a form is full, a new form replaces it. The keys are moved a few at a time with each
 call, so that no single batch pays for all of them. Until the move is complete, both forms are searched.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["NOT_FOUND", "CodeRows", "KeyIndex", "RowIds"]
 
 _MIN_CAPACITY: Final = 64
 _PIECE_ROW_IDS: Final = 1 << 16  #: row ids processed at a time: they fit the cache
-_TOUCHED_BUCKETS_PER_KEY: Final = 24  #: buckets touched per added key: all of them well before they are needed
+_TOUCHED_BUCKETS_PER_KEY: Final = 24  #: touched per added key, so that all buckets are touched before use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class IndexTuning:
     min_moved_keys: int = 4096  #: minimum number of keys moved per call
     moved_per_added_key: int = 4  #: keys moved per added key: the move ends long before the new form is full
     min_prepared_keys: int = 1 << 18  #: number of keys from which the next buckets are prepared ahead of time
-    min_buckets: int = 256  #: of a hash table; a power of two
+    min_buckets: int = 256  #: minimum number of buckets of a hash table; a power of two
 
 
 DEFAULT_TUNING: Final = IndexTuning()
@@ -48,28 +48,28 @@ class KeyIndex:
 
     def __init__(self, width: int, tuning: IndexTuning = DEFAULT_TUNING) -> None:
         self._tuning = tuning
-        self._codes = [GrowingArray(np.int64, _MIN_CAPACITY) for _ in range(width)]  #: by column, by row id
-        self._live = GrowingArray(bool, _MIN_CAPACITY)  #: by row id
+        self._codes = [GrowingArray(np.int64, _MIN_CAPACITY) for _ in range(width)]  #: codes by column, then by row id
+        self._live = GrowingArray(bool, _MIN_CAPACITY)  #: by row id, whether it has a key
         self.used = 0  #: row ids ever assigned: all live ids are below
-        self._reusable = GrowingArray(np.intp, _MIN_CAPACITY)  #: row ids for reuse, the last first
+        self._reusable = GrowingArray(np.intp, _MIN_CAPACITY)  #: row ids for reuse; the last is reused first
         self._reusable_count = 0  #: length of `_reusable` in use
         self.form: BlockIndex | BucketIndex = BlockIndex(tuning.blocks)
-        self._old_form: BlockIndex | BucketIndex | None = None  #: only read
-        self._unmoved = np.zeros(0, dtype=bool)  #: by row id: live, and still to be moved from the former form
-        self._moved_below = 0  #: no row id below is waiting
-        self._prepared_form: BucketIndex | None = None  #: prepared for the time when the form is full
+        self._old_form: BlockIndex | BucketIndex | None = None  #: searched until all its keys are moved
+        self._unmoved = np.zeros(0, dtype=bool)  #: by row id: live, and still to be moved from the old form
+        self._moved_below = 0  #: no row id below is unmoved
+        self._prepared_form: BucketIndex | None = None  #: touched ahead, to replace `form` when it is full
 
     def __len__(self) -> int:
         return self.used - self._reusable_count
 
     @property
     def unmoved_count(self) -> int:
-        """Number of keys that are still to be moved from the former form."""
+        """Number of keys that are still to be moved from the old form."""
         return int(np.count_nonzero(self._unmoved))
 
     @property
     def capacity(self) -> int:
-        """Row ids that fit without growing."""
+        """Number of row ids that fit without growing."""
         return len(self._live)
 
     def row_ids(self) -> RowIds:
@@ -77,11 +77,11 @@ class KeyIndex:
         return np.flatnonzero(self._live.data[: self.used])
 
     def column(self, position: int) -> npt.NDArray[np.int64]:
-        """A code of each key, by row id. Read only; fetch it again after keys were added."""
+        """The codes in column `position`, by row id. Read only; fetch it again after keys were added."""
         return self._codes[position].data
 
     def codes_of(self, row_ids: RowIds) -> CodeRows:
-        """A copy of the codes of these keys."""
+        """A copy of the codes of the keys at `row_ids`."""
         codes = np.empty((len(self._codes), len(row_ids)), dtype=np.int64)
         for row, column in zip(codes, self._codes, strict=True):
             np.take(column.data, row_ids, out=row, mode="clip")  # row ids are in range; a checked `out` costs a copy
@@ -124,7 +124,7 @@ class KeyIndex:
         self._free_row_ids(row_ids)
 
     def recode(self, column: int, row_ids: RowIds, codes: npt.NDArray[np.int64]) -> None:
-        """Replaces one code of all live keys; different keys must stay different."""
+        """Replaces the codes of all live keys (`row_ids`) in a column; different keys must stay different."""
         self._codes[column].data[row_ids] = codes
         self._old_form, self._unmoved = None, np.zeros(0, dtype=bool)
         self._start_new_form()
@@ -133,13 +133,13 @@ class KeyIndex:
     # ------------------------------------------------------------ moving to a new form
 
     def _start_new_form(self) -> None:
-        """Starts a new form, to which all live keys are moved."""
+        """Starts a new form, to which all live keys are moved step by step."""
         self._move_keys(self.used)
         self._old_form, self._unmoved, self._moved_below = self.form, self._live.data[: self.used].copy(), 0
         self.form = BlockIndex.spanning(self._key_pieces(), len(self), self._tuning.blocks) or self._new_buckets()
 
     def _key_pieces(self) -> Iterator[CodeRows]:
-        """The codes of all keys, newest first, then oldest: keys too far apart for blocks show up early."""
+        """The codes of all keys, the newest piece first, then the oldest: keys too far apart for blocks come early."""
         live = self._live.data
         starts = deque(range(0, self.used, _PIECE_ROW_IDS))
         starts.rotate(1)
@@ -177,7 +177,7 @@ class KeyIndex:
         if stop >= len(self._unmoved):
             self._old_form, self._unmoved = None, np.zeros(0, dtype=bool)
 
-    # ------------------------------------------------------------ slots
+    # ------------------------------------------------------------ row ids
 
     def _columns(self) -> CodeColumns:
         return [column.data for column in self._codes]

@@ -1,7 +1,7 @@
-"""The types of the key columns of an operator subtask: as restored, and as its batches have them.
+"""The types of the key columns of an operator subtask: the restored types, widened by the types of its batches.
 
-Every snapshot records them, so that `core.restore.mapping` refuses a restore with other types before the start. If a
-job's types are known from its data only, the first batch is refused instead.
+Every snapshot records the types, so that `core.restore.mapping` refuses a restore with other types before the start. If
+a job's types are known from its data only, the first batch is refused instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,14 +31,14 @@ class KeyTypes:
                 self._add(column, name)
 
     def by_column(self) -> dict[str, str]:
-        """A copy, for a snapshot."""
+        """A copy of the types by column, for a snapshot."""
         return dict(self._by_column)
 
     def check(self, schema: pa.Schema, keys: Sequence[str]) -> None:
-        """Compares the types of a batch with the known ones.
+        """Widens the known types by the key types of a batch.
 
         Raises:
-            JobRejected: the two types of a column have no common type; operator, column and types are named.
+            JobRejected: the two types of a column have no common type; the error names operator, column and types.
         """
         if self._checked_schema is not None and schema.equals(self._checked_schema):
             return
@@ -56,10 +56,10 @@ class KeyTypes:
 
 
 def check_keys(schema: pa.Schema, keys: Sequence[str], operator: str) -> None:
-    """Checks the key columns of the rows for `operator`.
+    """Checks the key columns of the rows that `operator` reads.
 
     Raises:
-        JobRejected: a column is missing, or its type cannot be a key; operator, column and type are named.
+        JobRejected: a column is missing, or its type cannot be a key; the error names operator, column and type.
     """
     for column in keys:
         if column not in schema.names:

@@ -6,7 +6,7 @@
     read/17-2-41             subtask 2 of attempt 17 has read all epochs below 41: for back-pressure only
     spark/                   Spark's checkpoint of the query
 
-An epoch becomes visible by a single rename, complete and durable. It never changes, and it is deleted only when no
+An epoch becomes visible by a single rename, complete and durable. An epoch never changes, and is deleted only when no
 retained checkpoint needs it. Epochs are numbered from 0 without gaps.
 """
 
@@ -114,7 +114,7 @@ class EpochFolder:
     def record_position(self, token: int, index: int, below: int) -> None:
         """Records that the subtask has read all epochs below `below`, and removes older notes.
 
-        The notes bound the number of unread epochs. They are not durable: no guarantee depends on them. Raises OSError.
+        The notes bound the number of unread epochs. The notes are not durable: no guarantee needs them. Raises OSError.
         """
         folder = self.path / _POSITIONS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)

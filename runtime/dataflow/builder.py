@@ -185,7 +185,7 @@ def _value_types(
     """The state columns of aggregates and their types; empty if the columns of the stream are unknown.
 
     Raises:
-        JobRejected: an aggregate cannot be computed from these columns.
+        JobRejected: an aggregate cannot be computed from the stream's columns.
     """
     columns = stream.columns
     if columns is None:

@@ -47,7 +47,7 @@ class BroadcastJoin(Operator):
         self._build: BroadcastTable = context.state.broadcast_table("build")
 
     def joined_columns(self, probe: pa.Schema, build: pa.Schema) -> pa.Schema:
-        """The output columns for the columns of both sides.
+        """The output columns for the columns of the probe side and of the build side.
 
         Raises:
             JobRejected: the build side lacks a column of `on` or `take`, or the probe side has a column of `take`.

@@ -1,6 +1,6 @@
 """The head of a loop: forwards rows from outside and from the back-edges unchanged.
 
-It has no state: the subtask logs the rows in flight on back-edges at a barrier.
+The head has no state: the subtask logs the rows in flight on back-edges at a barrier.
 """
 
 import pyarrow as pa

@@ -3,7 +3,7 @@
     python -m runtime.simulation --seeds 2000
     python -m runtime.simulation --replay 1234
 
-After a violation, the simulator shrinks the world as long as the same invariant fails. It prints the journal of the
+After a violation, the simulator shrinks the world as long as the same invariant fails. The output is the journal of the
 smallest world, the seed, the invariant, and the command that replays it.
 """
 

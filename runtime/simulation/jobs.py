@@ -390,7 +390,7 @@ def with_steady_splits(job: Job) -> Job:
     """Makes pausing sources `steady` if their rows reach a window through several subtasks of an operator.
 
     After a pause, the subtasks that become active first advance the watermark while their siblings are still idle. Rows
-    of these siblings may then be late, as in Flink, but windows of the simulator assert that no row is late.
+    of idle siblings may then be late, as in Flink, but windows of the simulator assert that no row is late.
     """
     steps = [
         replace(step, splits=tuple(replace(split, steady=split.pauses_at is not None) for split in step.splits))

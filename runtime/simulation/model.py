@@ -216,7 +216,7 @@ class ListSourceOperator(SourceOperator):
 
 
 class BatchingOperator(ModelOperator):
-    """Collects a few rows and forwards them together. It flushes before each barrier, so its state has no rows."""
+    """Collects a few rows and forwards them together. Flushes before each barrier, so that its state has no rows."""
 
     def __init__(self, groups: range) -> None:
         super().__init__(groups)

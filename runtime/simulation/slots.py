@@ -65,7 +65,7 @@ class ControlLink(Generic[T]):
 
 
 class Slot:
-    """A slot process with its heartbeats. It holds subtask `index` of every operator."""
+    """A slot process with its heartbeats. Slot `index` runs subtask `index` of every operator."""
 
     def __init__(self, world: World) -> None:
         self.alive = True

@@ -169,7 +169,7 @@ class KeyedTable:
         return [self._copy(row_ids)] if len(row_ids) else []
 
     def capture_changes(self) -> list[TableRows]:
-        """Tombstones first, then copies of the changed rows, both since the last capture."""
+        """Tombstones of keys deleted since the last capture, then copies of the rows changed since then."""
         deleted, self._tombstones = self._tombstones, []
         changed = np.flatnonzero(self._dirty.data[: self._index.used])
         self._dirty.data[changed] = False

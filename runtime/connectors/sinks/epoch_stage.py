@@ -1,6 +1,6 @@
 """A sink whose rows a PySpark function delivers, epoch by epoch.
 
-Slots write Parquet files into a folder of the run, and the job master commits them there as epochs, as for
+Slots write Parquet files into a folder of the run, and the job master commits the files as epochs, as for
 `ParquetSink`. A standing PySpark stage of the run calls the function with each epoch (`spark_jobs.sinks.delivery`) and
 then releases the epoch. This module does not import Spark.
 """

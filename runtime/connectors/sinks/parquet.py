@@ -18,8 +18,8 @@ The job master also keeps a commit log in the folder (`connectors/commit_log`), 
 has committed rows. Visible names appear one after another, but a reader of the log, such as Spark's data source
 `weir-output`, sees all files of a checkpoint or none.
 
-The attempt's token is in every name, so an attempt never touches files of another attempt. The exception is the job
-master, which removes leftovers of older attempts of the same sink. Foreign files are never touched or overwritten.
+The attempt's token is in every name, so an attempt never touches files of another attempt. Only the job master removes
+leftovers of older attempts of the same sink. Foreign files are never touched or overwritten.
 """
 
 import contextlib

@@ -196,7 +196,7 @@ class HandlesBroadcast(ABC, Generic[C]):
 
     @abstractmethod
     def process_broadcast(self, row: Row, context: C, out: RowCollector) -> None:
-        """Handles a broadcast row, which every subtask gets. Broadcast state is written here."""
+        """Handles a broadcast row, which every subtask gets. This hook may write broadcast state."""
 
 
 class FunctionOperator(Operator, Generic[C]):

@@ -11,7 +11,7 @@ Values are JSON values or bytes. Mutable values are encoded when they are writte
 same before and after a restore. To change a value, read it and write it back. A value that would be restored as
 another type, such as a tuple, a set or a datetime, is refused.
 
-A time to live is processing time since the last write of an element. An expired element is invisible to reads. It is
+A time to live is processing time since the last write of an element. An expired element is invisible to reads and is
 removed at the next snapshot at the latest.
 
 This module has the parts that all kinds share, lists and maps; `value_state` has the kinds with a single value per key.

@@ -1,6 +1,6 @@
 """Rows as dicts of Python values, from batches and back: as `to_pylist` and `from_pylist`, but several times as fast.
 
-Values, order and conversions are those of Arrow. Errors additionally name the column.
+Values, order and conversions equal Arrow's. Errors additionally name the column.
 """
 
 from collections.abc import Callable, Iterator, Sequence

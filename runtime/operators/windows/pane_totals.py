@@ -1,10 +1,10 @@
 """Totals of overlapping windows without merging every pane for every window.
 
 Two-stacks sliding aggregation (Tangwongsan et al. 2015, 2017). The front stack holds, for each of its panes, the total
-from that pane to the end of the stack. The back is a single total of all later panes. A window is the merge of both.
-When the windows have passed the front, both are rebuilt from all panes. So a pane is merged a few times in its life,
-however many windows contain it. All totals are derived from the state and live in memory only. A key has the same
-position in all totals.
+from that pane to the end of the stack. The back is a single total of all later panes. A window's total merges a front
+total and the back total. When the windows have passed the front, both stacks are rebuilt from all panes. So a pane is
+merged a few times in its life, however many windows contain it. All totals are derived from the state and live in
+memory only. A key has the same position in all totals.
 """
 
 from bisect import bisect_left

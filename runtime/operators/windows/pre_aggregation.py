@@ -40,7 +40,7 @@ _PANE_COLUMN: Final = ":pane"
 _ROW_COUNT_COLUMN: Final = ":count"
 _MAX_BATCH_ROWS: Final = 65_536
 _MIN_REDUCTION_RATIO: Final = 1.5  #: minimum rows per forwarded entry
-#: minimum rows per key of a batch: a table look-up costs as much here as in the window
+#: minimum rows per key of a batch: a table look-up costs as much before the shuffle as in the window
 _MIN_TABLE_ROWS_PER_KEY: Final = 4
 _MIN_SAMPLE_ROWS: Final = 1 << 10  #: a smaller batch is no basis for a decision
 _MIN_SAMPLE_ENTRIES: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated

@@ -1,6 +1,6 @@
 """Event-time tumbling windows per key. The input is pre-aggregated, with a single pane per window.
 
-A window [s, e) is complete when the watermark has reached e - 1. It fires once. Later rows are late: counted and
+A window [s, e) is complete when the watermark has reached e - 1. A window fires once. Later rows are late: counted and
 dropped. The table has a row per key and window start, so a window moves with its key group and leaves a tombstone when
 it has fired.
 """

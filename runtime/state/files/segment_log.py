@@ -159,7 +159,7 @@ class SegmentLog:
                 self._segments = (*self._segments, delta)
 
     def restore(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
-        """Starts from the restored segments. They belong to another lineage: the first capture writes the state anew.
+        """Starts from the restored segments of another lineage: the first capture writes the state anew.
 
         A small state is copied at that capture. A larger state is compacted from the restored files: no barrier waits.
         """

@@ -161,7 +161,7 @@ class BlockIndex:
         return sum(block.entries for block in self._blocks)
 
     def _split(self, codes: CodeRows) -> tuple[list[tuple[IdBlock, RowIds | slice]], RowIds]:
-        """Each block with its rows, and the rows without a block."""
+        """Each block with the positions of its keys in `codes`, and the positions of keys without a block."""
         if not codes.shape[1]:
             return [], _NO_ROWS
         if (codes[1:] == codes[1:, :1]).all():  # most batches belong to a single window

@@ -81,7 +81,7 @@ class BucketIndex:
         waiting, at = row_ids.astype(np.int32) + np.int32(1), self._first_bucket(codes)
         while len(waiting):
             free = self._buckets[at] <= _EMPTY_BUCKET
-            self._buckets[at[free]] = waiting[free]  # several may choose the same bucket: numpy keeps the last
+            self._buckets[at[free]] = waiting[free]  # several keys may choose a bucket: numpy keeps the last
             lost = self._buckets[at] != waiting
             waiting, at = waiting[lost], self._next_bucket(at[lost])
         self._filled += len(row_ids)

@@ -2,8 +2,8 @@
 
 A large array has its own memory mapping. To grow, the kernel extends the address range, elsewhere if needed, and moves
 the page table entries: no data is copied, and a new page takes no memory until it is touched. Such growth is impossible
-while a view of the old array exists, or on a system without `mremap`. Then a longer copy replaces the array. Earlier
-views stay readable, but show the old array.
+while a view of the old array exists, or on a system without `mremap`. Where it is impossible, a longer copy replaces
+the array. Earlier views stay readable, but show the old array.
 
 Another thread may read `data` at any time: the returned array holds all earlier writes.
 """

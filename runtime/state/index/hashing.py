@@ -1,7 +1,7 @@
 """The hash that assigns a key to its key group: column values -> 64 bits -> key group.
 
-It is part of the checkpoint format: the key group of a stored row must be the same in every version, on every machine,
-in every encoding of the same value. So it is defined here, in full, and pinned by golden values in the tests:
+The hash is part of the checkpoint format: the key group of a stored row must be the same in every version, on every
+machine, in every encoding of the same value. So it is defined here, in full, and pinned by golden values in the tests:
 
 - integers of any width and sign: `mix(value as two's complement uint64)`, equal by value;
 - bool: as the integers 0 and 1; date, time, timestamp, duration: as their integer, in the unit of the column;

@@ -1,6 +1,6 @@
 """Text, binary and decimal keys as numbers: each distinct value gets the next number, vectorised.
 
-Values lie end to end in an arena. They are found by a 64-bit hash and compared eight bytes at a time. A value whose
+Values lie end to end in an arena. Values are found by a 64-bit hash and compared eight bytes at a time. A value whose
 hash belongs to another value is kept in a dictionary; this is very rare. The arena only grows, so a capture may decode
 from it in another thread while new values are added.
 """

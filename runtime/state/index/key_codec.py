@@ -51,13 +51,13 @@ def to_plain(column: pa.Array) -> pa.Array:
 
 
 def common_key_type(one: Any, other: Any) -> Any:
-    """The type of a key column that holds values of both types; None: there is no such type."""
+    """The type of a key column that holds values of types `one` and `other`; None: there is no such type."""
     one, other = plain_type(one), plain_type(other)
     return _arrow_type(key_rule(str(one), str(other)), one, other)
 
 
 def common_value_type(one: Any, other: Any) -> Any:
-    """The type of a value column that holds values of both types; None: there is no such type."""
+    """The type of a value column that holds values of types `one` and `other`; None: there is no such type."""
     return _arrow_type(value_rule(str(one), str(other)), one, other)
 
 

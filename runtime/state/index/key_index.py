@@ -114,7 +114,7 @@ class KeyIndex:
         return row_ids
 
     def remove(self, row_ids: RowIds) -> None:
-        """Removes the keys at these row ids, which must be live and distinct."""
+        """Removes the keys at `row_ids`, which must be live and distinct."""
         waiting = row_ids < len(self._unmoved)
         waiting[waiting] = self._unmoved[row_ids[waiting]]
         self._unmoved[row_ids[waiting]] = False

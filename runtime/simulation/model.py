@@ -38,8 +38,8 @@ def route(name: str, targets: int) -> int:
 class Split:
     """A part of a source's input, with event times in ascending order.
 
-    A split may pause: row `pauses_at` and all later rows become available at world time `resumes_ms`. The source is
-    idle until then, so these rows must have later event times than all other rows of the job. After the pause, the
+    A split may pause: row `pauses_at` and all later rows become available at simulated time `resumes_ms`. The source
+    is idle until then, so these rows must have later event times than all other rows of the job. After the pause, the
     watermark of a `steady` split stays just below row `pauses_at` until the split ends.
     """
 

@@ -240,7 +240,7 @@ class EpochReader(SourceReader):
             return batch
 
     def _begin_share(self) -> bool:
-        """Opens the oldest needed epoch for the first contiguous lanes that need it. False if it does not exist yet."""
+        """Opens the oldest unread epoch, to read shares of neighbouring lanes at once. False if there is none."""
         number = min(lane.epoch for lane in self._lanes)
         if self._epoch is None or self._epoch.number != number:
             self._epoch = self._folder.find(number) or self._find_again(number)

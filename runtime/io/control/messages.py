@@ -90,7 +90,7 @@ class Report(ControlMessage, frozen=True):
 
 
 class SubtaskStatus(StrEnum):
-    """A subtask's state, as the console shows it. An operator has the first of these states that any subtask has."""
+    """A subtask's state, as the console shows it. An operator shows the earliest of its subtasks."""
 
     DEPLOYING = "deploying"
     RUNNING = "running"

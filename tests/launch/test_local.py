@@ -69,7 +69,7 @@ def test_checkpoints_follow_each_other_without_any_mail(tmp_path: Path, monkeypa
     """The master wakes when the coordinator wants to be woken, however long it would wait for mail."""
     monkeypatch.setattr(attempt, "TICK_INTERVAL_S", 60.0)
     monkeypatch.setattr(slot, "HEARTBEAT_INTERVAL_S", 60.0)
-    source = Numbers(total=200, splits=1, batch=1, slow_until=str(tmp_path / "never"))
+    source = Numbers(total=500, splits=1, batch=1, slow_until=str(tmp_path / "never"))
     settings = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
     records = run_local(counts(source, tmp_path / "out"), storage=str(tmp_path / "state"), settings=settings)
     at_start, at_end = 1, 1  # mail comes with both, and may bring a checkpoint each

@@ -19,6 +19,7 @@ import queue
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -196,9 +197,8 @@ class _Receiver:
         try:
             for chunk in reader:
                 metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
-                yield decode(
-                    metadata, None if chunk.data is None else chunk.data.copy_to(pa.default_cpu_memory_manager())
-                )
+                batch = None if chunk.data is None else chunk.data.copy_to(pa.default_cpu_memory_manager())
+                yield decode(metadata, batch)
         except (*_STREAM_ERRORS, ValueError) as error:
             self.break_reason = f"broken before EndOfPartition: {error}"
 
@@ -255,7 +255,7 @@ class _Sender:
         if not self._is_over:
             self._queue.put(message)
 
-    @property
+    @cached_property  # it may ask a name server
     def target(self) -> SocketAddress:
         return socket_address(self._address)
 

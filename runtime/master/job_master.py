@@ -103,7 +103,7 @@ class JobMaster:
             while done is None:
                 try:
                     result = self._try_attempt()
-                    detail = getattr(result, "detail", "")
+                    detail = result.detail if isinstance(result, AttemptFailed) else ""
                     log.info("attempt ended", token=self._token, result=type(result).__name__, detail=detail)
                     done = self._on_result(result)
                 except _Interrupted as interrupted:

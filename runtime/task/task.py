@@ -163,7 +163,8 @@ class Task:
         if self.poll_policy.barrier_delay.due_in(started) == 0:
             self._release_held_barrier()
         did = self._poll() if self.machine.is_source else self._handle_inputs()
-        did, busy_ms = self._fire_timers() or did, 0.0
+        did = self._fire_timers() or did
+        busy_ms = 0.0
         if did:
             self._call("watermark_hold", self._watermark_hold.release)
             busy_ms = self.clock.monotonic_ms() - started

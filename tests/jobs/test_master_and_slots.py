@@ -86,7 +86,7 @@ class PlayedSlot:
 
 
 class Played:
-    """Implements `terms.Launcher` with slots that do what the test says."""
+    """Implements `launcher.Launcher` with slots that do what the test says."""
 
     is_usable = True
     spans_hosts = False

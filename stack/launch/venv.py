@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import IO, Iterable
 
-EXTRAS = "embedded,demo,dev"
+EXTRAS = "embedded,demo,dev,avro,kafka,delta,iceberg"
 BUILD_LOCK = os.path.join("locks", "build.txt")  #: the build backend
 LOCK = os.path.join("locks", "all.txt")  #: dependencies of pyproject.toml and `EXTRAS`
 _INPUTS = ("pyproject.toml", BUILD_LOCK, LOCK)

@@ -1,0 +1,57 @@
+"""References to secrets: `${secret:NAME}` in an option of a connector stands for a value that no row or file holds.
+
+A slot and the job master resolve a reference when they connect. The value comes from the environment variable
+`WEIR_SECRET_NAME` (name in upper case), else from the file NAME in the folder that `WEIR_SECRETS` names. Kubernetes and
+Docker mount secrets as such files. Definitions, logs and manifests therefore contain the reference only.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from runtime.errors import JobRejected
+
+_REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_URL_PASSWORD: Final = re.compile(r"[A-Za-z][\w+.-]*://[^/\s:@]*:(?P<secret>[^/\s@]+)@")
+_PASSWORD_OPTION: Final = re.compile(r"\b(?:password|sslpassword)\s*=\s*(?P<secret>'[^']*'|[^\s&;]+)", re.IGNORECASE)
+FOLDER_VARIABLE: Final = "WEIR_SECRETS"
+_VARIABLE_PREFIX: Final = "WEIR_SECRET_"
+
+
+def check_references(field: str, text: str) -> None:
+    """Raises JobRejected, naming `field`, if a reference is malformed or the text contains a literal password."""
+    for name in _REFERENCE.findall(text):
+        if not _NAME.fullmatch(name):
+            problem = f"${{secret:{name}}} is no reference: a name is a letter, then letters, digits, '_' or '-'"
+            raise JobRejected("bad-secret", field, problem)
+    for found in (*_URL_PASSWORD.finditer(text), *_PASSWORD_OPTION.finditer(text)):
+        if not _REFERENCE.search(found["secret"]):
+            advice = "write ${secret:NAME} in its place, and set WEIR_SECRET_NAME where the job runs"
+            raise JobRejected("literal-secret", field, f"contains a password: {advice}")
+
+
+def resolve(field: str, text: str) -> str:
+    """`text` with each reference replaced by its value. Reads the environment and files.
+
+    Raises:
+        JobRejected: a secret is not set on this host; `field` and the secret's name are named.
+    """
+    return _REFERENCE.sub(lambda found: _value_of(field, found[1]), text)
+
+
+def _value_of(field: str, name: str) -> str:
+    variable = _VARIABLE_PREFIX + name.upper().replace("-", "_")
+    if (value := os.environ.get(variable)) is not None:
+        return value
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder and _NAME.fullmatch(name):
+        try:
+            return (Path(folder) / name).read_text(encoding="utf-8").rstrip("\r\n")
+        except FileNotFoundError:
+            pass
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobRejected("unreadable-secret", field, f"the secret {name!r} cannot be read: {error}") from error
+    place = f"set {variable}, or add the file {name} to the folder that {FOLDER_VARIABLE} names"
+    raise JobRejected("missing-secret", field, f"the secret {name!r} is not set on this host: {place}")

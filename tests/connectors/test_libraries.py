@@ -1,0 +1,27 @@
+"""Libraries that connectors need and Weir does not install by itself."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.connectors.libraries import import_library
+from runtime.errors import JobRejected
+
+
+def test_a_missing_library_names_the_extra_to_install() -> None:
+    with pytest.raises(JobRejected, match=r"needs the library no_such_library.*weir\[kafka\]"):
+        import_library("no_such_library.producer", "kafka")
+
+
+def test_a_library_that_misses_a_library_of_its_own_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text("import no_such_dependency\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        import_library("half_installed", "kafka")
+
+
+def test_a_library_that_is_there_is_imported() -> None:
+    assert import_library("json.decoder", "x").JSONDecoder

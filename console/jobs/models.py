@@ -123,7 +123,7 @@ class JobVersion(models.Model):
         ends = [
             ConnectorGuarantee(operator["name"], Role(operator["role"]), Guarantee(operator["guarantee"]))
             for operator in operators
-            if operator["role"] != Role.OPERATOR
+            if operator["role"] != Role.OPERATOR or operator.get("commits")
         ]
         return end_to_end_guarantee(
             CheckpointMode(self.settings.get("checkpoint_mode", CheckpointMode.EXACTLY_ONCE)), ends

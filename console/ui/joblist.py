@@ -79,5 +79,5 @@ def _endpoints(run: Run | None) -> tuple[list[str], list[str]]:
     operators = graph.get("operators", [])
     return (
         [o["uid"] for o in operators if o["role"] == "source"],
-        [o["uid"] for o in operators if o["role"] == "sink"],
+        [o["uid"] for o in operators if o["role"] == "sink" or o.get("commits")],
     )

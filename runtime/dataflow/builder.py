@@ -46,7 +46,7 @@ from runtime.operators.functions.process import BroadcastProcessFunction, Proces
 from runtime.operators.iterate import Iterate
 from runtime.operators.partition import Partitioner
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.sink import SinkOperator
+from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -371,14 +371,28 @@ class Stream:
             check_column(self.uid, "partition_custom", column)
         return replace(self, custom_partitioning=_CustomPartitioning(columns, function))
 
+    def write_through(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> Stream:
+        """Writes the rows to `sink` with two-phase commit, as at the end of a stream, and returns them as a stream.
+
+        The next steps receive a row before its checkpoint completes, so a row may reach them that is visible in the
+        target only later. A bounded job commits all its sinks with a single checkpoint, however many follow each other.
+        """
+        return self._write(uid, sink, Role.OPERATOR, WriteThrough, parallelism, name)
+
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
         """Ends the stream in a sink."""
+        self._write(uid, sink, Role.SINK, SinkOperator, parallelism, name)
+
+    def _write(
+        self, uid: str, sink: Sink, role: Role, operator: type[SinkOperator], parallelism: int | None, name: str
+    ) -> Stream:
         sink = _bind_stage(uid, sink)
         _check_end(uid, sink)
         guarantee = _guarantee(uid, sink)
-        end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)
+        end = self.flow._add(uid, name, role, parallelism, lambda: operator(sink), guarantee=guarantee)
         self.flow._plan.sinks[end.uid] = sink
         self.flow._connect(self, end.uid)
+        return replace(end, columns=self.columns)
 
     def _then(
         self, uid: str, make: Callable[[], Operator], parallelism: int | None, columns: pa.Schema | None = None

@@ -1,4 +1,4 @@
-"""The operator at the end of a stream: two-phase commit between a writer and a committer.
+"""Operators with two-phase commit between a writer and a committer, at the end of a stream or within it.
 
 The committables that the writer prepares before a barrier belong to that checkpoint. They are committed when this or
 a later checkpoint has completed, and are part of every checkpoint until then. A new attempt starts without
@@ -41,3 +41,15 @@ class SinkOperator(Operator):
 
     def close(self) -> None:
         self._writer.close()
+
+
+class WriteThrough(SinkOperator):
+    """Writes rows as a sink does, and forwards them.
+
+    Operators downstream receive a row before its checkpoint completes. Several consecutive operators of this kind
+    prepare for the same barrier, so their output belongs to the same checkpoint.
+    """
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        super().process(input, batch, out)
+        out.emit(batch)

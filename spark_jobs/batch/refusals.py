@@ -39,6 +39,9 @@ def check_batch(job: CompiledJob) -> None:
         if isinstance(sink, DeliversEpochs):
             detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
             raise JobRejected("epochs-in-batch", uid, detail)
+        if job.graph.by_uid[uid].role is not Role.SINK:
+            detail = "BATCH writes at the end of a stream only: replace write_through by a sink beside the next step"
+            raise JobRejected("write-through-in-batch", uid, detail)
     for operator in job.graph.operators:
         if operator.role is Role.OPERATOR:
             _check_operator(operator.uid, job.operators[operator.uid]())

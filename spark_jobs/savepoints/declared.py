@@ -27,7 +27,7 @@ def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
         OperatorFailure: the operator cannot be opened.
     """
     name, role = OperatorId(uid), role_of(job, uid)
-    if role is Role.SINK:
+    if name in job.sinks:
         raise JobRejected("cannot-bootstrap", uid, "a sink has no state that can be written")
     return state_of(job, uid, job.sources[name].reader() if role is Role.SOURCE else job.operators[name]())
 

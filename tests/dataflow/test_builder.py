@@ -6,9 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from runtime.connectors.formats.lines import LineFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.job.graph import Guarantee, Partitioning
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.job.graph import Guarantee, Partitioning, Role
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
@@ -41,6 +44,31 @@ def test_the_graph_carries_what_each_end_of_the_job_promises(tmp_path: Path) -> 
         "numbers": Guarantee.EXACTLY_ONCE,
         "files": Guarantee.EXACTLY_ONCE,
     }
+
+
+def test_a_sink_within_the_stream_counts_as_a_sink(tmp_path: Path) -> None:
+    """S1-01: its guarantee and its folders; the columns of the stream pass through."""
+    flow = Dataflow("through")
+    numbers = flow.source("numbers", SequenceSource(rows=10))
+    after = numbers.write_through("shown", PrintSink())
+    assert after.columns == numbers.columns
+    after.write_through("files", ParquetSink(str(tmp_path))).sink("out", PrintSink())
+    graph = flow.compile(2).graph
+    found = {str(operator.uid): (operator.role, operator.commits, operator.guarantee) for operator in graph.operators}
+    assert found["shown"] == (Role.OPERATOR, True, Guarantee.AT_LEAST_ONCE)
+    assert found["files"] == (Role.OPERATOR, True, Guarantee.EXACTLY_ONCE)
+    with pytest.raises(JobRejected) as refused:
+        numbers.write_through("bucket", ParquetSink("s3://bucket"))
+    assert (refused.value.code, refused.value.field) == ("bad-path", "bucket")
+
+
+def test_a_sink_within_the_stream_does_not_write_where_a_source_reads(tmp_path: Path) -> None:
+    flow = Dataflow("round")
+    lines = flow.source("lines", DirectorySource(str(tmp_path), LineFormat()))
+    lines.write_through("files", ParquetSink(str(tmp_path))).sink("out", PrintSink())
+    with pytest.raises(JobRejected) as refused:
+        flow.compile(1)
+    assert (refused.value.code, refused.value.field) == ("same-folder", "files")
 
 
 def test_a_promise_that_nobody_knows_is_refused_by_the_name_of_its_operator() -> None:

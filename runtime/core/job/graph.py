@@ -54,7 +54,7 @@ class OperatorSpec:
     role: Role
     parallelism: int
     bounded: bool = False  #: for sources: the input has an end
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and sinks; the checkpoint mode decides for other state
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and committers; the checkpoint mode decides for state
     commits: bool = False  #: the operator has a committer although it is no sink: two-phase commit in mid-stream
 
 

@@ -35,7 +35,7 @@ _MODE_REASON: Final = "The checkpoint mode is at least once: a restart may proce
 
 @dataclass(frozen=True, slots=True)
 class ConnectorGuarantee:
-    """The guarantee of a source or sink; `name` is its display name."""
+    """The guarantee of a source or of an operator with a sink; `name` is its display name."""
 
     name: str
     role: Role
@@ -53,7 +53,10 @@ class EndToEndGuarantee:
 def end_to_end_guarantee(mode: CheckpointMode, ends: Iterable[ConnectorGuarantee]) -> EndToEndGuarantee:
     """The weakest guarantee of mode, sources and sinks, with a sentence for each that is weaker than exactly once."""
     weak = [end for end in ends if end.guarantee is not Guarantee.EXACTLY_ONCE]
-    reasons = [_CONNECTOR_REASONS[end.role, end.guarantee].format(end.name) for end in weak]
+    reasons = [
+        _CONNECTOR_REASONS[Role.SOURCE if end.role is Role.SOURCE else Role.SINK, end.guarantee].format(end.name)
+        for end in weak
+    ]
     found = [Guarantee.EXACTLY_ONCE, *(end.guarantee for end in weak)]
     if mode is CheckpointMode.AT_LEAST_ONCE:
         found.append(Guarantee.AT_LEAST_ONCE)

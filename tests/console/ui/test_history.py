@@ -26,6 +26,7 @@ def running(db: None) -> Run:
 def ends(**guarantees: str) -> dict[str, Any]:
     """The graph of the flights job whose ends promise less."""
     operators = [{**o, "guarantee": guarantees.get(o["uid"], "exactly-once")} for o in rows.GRAPH["operators"]]
+    operators = [{**o, "commits": o["role"] == "sink" or o["uid"] in guarantees} for o in operators]
     return {**rows.GRAPH, "operators": operators}
 
 
@@ -115,6 +116,7 @@ def test_a_version_that_is_older_than_a_setting_has_its_default(at_console: Clie
         (ends(), "exactly_once", "Exactly once", ""),
         (ends(), "at_least_once", "At least once", "The checkpoint mode is at least once"),
         (ends(parquet="at-least-once"), "exactly_once", "At least once", "Sink parquet publishes records before"),
+        (ends(prepared="at-least-once"), "exactly_once", "At least once", "Sink prepared publishes records before"),
         (ends(flights="none"), "exactly_once", "No guarantee", "Source flights cannot rewind to a position"),
     ],
 )

@@ -11,6 +11,7 @@ LINES, WORDS = ConnectorGuarantee("lines", Role.SOURCE, EXACTLY), ConnectorGuara
 SOCKET = ConnectorGuarantee("socket", Role.SOURCE, NONE)
 MAIL = ConnectorGuarantee("mail", Role.SOURCE, AT_LEAST)
 PRINT = ConnectorGuarantee("print", Role.SINK, AT_LEAST)
+THROUGH = ConnectorGuarantee("through", Role.OPERATOR, AT_LEAST)
 HOLE = ConnectorGuarantee("hole", Role.SINK, NONE)
 
 
@@ -24,6 +25,7 @@ def test_exactly_once_needs_the_mode_and_every_end() -> None:
     [
         (Mode.AT_LEAST_ONCE, [LINES, WORDS], AT_LEAST, ["mode is at least once"]),
         (Mode.EXACTLY_ONCE, [LINES, PRINT], AT_LEAST, ["Sink print publishes records before their checkpoint"]),
+        (Mode.EXACTLY_ONCE, [LINES, THROUGH, WORDS], AT_LEAST, ["Sink through publishes records before"]),
         (Mode.EXACTLY_ONCE, [MAIL, WORDS], AT_LEAST, ["Source mail may repeat records"]),
         (Mode.EXACTLY_ONCE, [SOCKET, WORDS], NONE, ["Source socket cannot rewind to a position"]),
         (Mode.EXACTLY_ONCE, [LINES, HOLE], NONE, ["Sink hole may lose"]),

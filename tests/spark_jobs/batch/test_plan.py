@@ -197,6 +197,14 @@ def test_a_sink_of_epochs_is_refused() -> None:
     assert (refused.value.code, refused.value.field) == ("epochs-in-batch", "out")
 
 
+def test_a_sink_within_the_stream_is_refused() -> None:
+    flow = Dataflow("through")
+    flow.source("numbers", SequenceSource(rows=10)).write_through("through", DiscardSink()).sink("out", DiscardSink())
+    with pytest.raises(JobRejected, match="a sink beside the next step") as refused:
+        plan_batch(flow.compile(1))
+    assert (refused.value.code, refused.value.field) == ("write-through-in-batch", "through")
+
+
 def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
     flow = Dataflow("windows")
     rows = flow.source("numbers", SequenceSource(rows=10)).key_by("key")

@@ -21,9 +21,11 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 
 
 class Collector(Protocol):
-    """The output of an operator. `emit` raises while state is captured, after `finish` and in `close`."""
+    """The output of an operator. `emit` and `emit_to` raise while state is captured, after `finish` and in `close`."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Emits to the side output of this name. Rows of a side output that no step reads are dropped."""
 
 
 class ListState(Protocol):
@@ -136,7 +138,10 @@ class Operator(ABC):
         """Fires the timers that are due at `now_ms` (wall clock). Never called at or after `finish`."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
-        """Emits rows that must precede the barrier. Keep it short: the call delays the barrier downstream."""
+        """Emits rows that must precede the barrier. Keep it short: the call delays the barrier downstream.
+
+        Also called at barriers that follow `finish`, when output is refused: emit the last rows in `finish`.
+        """
 
     def settle(self, out: Collector) -> None:
         """In a loop whose inputs have ended: emit buffered rows without further input.

@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.operators.functions.value_state import AggregatingState as AggregatingState
     from runtime.operators.functions.value_state import ReducingState as ReducingState
     from runtime.operators.functions.value_state import ValueState as ValueState
+    from runtime.operators.output_tag import OutputTag as OutputTag
     from runtime.ports import ListState as ListState
     from spark_jobs.batch.run import BatchResult as BatchResult
     from spark_jobs.batch.run import run_batch as run_batch
@@ -103,6 +104,7 @@ _HOMES = {
     "KeyedBroadcastProcessFunction": "runtime.operators.functions.keyed_process",
     "ProcessContext": "runtime.operators.functions.keyed_process",
     "RowCollector": "runtime.operators.functions.function",
+    "OutputTag": "runtime.operators.output_tag",
     "BroadcastState": "runtime.operators.functions.function",
     "ListState": "runtime.ports",
     "ValueState": "runtime.operators.functions.value_state",

@@ -1,4 +1,4 @@
-"""The interfaces of connectors, for authors of a source, a sink or a format of their own.
+"""The interfaces of connectors and operators, for authors of a source, sink, format or operator of their own.
 
     class Numbers(weir.spi.SourceReader): ...
 
@@ -7,9 +7,10 @@
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
   commit).
 - A format satisfies `Format` and turns a file into `Chunk`s.
+- An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
 - Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
 
-All connectors are pickled by cloudpickle and sent to the slots.
+All of them are pickled by cloudpickle and sent to the slots.
 """
 
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
@@ -18,8 +19,10 @@ from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder
 from runtime.ports import (
+    Collector,
     DescribesColumns,
     KnowsEventTime,
+    Operator,
     OperatorContext,
     ReleasesInput,
     Sink,
@@ -35,6 +38,7 @@ from runtime.state.index.hashing import key_groups
 __all__ = [
     "CheckedFolder",
     "Chunk",
+    "Collector",
     "CommitPermit",
     "DescribesColumns",
     "Format",
@@ -42,6 +46,7 @@ __all__ = [
     "KnowsEventTime",
     "Malformed",
     "MalformedFile",
+    "Operator",
     "OperatorContext",
     "ReleasesInput",
     "Sink",

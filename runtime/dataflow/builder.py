@@ -44,12 +44,14 @@ from runtime.operators.functions.keyed_process import KeyedBroadcastProcessFunct
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction
 from runtime.operators.iterate import Iterate
+from runtime.operators.output_tag import OutputTag, check_tags, unknown_output_error
 from runtime.operators.partition import Partitioner
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
+from runtime.operators.windows.window import LateOutput
 from runtime.ports import (
     BindsUid,
     DescribesColumns,
@@ -128,6 +130,18 @@ class Dataflow:
         self._plan.steps.append(step)
         return Stream(self, step.uid)
 
+    def _with_columns(self, stream: Stream, columns: pa.Schema | None) -> Stream:
+        """The stream, whose batches must have `columns`."""
+        if columns is not None:
+            check_schema(stream.uid, columns)
+            self._plan.columns[stream.uid, stream.output] = columns
+        return replace(stream, columns=columns)
+
+    def _with_side_outputs(self, stream: Stream, tags: tuple[OutputTag, ...]) -> Stream:
+        """The stream, whose step has side outputs."""
+        self._plan.columns |= {(stream.uid, tag.name): tag.schema for tag in tags}
+        return replace(stream, side_outputs=tags)
+
     def _connect(
         self,
         stream: Stream | KeyedStream,
@@ -163,6 +177,7 @@ class Dataflow:
             value_types=value_types,
             build=build,
             feedback=feedback,
+            output=stream.output,
         )
         self._plan.connect(edge, partitioner, pre_aggregation)
 
@@ -193,6 +208,15 @@ def _value_types(
     wanted = AggregateSet(aggregates)
     types = _with_uid_in_errors(target, lambda: wanted.state_types(columns))
     return tuple((f"{state}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
+
+
+def _check_late_columns(uid: str, late: OutputTag, stream: Stream) -> None:
+    """Raises JobRejected if the columns of a side output for late rows are not those of the input, if known."""
+    check_tags(uid, [late])
+    columns = stream.columns
+    if columns is not None and (columns.names, columns.types) != (late.schema.names, late.schema.types):
+        detail = f"late rows have the columns of the input ({', '.join(columns.names)}), not those of {late.name!r}"
+        raise JobRejected("bad-late-to", uid, f"{detail} ({', '.join(late.schema.names)})")
 
 
 def _check_end(uid: str, end: Source | Sink) -> None:
@@ -247,6 +271,18 @@ class Stream:
     uid: OperatorId
     custom_partitioning: _CustomPartitioning | None = None  #: custom partitioning to the next step
     columns: pa.Schema | None = None  #: None: the step does not declare its columns
+    side_outputs: tuple[OutputTag, ...] = ()  #: further outputs of the step
+    output: str = ""  #: name of the side output that this stream is; "": the main output
+
+    def side_output(self, tag: OutputTag) -> Stream:
+        """The rows that the step emits to `tag`: a stream like any other. Rows that no step reads are dropped.
+
+        Raises:
+            JobRejected: the step does not declare this side output.
+        """
+        if tag not in self.side_outputs:
+            raise unknown_output_error(self.uid, tag.name, [each.name for each in self.side_outputs])
+        return Stream(self.flow, self.uid, columns=tag.schema, output=tag.name)
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""
@@ -294,6 +330,7 @@ class Stream:
         function_factory: Callable[[], ProcessFunction],
         schema: pa.Schema,
         *,
+        side_outputs: Sequence[OutputTag] = (),
         parallelism: int | None = None,
     ) -> Stream:
         """Applies a row-wise function with state and timers per subtask; see `ProcessFunction`.
@@ -301,10 +338,39 @@ class Stream:
         Args:
             function_factory: creates the function of each subtask; usually its class.
             schema: schema of the output rows; missing columns are null, unknown columns are refused.
+            side_outputs: further outputs; see `OutputTag`.
         """
         check_factory(uid, function_factory, ProcessFunction, ": a keyed function needs key_by")
         check_schema(uid, schema)
-        return self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
+        tags = check_tags(uid, side_outputs)
+        made = self._then(uid, lambda: Process(function_factory(), schema, tags), parallelism, schema)
+        return self.flow._with_side_outputs(made, tags)
+
+    def transform(
+        self,
+        uid: str,
+        operator_factory: Callable[[], Operator],
+        schema: pa.Schema | None = None,
+        *,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies an author's own operator to Arrow batches: every hook of the runtime is open to it.
+
+        Use the simplest step that suffices: `map_batches` for a function without state; `process` for rows with state
+        and timers, which are stored and restored for the author; `transform` where rows are too slow and batches need
+        state, or where output must precede the barrier, end the input or follow the watermark. See `weir.spi.Operator`.
+        Output is accepted only in hooks that get a collector.
+
+        Args:
+            operator_factory: creates the operator of each subtask; usually its class.
+            schema: columns of the output, if they are the same for every input; checked at the first batch.
+            side_outputs: further outputs; the operator calls `out.emit_to(tag.name, batch)`.
+        """
+        check_factory(uid, operator_factory, Operator, argument="operator_factory")
+        tags = check_tags(uid, side_outputs)
+        made = self._then(uid, operator_factory, parallelism, schema)
+        return self.flow._with_side_outputs(self.flow._with_columns(made, schema), tags)
 
     def async_map(
         self,
@@ -430,6 +496,7 @@ class KeyedStream:
         aggregates: Mapping[str, Aggregate],
         *,
         slide: timedelta | None = None,
+        late_to: OutputTag | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """Event-time windows aligned to the epoch.
@@ -439,18 +506,28 @@ class KeyedStream:
         Args:
             time: name of the column of event times (timestamp, date, or integer milliseconds).
             slide: distance between the starts of two consecutive windows, which may overlap; None: `size`.
+            late_to: side output for late rows: rows whose last window has fired (Flink: `sideOutputLateData`). They
+                keep the columns of the input. Rows are then not aggregated before the shuffle. None: late rows are
+                counted and dropped.
         """
         check_column(uid, "time", time)
         check_aggregates(uid, aggregates)
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
         combiner = partial(WindowPreAggregator, keys, time, pane_ms, wanted)
-        pre_aggregation = PreAggregation(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
+        pre_aggregation = PreAggregation(
+            pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=late_to is not None
+        )
+        late = None if late_to is None else LateOutput(late_to.name, time, pane_ms, combiner)
+        if late_to is not None:
+            _check_late_columns(uid, late_to, self.stream)
         if slide_ms == size_ms:
-            tumbling = _validate_factory(uid, lambda: TumblingWindow(keys, size_ms, wanted))
-            return self._then(uid, tumbling, parallelism, pre_aggregation, ("windows", wanted))
-        sliding = _validate_factory(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
-        return self._then(uid, sliding, parallelism, pre_aggregation, ("panes", wanted))
+            tumbling = _validate_factory(uid, lambda: TumblingWindow(keys, size_ms, wanted, late))
+            made = self._then(uid, tumbling, parallelism, pre_aggregation, ("windows", wanted))
+        else:
+            sliding = _validate_factory(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted, late))
+            made = self._then(uid, sliding, parallelism, pre_aggregation, ("panes", wanted))
+        return self.stream.flow._with_side_outputs(made, () if late_to is None else (late_to,))
 
     def aggregate(
         self,
@@ -495,6 +572,7 @@ class KeyedStream:
         schema: pa.Schema,
         *,
         time: str | None = None,
+        side_outputs: Sequence[OutputTag] = (),
         parallelism: int | None = None,
     ) -> Stream:
         """Applies a row-wise function with state and timers per key; see `KeyedProcessFunction`.
@@ -503,14 +581,33 @@ class KeyedStream:
             function_factory: creates the function of each subtask; usually its class.
             schema: schema of the output rows; missing columns are null, unknown columns are refused.
             time: column of event times, for `context.timestamp`.
+            side_outputs: further outputs; see `OutputTag`.
         """
         check_factory(uid, function_factory, KeyedProcessFunction)
         check_schema(uid, schema)
         if time is not None:
             check_column(uid, "time", time)
-        keys = self.keys
-        made = self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
-        return replace(made, columns=schema)
+        keys, tags = self.keys, check_tags(uid, side_outputs)
+        made = self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time, tags), parallelism)
+        return self.stream.flow._with_side_outputs(replace(made, columns=schema), tags)
+
+    def transform(
+        self,
+        uid: str,
+        operator_factory: Callable[[], Operator],
+        schema: pa.Schema | None = None,
+        *,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """As `Stream.transform`, with all rows of a key in the same subtask.
+
+        State that must follow its keys at a rescale is declared by `keyed_table` or `object_table`.
+        """
+        check_factory(uid, operator_factory, Operator, argument="operator_factory")
+        flow, tags = self.stream.flow, check_tags(uid, side_outputs)
+        made = replace(self._then(uid, operator_factory, parallelism), columns=schema)
+        return flow._with_side_outputs(flow._with_columns(made, schema), tags)
 
     def connect_broadcast(
         self,

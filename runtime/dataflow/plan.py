@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+
 from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
@@ -28,6 +30,7 @@ class PreAggregation:
     time: str = ""  #: column of event times
     size_ms: int = 0  #: length of a window
     slide_ms: int = 0  #: distance between the starts of two consecutive windows
+    in_window: bool = False  #: the edge carries unaggregated rows; the window, which needs late rows, aggregates them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,11 @@ class CompiledJob:
     sinks: Mapping[OperatorId, Sink]
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
     pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
+    columns: Mapping[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)  #: see `DataflowPlan`
+
+    def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
+        """The columns that its outputs must have, by the name of the output."""
+        return {output: schema for (owner, output), schema in self.columns.items() if owner == uid}
 
     def __post_init__(self) -> None:
         """Marks operators with a committer in the graph, because a restore and its report know the graph only."""
@@ -82,6 +90,8 @@ class DataflowPlan:
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
     pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
+    #: Columns that an output must have, by operator and output ("": the main output), where code could emit others.
+    columns: dict[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)
 
     def connect(
         self, edge: EdgeSpec, partitioner: Partitioner | None = None, pre_aggregation: PreAggregation | None = None
@@ -115,6 +125,7 @@ class DataflowPlan:
             sinks=dict(self.sinks),
             partitioners=dict(self.partitioners),
             pre_aggregations=dict(self.pre_aggregations),
+            columns=dict(self.columns),
         )
 
     def _check_loops(self) -> None:

@@ -20,8 +20,9 @@ _MAX_PANES: Final = 10_000  #: per window: with more, the slide is most likely a
 _MILLISECOND: Final = timedelta(milliseconds=1)
 MAX_WINDOW_LENGTH: Final = timedelta(days=36_525)  #: 100 years; 292 years and more exceed 64 bits in nanoseconds
 _HOOK_NAMES: Final = (
-    "open", "start", "process", "process_broadcast", "on_timer", "snapshot", "checkpoint_completed",
-    "checkpoint_aborted", "settle", "end_input", "finish", "close",
+    "open", "start", "process", "process_broadcast", "process_sorted", "on_watermark", "on_timer", "on_processing_time",
+    "prepare_snapshot_pre_barrier", "snapshot", "checkpoint_completed", "checkpoint_aborted", "settle", "end_input",
+    "finish", "close",
 )  # fmt: skip
 
 
@@ -118,39 +119,38 @@ def check_function(uid: str, function: object, *, asynchronous: bool = False, ro
         raise argument_error(uid, "function", f"{_function_name(function)} uses yield: return the result instead")
 
 
-def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> None:
-    """Raises JobRejected unless the factory makes functions of the class `wanted`. Only a class can be inspected.
+def check_factory(
+    uid: str, factory: object, wanted: type, advice: str = "", *, argument: str = "function_factory"
+) -> None:
+    """Raises JobRejected unless the factory makes objects of the class `wanted`. Only a class can be inspected.
 
     `advice` is appended to the error for a factory that is another class.
     """
     if not callable(factory) or isinstance(factory, wanted):
-        problem = f"must be a class, or a factory that makes a function per subtask, not an instance: {factory!r}"
-        raise argument_error(uid, "function_factory", problem)
+        made = argument.removesuffix("_factory")
+        problem = f"must be a class, or a factory that makes one {made} per subtask, not an instance: {factory!r}"
+        raise argument_error(uid, argument, problem)
     if isinstance(factory, type):
         if not issubclass(factory, wanted):
-            raise argument_error(uid, "function_factory", f"{factory.__name__} is not a {wanted.__name__}{advice}")
-        check_hooks(uid, factory)
+            raise argument_error(uid, argument, f"{factory.__name__} is not a subclass of {wanted.__name__}{advice}")
+        check_hooks(uid, factory, argument=argument)
 
 
-def check_hooks(uid: str, function: type) -> None:
+def check_hooks(uid: str, function: type, *, argument: str = "function_factory") -> None:
     """Raises JobRejected if a hook is missing or would never run.
 
     The body of a hook with `yield` or `async` runs only if its result is iterated or awaited, which no caller does.
     """
     missing = ", ".join(sorted(getattr(function, "__abstractmethods__", ())))
     if missing:
-        raise argument_error(uid, "function_factory", f"{function.__name__} lacks {missing}")
+        raise argument_error(uid, argument, f"{function.__name__} lacks {missing}")
     for name in _HOOK_NAMES:
         hook: Callable[..., Any] | None = getattr(function, name, None)
         where = f"{function.__name__}.{name}"
         if inspect.isgeneratorfunction(hook):
-            raise argument_error(
-                uid, "function_factory", f"{where} uses yield: its rows would be lost; emit with out.emit"
-            )
+            raise argument_error(uid, argument, f"{where} uses yield: its rows would be lost; emit with out.emit")
         if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
-            raise argument_error(
-                uid, "function_factory", f"{where} is async: it would never run; use async_map for requests"
-            )
+            raise argument_error(uid, argument, f"{where} is async: it would never run; use async_map for requests")
 
 
 def _milliseconds(uid: str, argument: str, length: object) -> int:

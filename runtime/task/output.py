@@ -61,9 +61,10 @@ class Outputs:
     send: Send
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
     pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
+    columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
     credits: Credits = field(init=False)
     records: int = 0
-    schema: pa.Schema | None = None  #: of the first batch
+    _schemas: dict[str, pa.Schema] = field(default_factory=dict)  #: of the first batch, by output
     _is_idle: bool = False  #: idle: the watermark advances without this subtask
 
     def __post_init__(self) -> None:
@@ -78,9 +79,8 @@ class Outputs:
         spec, folding = self.graph.edges[number], self.pre_aggregations.get(number)
         if folding is None:
             return _Edge(spec, channels, None, None)
-        return _Edge(
-            spec, channels, folding.create(), folding.pane_ms if self._is_followed_by_sinks(spec.target) else None
-        )
+        pane_ms = folding.pane_ms if self._is_followed_by_sinks(spec.target) else None
+        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ms)
 
     def _is_followed_by_sinks(self, uid: OperatorId) -> bool:
         """Whether only sinks read the operator's output."""
@@ -88,17 +88,23 @@ class Outputs:
         return all(operator.role is Role.SINK for operator in behind)
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Sends `batch` on every edge, without views and run-end encoding (`without_views`). Drops empty batches.
+        self.emit_to("", batch)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Sends `batch` on every edge of `output`, without views and run-end encoding. Drops empty batches.
 
         Raises:
             WeirError: the columns differ from earlier batches.
-            JobRejected: a receiver's key column is missing, or its type cannot be a key.
+            JobRejected: the columns differ from the declared columns, a receiver's key column is missing, or its type
+                cannot be a key.
         """
         if batch.num_rows == 0:
             return
-        batch = self._convert(batch)
+        batch = self._convert(batch, output)
         self.records += batch.num_rows
         for edge in self._edges:
+            if edge.spec.output != output:
+                continue
             if edge.pre_aggregator is None:
                 self._partition(edge, batch)
             else:
@@ -120,22 +126,34 @@ class Outputs:
                 for channel in edge.channels:
                     self.send(channel, worded)
 
-    def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _convert(self, batch: pa.RecordBatch, output: str) -> pa.RecordBatch:
         """Removes views and run ends from the types. Checks the schema here, where the operator is known."""
-        if self.schema is not None and (batch.schema is self.schema or batch.schema.equals(self.schema)):
+        first = self._schemas.get(output)
+        if first is not None and (batch.schema is first or batch.schema.equals(first)):
             return batch
         batch = without_views(batch)
-        schema = batch.schema
-        if self.schema is None:
-            for edge in self._edges:
-                if edge.spec.partitioning is Partitioning.HASH:
-                    check_keys(schema, edge.spec.keys, edge.spec.target)
-            self.schema = schema
-        before, now = _columns(self.schema), _columns(schema)
+        if first is None:
+            self._check_first(batch.schema, output)
+            first = self._schemas[output] = batch.schema
+        before, now = _columns(first), _columns(batch.schema)
         if list(before.items()) != list(now.items()):
             uid = self.subtask.operator
             raise WeirError(f"operator {uid!r} changed the columns of its output: {_difference(before, now)}")
         return batch
+
+    def _check_first(self, schema: pa.Schema, output: str) -> None:
+        """Checks the columns of the first batch against the declared columns, and the key columns of receivers."""
+        for edge in self._edges:
+            if edge.spec.output == output and edge.spec.partitioning is Partitioning.HASH:
+                check_keys(schema, edge.spec.keys, edge.spec.target)
+        if output not in self.columns:
+            return
+        declared = _columns(without_views(pa.RecordBatch.from_pylist([], self.columns[output])).schema)
+        found = _columns(schema)
+        if list(declared.items()) != list(found.items()):
+            which = f"side output {output!r}" if output else "output"
+            detail = f"the columns of its {which} differ from the declared columns: {_difference(declared, found)}"
+            raise JobRejected("wrong-columns", self.subtask.operator, detail)
 
     def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         match edge.spec.partitioning:
@@ -192,6 +210,11 @@ class GuardedCollector:
         if self._rejection_reason is not None:
             raise WeirError(f"output {self._rejection_reason} is refused: it would be lost")
         self._outputs.emit(batch)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        if self._rejection_reason is not None:
+            raise WeirError(f"output {self._rejection_reason} is refused: it would be lost")
+        self._outputs.emit_to(output, batch)
 
     def reject_output(self, when: str | None) -> str | None:
         """Rejects output from now on (`when` is the reason), or accepts it (None). Returns the previous setting."""

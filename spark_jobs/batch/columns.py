@@ -67,7 +67,7 @@ class StepColumns:
         if self._graph.by_uid[uid].role is Role.SOURCE:
             return self._infer_source(uid)
         operator = self._job.operators[uid]()
-        declared = operator.output_columns()
+        declared = self._job.columns.get((uid, "")) or operator.output_columns()
         if declared is not None:
             return declared
         if isinstance(operator, BroadcastJoin):
@@ -190,3 +190,6 @@ class _BatchList:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops the batch: `check_batch` refuses jobs that read a side output."""

@@ -204,7 +204,7 @@ class _Planner:
         operator = step.make()
         if step.keys:
             return self._stage_after_exchange(edge, number, step, ExchangeKind.HASH, operator)
-        if not isinstance(operator, Process):
+        if not _has_subtask_state(operator):
             return self._preceding_stage(edge)
         stage = self._open_stages.get(edge.source)
         runs_everywhere = stage is not None and isinstance(stage.head, ReadSource) and stage.head.shape is None
@@ -278,6 +278,11 @@ class _Planner:
             )
         )
         return number
+
+
+def _has_subtask_state(operator: Operator) -> bool:
+    """Whether the rows of a subtask must stay together without a key. Operators of authors may have state."""
+    return isinstance(operator, Process) or not type(operator).__module__.startswith("runtime.operators.")
 
 
 def _main_edge(graph: JobGraph, uid: OperatorId) -> tuple[EdgeSpec, int]:

@@ -32,6 +32,13 @@ def check_batch(job: CompiledJob) -> None:
         if edge.feedback:
             detail = "BATCH has no iteration: run this job in STREAMING, which accepts bounded inputs too"
             raise JobRejected("iteration-in-batch", edge.target, detail)
+        if edge.output:
+            detail = f"its side output {edge.output!r} has no readers in BATCH: run this job in STREAMING"
+            raise JobRejected("side-output-in-batch", edge.source, detail)
+    for number, pre_aggregation in job.pre_aggregations.items():
+        if pre_aggregation.in_window:
+            detail = "no row is late in BATCH, which sorts by event time: remove late_to, or run this job in STREAMING"
+            raise JobRejected("side-output-in-batch", job.graph.edges[number].target, detail)
     for uid, source in job.sources.items():
         if isinstance(source, SequenceSource) and source.duration_ms is not None:
             raise JobRejected(PROCESSING_TIME, uid, "it ends by the clock (duration_ms): give it a number of rows")

@@ -157,6 +157,9 @@ class _CheckedCollector:
         self._tally.rows_out[self._uid] += batch.num_rows
         self._out.emit(batch)
 
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops the batch: `check_batch` refuses jobs that read a side output."""
+
 
 def check_columns(uid: str, expected: pa.Schema, found: pa.Schema) -> None:
     """Raises WeirError: columns differ in name, order or type from the planned columns of step `uid`."""
@@ -186,6 +189,9 @@ class OperatorChain:
         if batch.num_rows:
             self._head.emit(batch)
 
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops the batch, as for each of its operators."""
+
     def finish(self) -> None:
         """Finishes the operators in order: an operator may still emit rows to the next one."""
         for subtask in self._subtasks:
@@ -202,3 +208,6 @@ class _ChainInput:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self._subtask.process(batch)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops the batch, as for each of its operators."""

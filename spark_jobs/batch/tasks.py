@@ -92,6 +92,9 @@ class _Tail(ABC):
     @abstractmethod
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops the batch: `check_batch` refuses jobs that read a side output."""
+
     @abstractmethod
     def finish(self) -> None: ...
 

@@ -150,7 +150,7 @@ class Bootstrap:
     def _pre_aggregate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The input of the operator for a batch: pre-aggregated rows for a window, otherwise the batch."""
         folding = self.pre_aggregation
-        if folding is None:
+        if folding is None or folding.in_window:
             yield batch
             return
         combiner = folding.create()
@@ -163,6 +163,9 @@ class _NullCollector:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Drops the batch: it belongs to the output before the savepoint."""
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops the batch, as `emit` does."""
 
 
 _NULL_COLLECTOR: Final = _NullCollector()

@@ -161,6 +161,9 @@ class _Last:
     def emit(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.to_pylist()
 
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        raise AssertionError(f"rows came to the side output {output!r}")
+
 
 def counts_in(manifest: Manifest, root: Path, keys: int, uid: str = "counts") -> dict[int, tuple[int, int]]:
     """Of `tests.jobs.numbers.counts`: what the operator itself would go on from, by key."""

@@ -43,3 +43,6 @@ class Silent:
 
     def emit(self, batch: Any) -> None:
         raise AssertionError("a window spoke without a watermark")
+
+    def emit_to(self, output: str, batch: Any) -> None:
+        raise AssertionError(f"a window spoke to {output}")

@@ -22,9 +22,13 @@ class Collected:
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
+        self.side: list[tuple[str, pa.RecordBatch]] = []  #: by side output
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        self.side.append((output, batch))
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for batch in self.batches for row in batch.to_pylist()]

@@ -211,6 +211,8 @@ def strategy(edge: Mapping[str, Any]) -> str:
     word = str(edge["partitioning"])
     if edge.get("keys"):
         word = f"{word} by {', '.join(edge['keys'])}"
+    if edge.get("output"):
+        word = f"{word}, side output {edge['output']}"
     if edge.get("feedback"):
         return f"{word}, back into the loop"
     return f"{word}, read first" if edge.get("build") else word

@@ -74,6 +74,7 @@ class EdgeSpec:
     value_types: tuple[tuple[str, str], ...] = ()  #: (`state.column`, type) of target state; empty: see `key_types`
     build: bool = False
     feedback: bool = False
+    output: str = ""  #: name of the side output of `source` that the edge carries; "": the main output
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ class JobGraph:
             "edges": [
                 {"source": e.source, "target": e.target, "input": e.input, "partitioning": e.partitioning,
                  "keys": list(e.keys), "key_types": list(e.key_types),
-                 "value_types": [list(pair) for pair in e.value_types], "build": e.build, "feedback": e.feedback}
+                 "value_types": [list(pair) for pair in e.value_types], "build": e.build, "feedback": e.feedback,
+                 "output": e.output}
                 for e in self.edges
             ],
         }  # fmt: skip

@@ -5,7 +5,7 @@ and `close` get none, and a collector kept from an earlier hook refuses rows.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
@@ -16,6 +16,7 @@ from runtime.errors import JobRejected, WeirError
 from runtime.operators.arguments import check_hooks
 from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH
 from runtime.operators.functions.row_values import batch_of, rows_of
+from runtime.operators.output_tag import OutputTag, unknown_output_error
 from runtime.ports import Collector, Operator, OperatorContext
 
 Row = dict[str, Any]
@@ -33,9 +34,11 @@ class _ClosedRows(list[Row]):
 class RowCollector:
     """Collects the output rows (dicts) of a function and emits them in batches, in order."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, side_outputs: Sequence[OutputTag] = ()) -> None:
         self._schema = schema
         self._rows: list[Row] = _ClosedRows()
+        self._side_schemas = {tag.name: tag.schema for tag in side_outputs}
+        self._side_rows: dict[str, list[Row]] = {tag.name: _ClosedRows() for tag in side_outputs}
         self._target: Collector
 
     def emit(self, row: Row) -> None:
@@ -49,20 +52,45 @@ class RowCollector:
         if len(rows) >= MAX_ROWS_PER_BATCH:
             self._flush()
 
+    def emit_to(self, tag: OutputTag, row: Row) -> None:
+        """Emits a row to a side output; as `emit` otherwise.
+
+        Raises:
+            WeirError: as `emit`.
+            JobRejected: the step does not declare this side output.
+        """
+        rows = self._side_rows.get(tag.name)
+        if rows is None:
+            raise unknown_output_error("side_outputs", tag.name, self._side_schemas)
+        rows.append(row)
+        if len(rows) >= MAX_ROWS_PER_BATCH:
+            self._flush_to(tag.name)
+
     @contextmanager
     def into(self, target: Collector) -> Iterator[None]:
         """Accepts rows within the `with` body, and emits them to `target`."""
         self._target, self._rows = target, []
+        for name in self._side_rows:
+            self._side_rows[name] = []
         try:
             yield
             self._flush()
+            for name in self._side_rows:
+                self._flush_to(name)
         finally:
             self._rows = _ClosedRows()
+            for name in self._side_rows:
+                self._side_rows[name] = _ClosedRows()
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
             self._target.emit(batch_of(rows, self._schema))
+
+    def _flush_to(self, name: str) -> None:
+        rows, self._side_rows[name] = self._side_rows[name], []
+        if rows:
+            self._target.emit_to(name, batch_of(rows, self._side_schemas[name]))
 
 
 class FunctionContext:
@@ -169,8 +197,15 @@ class Function(ABC, Generic[C]):
     def on_timer(self, timestamp_ms: int, context: C, out: RowCollector) -> None:
         """Handles a due timer."""
 
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, context: C, out: RowCollector) -> None:
+        """Emits rows that belong to `checkpoint`, before its barrier. Keep it short: the barrier waits for it.
+
+        A function that buffers rows may emit them here instead of storing them in `snapshot`. It emits the last rows in
+        `finish`; the barrier of the last checkpoint follows, and emitting is then refused.
+        """
+
     def snapshot(self, checkpoint: int) -> None:
-        """Writes values held in memory to declared states. Emitting is refused."""
+        """Writes values held in memory to declared states. Emitting is refused: the rows would be lost."""
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         """Called when the checkpoint is durable, at most once per id and in order; ids may be skipped."""
@@ -205,13 +240,14 @@ class FunctionOperator(Operator, Generic[C]):
     Args:
         function: the function instance of this subtask.
         schema: schema of the output rows.
+        side_outputs: further outputs, for `RowCollector.emit_to`.
     """
 
-    def __init__(self, function: Function[C], schema: pa.Schema) -> None:
+    def __init__(self, function: Function[C], schema: pa.Schema, side_outputs: Sequence[OutputTag] = ()) -> None:
         check_hooks("function_factory", type(function))
         self._function = function
         self._schema = schema
-        self._out = RowCollector(schema)
+        self._out = RowCollector(schema, side_outputs)
         self._context: C
 
     @abstractmethod
@@ -243,6 +279,10 @@ class FunctionOperator(Operator, Generic[C]):
             self._process_broadcast_rows(batch, out)
         else:
             self._process_rows(batch, out)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        with self._out.into(out):
+            self._function.prepare_snapshot_pre_barrier(checkpoint, self._context, self._out)
 
     def snapshot(self, checkpoint: int) -> None:
         self._function.snapshot(checkpoint)

@@ -53,6 +53,7 @@ from runtime.operators.functions.keyed_state import CurrentKey, KeyAddress, Keye
 from runtime.operators.functions.row_values import add_row_note, rows_of, values_of
 from runtime.operators.functions.timers import Timer, Timers
 from runtime.operators.functions.value_state import AggregatingState, ExpiringValueState, ReducingState, ValueState
+from runtime.operators.output_tag import OutputTag
 from runtime.ports import Collector, OperatorContext
 from runtime.state.index.factorise import factorise
 from runtime.state.index.hashing import key_groups
@@ -187,12 +188,18 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         keys: key columns: text, binary, integers or booleans.
         schema: schema of the output rows.
         time: column of event times.
+        side_outputs: further outputs.
     """
 
     def __init__(
-        self, function: KeyedProcessFunction, keys: Sequence[str], schema: pa.Schema, time: str | None = None
+        self,
+        function: KeyedProcessFunction,
+        keys: Sequence[str],
+        schema: pa.Schema,
+        time: str | None = None,
+        side_outputs: Sequence[OutputTag] = (),
     ) -> None:
-        super().__init__(function, schema)
+        super().__init__(function, schema, side_outputs)
         self._keys = tuple(keys)
         self._time = time
         self._checked_schema: pa.Schema | None = None

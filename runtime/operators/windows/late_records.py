@@ -1,6 +1,8 @@
 """Late records, and the watermark up to which windows have fired: a window that has fired never opens or fires again.
 
-A record is late if the last window that would contain it has fired. Late records are counted and dropped.
+A record is late if the last window that would contain it has fired. Late records are counted, and dropped or sent to a
+side output as they are. Rows must not be aggregated before the shuffle then: only the window knows which rows are late,
+because after a restore its watermark is ahead of the watermarks of its inputs.
 
 Subtasks of an operator may have different watermarks at a barrier. A subtask that restores state of several starts from
 the lowest, and the window state does not show which windows have fired. So the watermark of each key group is state.
@@ -59,15 +61,33 @@ class FiredWatermarks:
 
     def drop_late(self, parts: pa.RecordBatch, time: int) -> pa.RecordBatch:
         """The rows of `parts` whose last window has not fired at watermark `time`. Counts the other rows as late."""
-        starts = parts.column(len(self._keys)).to_numpy()
-        if not len(starts) or int(starts.min()) >= self._first_open_pane(np.array(max(time, self.max_watermark))):
+        late = self._late_rows(parts, parts.column(len(self._keys)).to_numpy(), time)
+        if late is None:
             return parts
-        times = np.maximum(self.restored_watermarks(parts), time) if self.max_watermark > time else np.array(time)
-        late = starts < self._first_open_pane(times)
-        if not late.any():
-            return parts
-        self._context.count(LATE_RECORDS_COUNTER, input_row_count(parts.filter(pa.array(late))))
-        return parts.filter(pc.invert(pa.array(late)))
+        self._context.count(LATE_RECORDS_COUNTER, input_row_count(parts.filter(late)))
+        return parts.filter(pc.invert(late))
+
+    def split_late(self, rows: pa.RecordBatch, panes: Times, time: int) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+        """The rows whose last window has not fired at watermark `time`, and the late rows, which are counted.
+
+        Args:
+            rows: unaggregated rows.
+            panes: start of the pane of each row.
+        """
+        late = self._late_rows(rows, panes, time)
+        if late is None:
+            return rows, None
+        dropped = rows.filter(late)
+        self._context.count(LATE_RECORDS_COUNTER, dropped.num_rows)
+        return rows.filter(pc.invert(late)), dropped
+
+    def _late_rows(self, rows: pa.RecordBatch, panes: Times, time: int) -> pa.Array | None:
+        """Whether each row is late at watermark `time`; None if no row is."""
+        if not len(panes) or int(panes.min()) >= self._first_open_pane(np.array(max(time, self.max_watermark))):
+            return None
+        times = np.maximum(self.restored_watermarks(rows), time) if self.max_watermark > time else np.array(time)
+        late = panes < self._first_open_pane(times)
+        return pa.array(late) if late.any() else None
 
     def store(self, time: int) -> None:
         """Puts watermark `time` into the state, before a snapshot."""

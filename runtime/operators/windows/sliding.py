@@ -18,7 +18,7 @@ from runtime.operators.aggregates import Aggregate
 from runtime.operators.column_names import free_name
 from runtime.operators.windows.pane_totals import PaneTotals
 from runtime.operators.windows.pre_aggregation import with_row_count
-from runtime.operators.windows.window import WindowOperator
+from runtime.operators.windows.window import LateOutput, WindowOperator
 from runtime.ports import Collector, OperatorContext
 from runtime.state.index.key_index import RowIds
 from runtime.state.schema import TableSchema
@@ -32,12 +32,20 @@ class SlidingWindow(WindowOperator):
         size_ms: length of a window.
         slide_ms: distance between the starts of two consecutive windows, which are aligned to the epoch.
         aggregates: aggregates by output column.
+        late: the side output for late rows; see `WindowOperator`.
     """
 
-    def __init__(self, keys: Sequence[str], size_ms: int, slide_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        size_ms: int,
+        slide_ms: int,
+        aggregates: Mapping[str, Aggregate],
+        late: LateOutput | None = None,
+    ) -> None:
         pane_ms = gcd(size_ms, slide_ms)
         pane_column = free_name(f"pane_{pane_ms}_ms", keys)  # the name refuses state with other panes
-        super().__init__(keys, size_ms, slide_ms, aggregates, with_row_count(aggregates), ("panes", pane_column))
+        super().__init__(keys, size_ms, slide_ms, aggregates, with_row_count(aggregates), ("panes", pane_column), late)
         self._pane_ms = pane_ms
         self._output_count = len(aggregates)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.windows.window import START_COLUMN, WindowOperator
+from runtime.operators.windows.window import START_COLUMN, LateOutput, WindowOperator
 from runtime.ports import Collector, OperatorContext
 from runtime.state.index.key_index import RowIds
 
@@ -24,10 +24,13 @@ class TumblingWindow(WindowOperator):
         keys: key columns.
         size_ms: length of a window; windows are aligned to the epoch.
         aggregates: aggregates by output column.
+        late: the side output for late rows; see `WindowOperator`.
     """
 
-    def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
-        super().__init__(keys, size_ms, size_ms, aggregates, AggregateSet(aggregates), ("windows", START_COLUMN))
+    def __init__(
+        self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate], late: LateOutput | None = None
+    ) -> None:
+        super().__init__(keys, size_ms, size_ms, aggregates, AggregateSet(aggregates), ("windows", START_COLUMN), late)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -1,22 +1,25 @@
 """Base of window operators: late rows are dropped, other rows are merged into the state, a row per key and pane.
 
 A pane (Li et al. 2005; Flink SQL: slice) is a part of event time that no window boundary cuts. The input is
-pre-aggregated (`pre_aggregation`): the keys, the start of the pane, the state columns. The watermark up to which
-windows have fired is state too (`FiredWatermarks`).
+pre-aggregated (`pre_aggregation`): the keys, the start of the pane, the state columns. A window with a side output for
+late rows receives the rows as they are, and aggregates them itself (`LateOutput`). The watermark up to which windows
+have fired is state too (`FiredWatermarks`).
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import AggregateSet
-from runtime.operators.event_time import Times
+from runtime.operators.event_time import Times, pane_numbers
 from runtime.operators.windows.late_records import FiredWatermarks
-from runtime.operators.windows.pre_aggregation import state_columns
+from runtime.operators.windows.pre_aggregation import PreAggregator, state_columns
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.factorise import factorise
 from runtime.state.index.key_index import RowIds
@@ -26,6 +29,23 @@ from runtime.state.schema import OPEN_TYPE, namespace_field
 START_COLUMN, _END_COLUMN = "window_start", "window_end"
 _TIME_TYPE: Final = pa.timestamp("ms")
 _MAX_ROWS_PER_BATCH: Final = 65_536
+
+
+@dataclass(frozen=True)
+class LateOutput:
+    """The side output for late rows of a window, whose input is not pre-aggregated.
+
+    Args:
+        output: name of the side output.
+        time: column of event times.
+        pane_ms: length of a pane.
+        create: makes the pre-aggregator of the window.
+    """
+
+    output: str
+    time: str
+    pane_ms: int
+    create: Callable[[], PreAggregator]
 
 
 class WindowOperator(Operator):
@@ -38,6 +58,7 @@ class WindowOperator(Operator):
         outputs: names of the aggregates in the output.
         aggregates: aggregates of the state.
         state: name of the keyed state, and its column with the start of the pane.
+        late: the side output for late rows; None: the input is pre-aggregated, and late rows are dropped.
 
     Raises:
         JobRejected: two output columns have the same name.
@@ -51,12 +72,15 @@ class WindowOperator(Operator):
         outputs: Iterable[str],
         aggregates: AggregateSet,
         state: tuple[str, str],
+        late: LateOutput | None,
     ) -> None:
         self._keys = tuple(keys)
         self._size_ms, self._slide_ms = size_ms, slide_ms
         self._aggregates = aggregates
         self._fields = aggregates.fields()
         self._state_name, self._pane_column = state
+        self._late = late
+        self._pre_aggregator = None if late is None else late.create()
         self._names = [*keys, START_COLUMN, _END_COLUMN, *outputs]
         if len(set(self._names)) != len(self._names):
             detail = f"output columns must differ: {', '.join(self._names)}"
@@ -69,6 +93,19 @@ class WindowOperator(Operator):
         self._watermark = self._fired.min_watermark
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        if self._late is None or self._pre_aggregator is None:
+            self._merge(batch)
+            return
+        numbers = pane_numbers(batch, self._late.time, self._late.pane_ms)
+        panes = np.broadcast_to(np.asarray(numbers) * self._late.pane_ms, batch.num_rows)
+        rows, late = self._fired.split_late(batch, panes, self._watermark)
+        if late is not None:
+            out.emit_to(self._late.output, late)
+        for parts in (*self._pre_aggregator.add(rows), *self._pre_aggregator.flush()):
+            self._merge(parts)
+
+    def _merge(self, batch: pa.RecordBatch) -> None:
+        """Merges pre-aggregated rows into the state."""
         kinds, keys = [field.type for field in batch.schema], len(self._keys) + 1
         self._table.bind_types(kinds[:keys], kinds[keys : keys + len(self._fields)])
         parts = self._fired.drop_late(batch, self._watermark)

@@ -133,6 +133,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "feedback": False,
         "key_types": [],
         "value_types": [],
+        "output": "",
     }
     assert [edge["feedback"] for edge in looped().to_json()["edges"]] == [False, False, True, False]
 

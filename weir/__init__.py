@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.formats.json_lines import JsonLinesFormat as JsonLinesFormat
     from runtime.connectors.formats.lines import LineFormat as LineFormat
     from runtime.connectors.formats.parquet import ParquetFormat as ParquetFormat
+    from runtime.connectors.kafka.formats import KafkaBytes as KafkaBytes
+    from runtime.connectors.kafka.formats import KafkaJson as KafkaJson
+    from runtime.connectors.kafka.formats import KafkaText as KafkaText
+    from runtime.connectors.kafka.source import KafkaSource as KafkaSource
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
     from runtime.connectors.sinks.parquet import ParquetSink as ParquetSink
@@ -116,12 +120,16 @@ _HOMES = {
     "DirectorySource": "runtime.connectors.sources.directory",
     "ParquetSource": "runtime.connectors.sources.parquet",
     "SequenceSource": "runtime.connectors.sources.sequence",
+    "KafkaSource": "runtime.connectors.kafka.source",
     "from_spark": "spark_jobs.sources.table",
     "from_spark_stream": "spark_jobs.sources.stream",
     "CsvFormat": "runtime.connectors.formats.csv",
     "JsonLinesFormat": "runtime.connectors.formats.json_lines",
     "LineFormat": "runtime.connectors.formats.lines",
     "ParquetFormat": "runtime.connectors.formats.parquet",
+    "KafkaJson": "runtime.connectors.kafka.formats",
+    "KafkaText": "runtime.connectors.kafka.formats",
+    "KafkaBytes": "runtime.connectors.kafka.formats",
     # Sinks
     "ParquetSink": "runtime.connectors.sinks.parquet",
     "PrintSink": "runtime.connectors.sinks.print",

@@ -57,10 +57,10 @@ class JsonLinesFormat:
         with path.open("rb") as file:
             skip_byte_order_mark(file)
             yield from text_chunks(
-                file, first_row, self.schema, self._parse, self._explain, _rows_without_object, _NO_OBJECT
+                file, first_row, self.schema, self.parse, self.explain, _rows_without_object, _NO_OBJECT
             )
 
-    def _parse(self, data: bytes, count: int) -> pa.RecordBatch:
+    def parse(self, data: bytes, count: int) -> pa.RecordBatch:
         """The rows of `data`. Raises ArrowInvalid unless `data` holds exactly `count` valid rows."""
         _check_text(data)
         table = _read(data, self.schema)
@@ -68,7 +68,7 @@ class JsonLinesFormat:
             raise pa.ArrowInvalid(f"{table.num_rows} objects in {count} lines")
         return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self.schema)
 
-    def _explain(self, row: int, text: str, error: str) -> Malformed:
+    def explain(self, row: int, text: str, error: str) -> Malformed:
         """The malformed row, with the column of the unreadable field. The column is "" if the line is not JSON."""
         if error.startswith((_NO_OBJECT, _NOT_TEXT)):
             return Malformed(row=row, column="", reason=error, text=text)

@@ -1,0 +1,151 @@
+"""The connection to a Kafka cluster: its options, its clients, and its errors in the terms of the runtime.
+
+librdkafka reports a refused login by a callback, while the call that needed the login only times out. A connection
+therefore remembers the last refusal and puts it before the time-out.
+"""
+
+import errno
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from runtime.connectors.libraries import import_library
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
+from runtime.secrets import check_references, resolve
+
+_REQUEST_TIMEOUT_MS: Final = 10_000  #: of metadata and offset requests, unless `socket.timeout.ms` is smaller
+_OWN_OPTIONS: Final = frozenset(
+    {
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "isolation.level",
+        "metadata.broker.list",
+        "statistics.interval.ms",
+        "transaction.timeout.ms",
+        "transactional.id",
+    }
+)
+_SECRET_OPTION: Final = re.compile(r"password|secret|\.key\.pem$")
+_REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
+
+_REFUSED: Final = (
+    "_AUTHENTICATION",
+    "SASL_AUTHENTICATION_FAILED",
+    "ILLEGAL_SASL_STATE",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+)
+_MISSING: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION")
+_TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE")
+_AWAY: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT", "REQUEST_TIMED_OUT")
+_AWAY_TOO: Final = ("BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXCEPTION")
+
+
+class KafkaConnection:
+    """Creates the clients of a subtask or committer, with the secrets resolved on this host.
+
+    Args:
+        servers: bootstrap servers, `host:port` separated by commas.
+        options: further options of librdkafka. Values may contain `${secret:NAME}`.
+    """
+
+    def __init__(self, servers: str, options: Mapping[str, str]) -> None:
+        self.servers = servers
+        self._resolved = {name: resolve(f"options.{name}", value) for name, value in options.items()}
+        self._library = import_library("confluent_kafka", "kafka")
+        self._admin_library = import_library("confluent_kafka.admin", "kafka")
+        self._refusal: Any = None  #: the last error of a login
+        self.timeout_s = min(int(options.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS)), _REQUEST_TIMEOUT_MS) / 1_000
+
+    def consumer(self, **own: Any) -> Any:
+        return self._library.Consumer(self.config(own))
+
+    def producer(self, **own: Any) -> Any:
+        return self._library.Producer(self.config(own))
+
+    def admin(self) -> Any:
+        return self._admin_library.AdminClient(self.config({}))
+
+    def config(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Options for a client. `own` has underscores in place of dots, and overrides the options of the author."""
+        fixed = {
+            "bootstrap.servers": self.servers,
+            "client.id": "weir",
+            "error_cb": self._on_error,
+            "logger": logging.getLogger("weir.kafka"),
+            "log_level": 2,  # a lost connection is logged twice a second; failed calls report it
+        }
+        return {**fixed, **self._resolved, **{name.replace("_", "."): value for name, value in own.items()}}
+
+    def failure(self, error: BaseException, what: str) -> WeirError:
+        """The exception to raise from `error` of librdkafka. An absent broker is an outage (`is_outage`)."""
+        found = error.args[0] if error.args else None
+        if not isinstance(found, self._library.KafkaError):
+            return EnvironmentFailure(f"Kafka at {self.servers}: {what}: {error}")
+        failure = self.failure_of(found, what)
+        error.__cause__ = failure.__cause__
+        return failure
+
+    def failure_of(self, error: Any, what: str) -> WeirError:
+        """As `failure`, for a `KafkaError`."""
+        if error.name() in _AWAY and self._refusal is not None:
+            error = self._refusal
+        name, text = error.name(), f"Kafka at {self.servers}: {what}: {error.str()} ({error.name()})"
+        if name in _REFUSED:
+            remedy = "check the credentials and the rights of this user in `options`"
+            return JobRejected("kafka-refused", "options", f"{text}: {remedy}")
+        if name in _MISSING:
+            return JobRejected("missing-topic", "topics", f"{text}: create the topic, or correct its name")
+        if name in _TOO_LARGE:
+            remedy = "raise max.message.bytes of the topic and the option message.max.bytes, or write smaller rows"
+            return DataRejected(f"{text}: {remedy}")
+        if name in _AWAY or name in _AWAY_TOO:
+            failure = EnvironmentFailure(text)
+            failure.__cause__ = OSError(errno.EHOSTUNREACH, text)
+            return failure
+        return EnvironmentFailure(text)
+
+    def _on_error(self, error: Any) -> None:
+        """Callback of librdkafka, on the thread that polls a client."""
+        if error.name() in _REFUSED:
+            self._refusal = error
+
+
+def check_connection(servers: str, options: Mapping[str, str]) -> None:
+    """Raises JobRejected, naming the field, for a malformed address or an option that a connector sets itself."""
+    places = [place.strip() for place in servers.split(",")]
+    if not all(re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}", place) for place in places):
+        raise JobRejected("bad-servers", "servers", f"must be host:port, separated by commas, not {servers!r}")
+    timeout = options.get("socket.timeout.ms", "1000")
+    if not timeout.isdecimal() or not int(timeout):
+        raise JobRejected("bad-option", "options.socket.timeout.ms", f"must be milliseconds, not {timeout!r}")
+    for name, value in options.items():
+        field = f"options.{name}"
+        if name in _OWN_OPTIONS or name.startswith("test."):
+            raise JobRejected("reserved-option", field, "is set by the connector")
+        if not isinstance(value, str):
+            raise JobRejected("bad-option", field, f"must be text, not {value!r}")
+        check_references(field, value)
+        if _SECRET_OPTION.search(name) and _REFERENCE.fullmatch(value) is None:
+            advice = "write ${secret:NAME}, and set WEIR_SECRET_NAME where the job runs"
+            raise JobRejected("literal-secret", field, f"is a secret: {advice}")
+
+
+def check_topics(field: str, topics: Sequence[str]) -> None:
+    """Raises JobRejected unless each name is a legal, distinct topic name (Kafka's `internals.Topic`)."""
+    if not topics:
+        raise JobRejected("bad-topic", field, "must name at least one topic")
+    for topic in topics:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
+            raise JobRejected("bad-topic", field, f"{topic!r} is no name of a topic")
+    if len(set(topics)) < len(topics):
+        raise JobRejected("bad-topic", field, "names a topic twice")

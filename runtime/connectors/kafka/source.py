@@ -1,0 +1,444 @@
+"""Topics of Kafka as a source, bounded or unbounded.
+
+A split is a partition. Partitions are assigned to subtasks by the key group of topic and number. Offsets are therefore
+keyed state and move with their key groups at a rescale, as in Flink's `KafkaSource` they move with their splits. The
+consumer group has no part in this: no partition is assigned and no offset is read from it.
+
+The state names the next offset of every partition from the first snapshot on. A partition without an offset in a
+restored state has appeared since, and is read from its beginning. An offset that the broker no longer has fails the
+job: a silent reset would lose or repeat rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.connectors.formats.base import Malformed
+from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
+from runtime.connectors.kafka.formats import MessageFormat
+from runtime.connectors.libraries import import_library
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.errors import DataRejected, JobRejected
+from runtime.ports import OperatorContext, SourceReader
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
+from runtime.state.keyed_table import KeyedTable
+
+MALFORMED_RECORDS: Final = "malformed_records"
+Metadata = Literal["topic", "partition", "offset", "timestamp", "key"]
+Partition = tuple[str, int]  #: topic and number
+
+_METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("ms", "UTC"),
+    "key": pa.binary(),
+}
+_NO_END: Final = -1  #: `end_offset` of a partition of an unbounded source
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """Reads topics of Kafka.
+
+    Args:
+        servers: bootstrap servers, `host:port` separated by commas.
+        topics: a topic, or several with the same format.
+        format: format of the messages' values.
+        start: where a job without a checkpoint begins: at the oldest or newest message, or at a time (with a time
+            zone). Partitions that appear later are read from their beginning.
+        event_time: column of event times; None: the source emits no watermarks.
+        max_disorder_ms: bound of out-of-orderness within a partition. The watermark is the minimum over the partitions.
+        idle_after_ms: a partition without messages no longer holds back the watermark after this time; messages that
+            it gets later may be late. None: never. A subtask without a partition is always idle.
+        bounded: read up to the newest message at the first start, then end.
+        metadata: facts of each message that become columns `kafka_topic`, `kafka_partition`, `kafka_offset`,
+            `kafka_timestamp` and `kafka_key` after the columns of the format.
+        read_uncommitted: whether messages of open and aborted transactions are read. They may never become valid.
+        on_malformed: a message that cannot be read fails the job, or is skipped and counted.
+        discovery_interval_ms: how often new partitions are looked for.
+        group: consumer group that gets the offsets of completed checkpoints, for monitoring only. None: no group.
+        options: further options of librdkafka, such as `sasl.password`; a secret is written `${secret:NAME}`.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    servers: str
+    topics: str | Sequence[str]
+    format: MessageFormat
+    start: Literal["earliest", "latest"] | datetime = "earliest"
+    event_time: str | None = None
+    max_disorder_ms: int = 0
+    idle_after_ms: int | None = None
+    bounded: bool = False
+    metadata: Sequence[Metadata] = ()
+    read_uncommitted: bool = False
+    on_malformed: Literal["fail", "skip"] = "fail"
+    discovery_interval_ms: int = 10_000
+    group: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def output_columns(self) -> pa.Schema | None:
+        columns = self.format.columns()
+        if columns is None:
+            return None
+        return pa.schema([*columns, *(pa.field(f"kafka_{name}", _METADATA_TYPES[name]) for name in self.metadata)])
+
+    @property
+    def has_event_time(self) -> bool:
+        return self.event_time is not None
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+
+    def reader(self) -> "KafkaReader":
+        return KafkaReader(self)
+
+    def check(self) -> None:
+        check_connection(self.servers, self.options)
+        check_topics("topics", self.topic_names)
+        if isinstance(self.start, datetime):
+            if self.start.tzinfo is None:
+                raise JobRejected("bad-start", "start", "must have a time zone")
+        elif self.start not in ("earliest", "latest"):
+            raise JobRejected("bad-start", "start", f"must be earliest, latest or a time, not {self.start!r}")
+        if self.on_malformed not in ("fail", "skip"):
+            raise JobRejected("bad-policy", "on_malformed", f"must be fail or skip, not {self.on_malformed!r}")
+        for name in ("discovery_interval_ms", "idle_after_ms"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise JobRejected("bad-interval", name, "must be at least 1 ms")
+        for name in self.metadata:
+            if name not in _METADATA_TYPES:
+                known = ", ".join(_METADATA_TYPES)
+                raise JobRejected("bad-metadata", "metadata", f"must be some of {known}, not {name!r}")
+        self.format.check()
+        if self.format.columns() is None:
+            raise JobRejected("bad-format", "format", "a source needs the columns of its messages")
+        check_event_time(self.event_time, self.max_disorder_ms, self.output_columns())
+
+
+@dataclass(slots=True)
+class _Split:
+    """A partition that the subtask reads."""
+
+    next_offset: int
+    end_offset: int
+    clock: BoundedOutOfOrderness
+    active_at: int  #: time of its last message, or of its assignment (wall clock, ms)
+    done: bool = False  #: all messages before `end_offset` have been emitted
+
+
+class KafkaReader(SourceReader):
+    """Reads the partitions of a subtask's key groups. Requests for metadata run on a thread of their own."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._decode = source.format.decoder()
+        self._splits: dict[Partition, _Split] = {}
+        self._changed: set[Partition] = set()  #: partitions whose position is not in the keyed table yet
+        self._watermark: int | None = None
+        self._snapshots: dict[int, dict[Partition, int]] = {}  #: by checkpoint, the offsets to commit to the group
+        self._discovery: Future[dict[Partition, int]] | None = None  #: new partitions with their first offsets
+        self._discovered_at = 0
+        self._thread = ThreadPoolExecutor(1, "kafka-metadata")
+        self._consumer: Any = None
+
+    def open(self, context: OperatorContext) -> None:
+        source, self._context = self._source, context
+        self._library = import_library("confluent_kafka", "kafka")
+        self._connection = KafkaConnection(source.servers, source.options)
+        self._consumer = self._connection.consumer(
+            group_id=source.group or f"weir-{context.job}-{context.uid}",
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            auto_offset_reset="error",
+            isolation_level="read_uncommitted" if source.read_uncommitted else "read_committed",
+            enable_partition_eof=source.bounded,
+        )
+        self._table: KeyedTable = context.state.keyed_table("partitions", _KEY_SCHEMA, _VALUE_SCHEMA)
+        restored = self._restored_positions()
+        found = self._list_partitions()
+        self._check_restored(restored, found)
+        own = self._own(found)
+        new = [partition for partition in own if partition not in restored]
+        if source.bounded and context.restored:
+            new = []  # the input was fixed at the first start
+        starts = self._offsets(new, "earliest" if context.restored else source.start)
+        ends = self._offsets(new, "latest") if source.bounded else {}
+        self._assign(restored | {partition: (starts[partition], ends.get(partition, _NO_END)) for partition in new})
+        self._changed.update(new)
+        self._discovered_at = context.now_ms()
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        self._discover()
+        if not self._splits:
+            return None
+        try:
+            messages = self._consumer.consume(max_rows, 0)
+        except self._library.KafkaException as error:
+            raise self._connection.failure(error, f"topics {', '.join(self._source.topic_names)}") from error
+        return self._emit(messages) if messages else None
+
+    @property
+    def exhausted(self) -> bool:
+        return self._source.bounded and all(split.done for split in self._splits.values())
+
+    @property
+    def idle(self) -> bool:
+        now = self._context.now_ms()
+        return not any(self._is_active(split, now) for split in self._splits.values())
+
+    def watermark(self) -> int | None:
+        """The minimum over the partitions that are neither idle nor read to their end. It never decreases."""
+        now = self._context.now_ms()
+        active = [split.clock.watermark for split in self._splits.values() if self._is_active(split, now)]
+        if active and None not in active:
+            lowest = min(mark for mark in active if mark is not None)
+            self._watermark = lowest if self._watermark is None else max(lowest, self._watermark)
+        return self._watermark
+
+    def snapshot(self, checkpoint: int) -> None:
+        if self._source.group is not None:
+            self._snapshots[checkpoint] = {partition: split.next_offset for partition, split in self._splits.items()}
+        names = sorted(self._changed)
+        if not names:
+            return
+        keys = [pa.array([topic for topic, _ in names], pa.string()), pa.array([n for _, n in names], pa.int32())]
+        rows = self._table.upsert(keys)
+        self._table.column("next_offset")[rows] = [self._splits[name].next_offset for name in names]
+        self._table.column("end_offset")[rows] = [self._splits[name].end_offset for name in names]
+        self._table.touch(rows)
+        self._changed.clear()
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        """Commits the offsets to the group, without waiting: the group is for monitoring only."""
+        offsets = self._snapshots.pop(permit.checkpoint, None)
+        self._snapshots = {number: found for number, found in self._snapshots.items() if number > permit.checkpoint}
+        if offsets:
+            self._consumer.commit(offsets=[self._position(*each) for each in offsets.items()], asynchronous=True)
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)  # the consumer must not be closed under a request
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # ------------------------------------------------------------ partitions
+
+    def _restored_positions(self) -> dict[Partition, tuple[int, int]]:
+        rows = self._table.row_ids()
+        topics, numbers = (self._table.key_column(name, rows).to_pylist() for name in _KEY_SCHEMA.names)
+        values = [self._table.value_column(name, rows).to_pylist() for name in _VALUE_SCHEMA.names]
+        return dict(zip(zip(topics, numbers, strict=True), zip(*values, strict=True), strict=True))
+
+    def _check_restored(self, restored: Mapping[Partition, Any], found: Sequence[Partition]) -> None:
+        """Raises JobRejected if a partition of the state does not exist: its rows would be missing silently."""
+        for topic, number in sorted(set(restored).difference(found)):
+            if topic not in self._source.topic_names:
+                remedy = "add the topic again, or start the job without a checkpoint"
+                raise JobRejected("other-topics", "topics", f"the checkpoint reads topic {topic!r}: {remedy}")
+            remedy = "the topic was created anew: start the job without a checkpoint"
+            raise JobRejected("missing-partition", "topics", f"topic {topic!r} has no partition {number}: {remedy}")
+
+    def _list_partitions(self) -> list[Partition]:
+        """All partitions of the topics. Blocks for `timeout_s` at most.
+
+        A consumer asks: the same request of a producer or of an admin client could create the topic.
+        """
+        found = []
+        for topic in self._source.topic_names:
+            what = f"topic {topic!r}"
+            try:
+                described = self._consumer.list_topics(topic, timeout=self._connection.timeout_s).topics[topic]
+            except self._library.KafkaException as error:
+                raise self._connection.failure(error, what) from error
+            if described.error is not None:
+                raise self._connection.failure_of(described.error, what)
+            found += [(topic, number) for number in described.partitions]
+        return found
+
+    def _own(self, partitions: Sequence[Partition]) -> list[Partition]:
+        if not partitions:
+            return []
+        topics = pa.array([topic for topic, _ in partitions], pa.string())
+        numbers = pa.array([number for _, number in partitions], pa.int32())
+        groups = key_groups_of_hashes(hash_columns([topics, numbers]), self._context.max_parallelism)
+        own = self._context.key_groups
+        return [each for each, group in zip(partitions, groups.tolist(), strict=True) if group in own]
+
+    def _offsets(self, partitions: Sequence[Partition], start: str | datetime) -> dict[Partition, int]:
+        """The offset of `start` in each partition. A time after the last message is the end of the partition."""
+        if not partitions:
+            return {}
+        admin = import_library("confluent_kafka.admin", "kafka")
+        specs = {"earliest": admin.OffsetSpec.earliest, "latest": admin.OffsetSpec.latest}
+        if isinstance(start, datetime):
+            spec = admin.OffsetSpec.for_timestamp(int(start.timestamp() * 1_000))
+        else:
+            spec = specs[start]()
+        level = admin_isolation(self._library, self._source.read_uncommitted)
+        asked = {self._library.TopicPartition(topic, number): spec for topic, number in partitions}
+        client = self._connection.admin()  # its requests end with it
+        futures = client.list_offsets(asked, isolation_level=level, request_timeout=self._connection.timeout_s)
+        found: dict[Partition, int] = {}
+        for place, future in futures.items():
+            try:
+                found[place.topic, place.partition] = future.result().offset
+            except self._library.KafkaException as error:
+                what = f"offset of topic {place.topic!r}, partition {place.partition}"
+                raise self._connection.failure(error, what) from error
+        unknown = [partition for partition, offset in found.items() if offset < 0]
+        return found | (self._offsets(unknown, "latest") if isinstance(start, datetime) else {})
+
+    def _assign(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
+        now, source = self._context.now_ms(), self._source
+        for partition, (next_offset, end_offset) in positions.items():
+            clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
+            done = end_offset != _NO_END and next_offset >= end_offset
+            self._splits[partition] = _Split(next_offset, end_offset, clock, now, done)
+        due = [partition for partition in positions if not self._splits[partition].done]
+        if due:
+            places = [self._position(partition, self._splits[partition].next_offset) for partition in due]
+            self._consumer.incremental_assign(places)
+
+    def _discover(self) -> None:
+        """Adds partitions that appeared since the last look.
+
+        A look that fails ends the attempt. librdkafka itself repeats failed reads for ever and in silence, so the look
+        is also how an outage or a deleted topic becomes known.
+        """
+        source, now = self._source, self._context.now_ms()
+        if source.bounded:
+            return
+        if self._discovery is None:
+            if now - self._discovered_at >= source.discovery_interval_ms:
+                self._discovered_at = now
+                self._discovery = self._thread.submit(self._find_new)
+            return
+        if not self._discovery.done():
+            return
+        found, self._discovery = self._discovery.result(), None
+        self._assign({partition: (offset, _NO_END) for partition, offset in found.items()})
+        self._changed.update(found)
+
+    def _find_new(self) -> dict[Partition, int]:
+        """Partitions without a position, with their first offsets. Runs on the metadata thread."""
+        new = [partition for partition in self._own(self._list_partitions()) if partition not in self._splits]
+        return self._offsets(new, "earliest")
+
+    def _position(self, partition: Partition, offset: int) -> Any:
+        return self._library.TopicPartition(*partition, offset)
+
+    def _is_active(self, split: _Split, now: int) -> bool:
+        after_ms = self._source.idle_after_ms
+        return not split.done and (after_ms is None or now - split.active_at < after_ms)
+
+    # ------------------------------------------------------------ messages
+
+    def _emit(self, messages: Sequence[Any]) -> pa.RecordBatch | None:
+        """The rows of `messages`, after which the positions are those of the next messages."""
+        now = self._context.now_ms()
+        kept, places = [], []
+        for message in messages:
+            place = (message.topic(), message.partition())
+            if message.error() is not None:
+                self._on_error(place, message)
+                continue
+            split, offset = self._splits[place], message.offset()
+            if split.done:
+                continue  # a message that was appended after the first start
+            if split.end_offset == _NO_END or offset < split.end_offset:
+                kept.append(message)
+                places.append(place)
+                split.next_offset, split.active_at = offset + 1, now
+                self._changed.add(place)
+            self._check_end(place, offset + 1)
+        if not kept:
+            return None
+        decoded = self._decode([message.value() for message in kept])
+        if decoded.malformed:
+            self._on_malformed(kept, decoded.malformed)
+        if not decoded.batch.num_rows:
+            return None
+        if decoded.rows is not None:
+            rows = decoded.rows.tolist()
+            kept, places = [kept[row] for row in rows], [places[row] for row in rows]
+        batch = self._with_metadata(decoded.batch, kept)
+        self._advance_clocks(batch, places)
+        return batch
+
+    def _check_end(self, place: Partition, position: int) -> None:
+        """Ends a bounded partition when `position` has reached its end; markers of transactions use offsets too."""
+        split = self._splits[place]
+        if not split.done and split.end_offset != _NO_END and position >= split.end_offset:
+            split.done, split.next_offset = True, split.end_offset
+            self._changed.add(place)
+            self._consumer.incremental_unassign([self._position(place, 0)])
+
+    def _on_error(self, place: Partition, message: Any) -> None:
+        error, (topic, number) = message.error(), place
+        if error.code() == self._library.KafkaError._PARTITION_EOF:
+            self._check_end(place, message.offset())
+            return
+        what = f"topic {topic!r}, partition {number}"
+        if error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            offset = self._splits[place].next_offset
+            remedy = (
+                "its retention has deleted them, or the topic was created anew. Restore a newer checkpoint, or start "
+                "the job without a checkpoint; a longer retention of the topic prevents it"
+            )
+            raise JobRejected("offset-gone", "topics", f"{what}: the messages from offset {offset} are gone: {remedy}")
+        if not error.retriable() or error.fatal():
+            raise self._connection.failure_of(error, what)
+
+    def _on_malformed(self, messages: Sequence[Any], malformed: Sequence[Malformed]) -> None:
+        first = malformed[0]
+        if self._source.on_malformed == "fail":
+            message = messages[first.row or 0]
+            where = f"topic {message.topic()!r}, partition {message.partition()}, offset {message.offset()}"
+            column = f", column {first.column!r}" if first.column else ""
+            raise DataRejected(f"{where}{column}: {first.reason[:1_000]}")
+        self._context.count(MALFORMED_RECORDS, len(malformed))
+
+    def _advance_clocks(self, batch: pa.RecordBatch, places: Sequence[Partition]) -> None:
+        if self._source.event_time is None:
+            return
+        numbers: dict[Partition, int] = {}
+        owner: npt.NDArray[np.int64] = np.array([numbers.setdefault(place, len(numbers)) for place in places])
+        for place, number in numbers.items():
+            own = batch if len(numbers) == 1 else batch.filter(pa.array(owner == number))
+            self._splits[place].clock.on_batch(own)
+
+    def _with_metadata(self, batch: pa.RecordBatch, messages: Sequence[Any]) -> pa.RecordBatch:
+        names = self._source.metadata
+        if not names:
+            return batch
+        columns = [
+            pa.array([_METADATA_VALUES[name](message) for message in messages], _METADATA_TYPES[name]) for name in names
+        ]
+        return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self._source.output_columns())
+
+
+def admin_isolation(library: Any, read_uncommitted: bool) -> Any:
+    """The isolation level of a request for offsets."""
+    return library.IsolationLevel.READ_UNCOMMITTED if read_uncommitted else library.IsolationLevel.READ_COMMITTED
+
+
+_METADATA_VALUES: Final[Mapping[str, Any]] = {
+    "topic": lambda message: message.topic(),
+    "partition": lambda message: message.partition(),
+    "offset": lambda message: message.offset(),
+    "timestamp": lambda message: message.timestamp()[1],
+    "key": lambda message: message.key(),
+}
+_KEY_SCHEMA: Final = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
+_VALUE_SCHEMA: Final = pa.schema(
+    [pa.field("next_offset", pa.int64(), nullable=False), pa.field("end_offset", pa.int64(), nullable=False)]
+)

@@ -1,0 +1,379 @@
+"""The Kafka source on a real broker: every message once across restores and rescales, discovery, ends, watermarks."""
+
+import json
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
+from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaSource
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from tests.contracts.files import Reading
+from tests.kafka import QUIET, Broker, free_port, running_broker
+from tests.manual_clock import ManualClock
+from tests.waiting import until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])
+JSON = KafkaJson(SCHEMA)
+
+
+def values(numbers: range, *, at: int | None = None) -> list[bytes | None]:
+    return [json.dumps({"id": number, "at": number * 10 if at is None else at}).encode() for number in numbers]
+
+
+def source(broker: Broker, *topics: str, **more: Any) -> KafkaSource:
+    found = KafkaSource(broker.servers, topics, more.pop("format", JSON), **more)
+    found.check()
+    return found
+
+
+def read(readings: list[Reading], count: int, max_rows: int = 1_000) -> list[int]:
+    """Ids until `count` rows have come."""
+    found: list[int] = []
+
+    def has_all() -> bool:
+        for reading in readings:
+            batch = reading.poll(max_rows)
+            found.extend(batch.column("id").to_pylist() if batch is not None else ())
+        return len(found) >= count
+
+    until(has_all, 30.0, or_else=lambda: f"but {len(found)} of {count} rows")
+    return found
+
+
+def closing(readings: list[Reading]) -> None:
+    for reading in readings:
+        reading.reader.close()
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_every_message_is_read_once_across_restores_at_any_parallelism(seed: int, broker: Broker) -> None:
+    """S1-22, S4-50: a restore continues at the exact offsets of its snapshot; rows after it are read again."""
+    random_ = random.Random(seed)
+    topic, total = broker.topic(5), 0
+    store, clock, committed = MemorySnapshotStore(), ManualClock(1_000_000), list[int]()
+    snapshots: list[Any] = []
+    for attempt in range(4):
+        for partition in range(5):
+            size = random_.randrange(0, 40)
+            broker.produce(topic, values(range(total, total + size)), partition)
+            total += size
+        parallelism = random_.choice([2, 3, 1])
+        readings = [
+            Reading(
+                source(broker, topic), store=store, snapshots=snapshots, index=i, parallelism=parallelism, clock=clock
+            )
+            for i in range(parallelism)
+        ]
+        uncommitted = read(readings, random_.randrange(0, total - len(committed) + 1), random_.randrange(1, 30))
+        if random_.random() < 0.7:
+            snapshots = [reading.snapshot(f"chk-{attempt}") for reading in readings]
+            committed += uncommitted
+        closing(readings)
+    last = [
+        Reading(source(broker, topic), store=store, snapshots=snapshots, index=i, parallelism=3, clock=clock)
+        for i in range(3)
+    ]
+    committed += read(last, total - len(committed))
+    assert all(reading.poll() is None for reading in last)
+    closing(last)
+    assert sorted(committed) == list(range(total))
+
+
+def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
+    """S1-22: while the job runs, and after a restore; also where the job itself began at the newest message.
+
+    This broker cannot add partitions, so another one with the same messages and more partitions takes its port.
+    """
+    clock, port, found = ManualClock(1_000_000), free_port(), list[int]()
+    with running_broker(port=port) as one:
+        topic = one.topic(1)
+        one.produce(topic, values(range(5)))
+        wanted = source(one, topic, start="latest", discovery_interval_ms=100)
+        reading = Reading(wanted, clock=clock)
+        assert reading.poll() is None
+    with running_broker(port=port) as two:
+        two.topic(2, topic)
+        two.produce(topic, values(range(7)), 0)
+        two.produce(topic, values(range(100, 103)), 1)
+
+        def has_all() -> bool:
+            clock.advance(100)
+            batch = reading.poll()
+            found.extend(batch.column("id").to_pylist() if batch is not None else ())
+            return len(found) >= 5
+
+        until(has_all, 30.0, or_else=lambda: f"but {found}")
+        assert sorted(found) == [5, 6, 100, 101, 102]
+        snapshot = reading.snapshot("chk-1")
+        closing([reading])
+    with running_broker(port=port) as three:
+        three.topic(3, topic)
+        three.produce(topic, values(range(7)), 0)
+        three.produce(topic, values(range(100, 104)), 1)
+        three.produce(topic, values(range(200, 203)), 2)
+        again = Reading(wanted, store=reading.store, snapshots=[snapshot], clock=clock)
+        assert sorted(read([again], 4)) == [103, 200, 201, 202]
+        closing([again])
+
+
+def test_the_start_is_the_oldest_message_the_newest_or_a_time(broker: Broker) -> None:
+    topic = broker.topic(1)
+    broker.produce(topic, values(range(2)))
+    before = datetime.now(UTC)
+    until(lambda: datetime.now(UTC) > before + timedelta(milliseconds=20))
+    moment = datetime.now(UTC)
+    broker.produce(topic, values(range(2, 4)))
+    starts: list[tuple[Any, list[int]]] = [("earliest", [0, 1, 2, 3, 9]), (moment, [2, 3, 9]), ("latest", [9])]
+    readings = [Reading(source(broker, topic, start=start)) for start, _ in starts]
+    broker.produce(topic, values(range(9, 10)))
+    for reading, (_, wanted) in zip(readings, starts, strict=True):
+        assert read([reading], len(wanted)) == wanted
+    closing(readings)
+
+
+def test_a_bounded_source_ends_at_the_newest_message_of_its_first_start(broker: Broker) -> None:
+    """S1-22: the end is state. Messages that come later, also before a restore, are not read."""
+    topic = broker.topic(3)
+    broker.produce(topic, values(range(10)), 0)
+    broker.produce(topic, values(range(10, 14)), 1)
+    reading = Reading(source(broker, topic, bounded=True))
+    assert not reading.exhausted()
+    snapshot = reading.snapshot("chk-1")
+    reading.reader.close()
+    broker.produce(topic, values(range(50, 60)), 0)
+    broker.produce(topic, values(range(60, 70)), 2)
+    again = Reading(source(broker, topic, bounded=True), store=reading.store, snapshots=[snapshot])
+    assert sorted(read([again], 14)) == list(range(14))
+    until(lambda: again.poll() is None and again.exhausted(), 30.0)
+    end = again.snapshot("chk-2")
+    closing([again])
+    last = Reading(source(broker, topic, bounded=True), store=again.store, snapshots=[end])
+    assert last.exhausted()
+    closing([last])
+
+
+def test_a_bounded_source_ends_behind_the_marker_of_a_transaction(broker: Broker) -> None:
+    """The last offset of the partition is that of a marker, which no consumer gets."""
+    topic = broker.topic(1)
+    producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": topic, **QUIET})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, values(range(1))[0], partition=0)
+    producer.commit_transaction(30)
+    reading = Reading(source(broker, topic, bounded=True))
+    assert read([reading], 1) == [0]
+    until(lambda: reading.poll() is None and reading.exhausted(), 30.0)
+    closing([reading])
+
+
+def test_the_watermark_is_the_minimum_over_partitions_and_idle_partitions_are_set_aside(broker: Broker) -> None:
+    """S1-58: event time of a subtask follows its slowest partition, until that is idle; it never goes back."""
+    topic, clock = broker.topic(2), ManualClock(1_000_000)
+    reading = Reading(source(broker, topic, event_time="at", max_disorder_ms=5, idle_after_ms=1_000), clock=clock)
+
+    def idle() -> bool:
+        return reading.reader.idle
+
+    mark: Callable[[], int | None] = reading.reader.watermark
+    assert mark() is None
+    broker.produce(topic, values(range(1), at=500), 0)
+    read([reading], 1)
+    assert mark() is None, "partition 1 has no message yet"
+    assert not idle()
+    broker.produce(topic, values(range(1), at=300), 1)
+    read([reading], 1)
+    assert mark() == 294
+    clock.advance(600)
+    broker.produce(topic, values(range(1), at=700), 0)
+    read([reading], 1)
+    assert mark() == 294
+    clock.advance(600)
+    assert mark() == 694, "partition 1 is idle"
+    assert not idle()
+    broker.produce(topic, values(range(1), at=400), 1)
+    read([reading], 1)
+    assert mark() == 694
+    clock.advance(1_000)
+    assert idle()
+    closing([reading])
+
+
+def test_messages_of_open_transactions_wait_unless_the_source_reads_uncommitted(broker: Broker) -> None:
+    """S1-58: both isolation levels of a reader, as far as the broker of the tests has them."""
+    topic = broker.topic(1)
+    producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": topic, **QUIET})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, values(range(1))[0], partition=0)
+    assert producer.flush(30) == 0
+    committed, uncommitted = (Reading(source(broker, topic, read_uncommitted=flag)) for flag in (False, True))
+    assert read([uncommitted], 1) == [0]
+    assert committed.poll() is None
+    assert broker.end(topic) == 0
+    producer.commit_transaction(30)
+    assert read([committed], 1) == [0]
+    closing([committed, uncommitted])
+
+
+def test_offsets_that_the_broker_does_not_have_fail_loudly() -> None:
+    """The mock cluster of librdkafka reports an offset out of range, which the other broker does not."""
+    mock = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, **QUIET})
+    metadata = mock.list_topics("t", timeout=30)
+    mocked = Broker(",".join(f"{each.host}:{each.port}" for each in metadata.brokers.values()))
+    mocked.produce("t", values(range(10)))
+    reading = Reading(source(mocked, "t"))
+    read([reading], 10)
+    snapshot = reading.snapshot("chk-1")
+    closing([reading])
+    other = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, **QUIET})
+    emptied = Broker(
+        ",".join(f"{each.host}:{each.port}" for each in other.list_topics("t", timeout=30).brokers.values())
+    )
+    emptied.produce("t", values(range(3)))
+    again = Reading(source(emptied, "t"), store=reading.store, snapshots=[snapshot])
+    with pytest.raises(JobRejected, match=r"partition \d: the messages from offset 10 are gone.*retention"):
+        until(lambda: again.poll() is not None, 30.0)
+    closing([again])
+
+
+def test_a_missing_topic_and_a_missing_partition_are_named(broker: Broker) -> None:
+    with pytest.raises(JobRejected, match=r"topics: .*topic 'never-made'.*create the topic"):
+        Reading(source(broker, "never-made"))
+    topic, other = broker.topic(2), broker.topic(1)
+    reading = Reading(source(broker, topic))
+    snapshot = reading.snapshot("chk-1")
+    closing([reading])
+    with pytest.raises(JobRejected, match=f"the checkpoint reads topic '{topic}'"):
+        Reading(source(broker, other), store=reading.store, snapshots=[snapshot])
+    broker.delete(topic)
+    broker.topic(1, topic)
+    with pytest.raises(JobRejected, match=f"topic '{topic}' has no partition 1"):
+        Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
+
+
+def test_an_absent_broker_is_an_outage() -> None:
+    """An outage is retried without end and counts as no failure of the job."""
+    absent = KafkaSource("127.0.0.1:1", "t", JSON, options={"socket.timeout.ms": "1000"})
+    with pytest.raises(EnvironmentFailure, match=r"Kafka at 127\.0\.0\.1:1: topic 't'") as found:
+        Reading(absent)
+    assert is_outage(found.value)
+
+
+def test_a_broker_that_goes_away_is_reported_by_the_next_look_for_partitions() -> None:
+    clock = ManualClock(1_000_000)
+    with running_broker() as own:
+        topic = own.topic(1)
+        timeout = {"socket.timeout.ms": "1000"}
+        reading = Reading(source(own, topic, discovery_interval_ms=100, options=timeout), clock=clock)
+    clock.advance(100)
+    with pytest.raises(EnvironmentFailure, match="topic") as found:
+        until(lambda: reading.poll() is not None, 40.0)
+    assert is_outage(found.value)
+    closing([reading])
+
+
+def test_malformed_messages_fail_with_their_place_or_are_skipped(broker: Broker) -> None:
+    topic = broker.topic(1)
+    good = values(range(3))
+    broker.produce(topic, [good[0], b"null", None, good[1], b'{"id": "x"}', b'{"id": 1}{"id": 2}', b"\xff{", good[2]])
+    broker.produce(topic, [b' {"id":\n 3,\r\n "at": 30 }\n'])
+    with pytest.raises(DataRejected, match=rf"topic '{topic}', partition 0, offset 1: the value is not a JSON object"):
+        read([Reading(source(broker, topic))], 4)
+    reading = Reading(source(broker, topic, on_malformed="skip", metadata=["offset"]))
+    rows = list[dict[str, Any]]()
+
+    def has_all() -> bool:
+        batch = reading.poll()
+        rows.extend(batch.to_pylist() if batch is not None else ())
+        return len(rows) >= 4
+
+    until(has_all, 30.0)
+    assert [(row["id"], row["kafka_offset"]) for row in rows] == [(0, 0), (1, 3), (2, 7), (3, 8)]
+    assert reading.context.counters[MALFORMED_RECORDS] == 5
+    closing([reading])
+
+
+def test_facts_of_a_message_become_columns(broker: Broker) -> None:
+    topic = broker.topic(1)
+    broker.produce(topic, [b"a", None], key=b"k", timestamp=1_234)
+    wanted = source(
+        broker, topic, format=KafkaBytes(), metadata=["topic", "partition", "offset", "timestamp", "key"],
+        event_time="kafka_timestamp",
+    )  # fmt: skip
+    reading = Reading(wanted)
+    rows = list[dict[str, Any]]()
+
+    def has_all() -> bool:
+        batch = reading.poll()
+        if batch is not None:
+            assert batch.schema == wanted.output_columns()
+            rows.extend(batch.to_pylist())
+        return len(rows) >= 2
+
+    until(has_all, 30.0)
+    moment = datetime.fromtimestamp(1.234, UTC)
+    shared = {"kafka_topic": topic, "kafka_partition": 0, "kafka_timestamp": moment, "kafka_key": b"k"}
+    assert rows == [{"value": b"a", "kafka_offset": 0, **shared}, {"value": None, "kafka_offset": 1, **shared}]
+    assert reading.reader.watermark() == 1_233
+    closing([reading])
+
+
+def test_a_completed_checkpoint_shows_its_offsets_in_the_group_and_no_start_reads_them(broker: Broker) -> None:
+    topic, group = broker.topic(1), f"g-{random.random()}"
+    broker.produce(topic, values(range(8)))
+    reading = Reading(source(broker, topic, group=group))
+    read([reading], 8)
+    reading.snapshot("chk-1")
+    reading.reader.checkpoint_completed(permit_from_master("job", Token(1), CheckpointId(1)))
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
+
+    admin = broker.admin()
+
+    def offset() -> int:
+        answer = admin.list_consumer_group_offsets([asked])[group].result(30)
+        return int(answer.topic_partitions[0].offset)
+
+    until(lambda: offset() == 8, 30.0)
+    closing([reading])
+    again = Reading(source(broker, topic, group=group))
+    assert len(read([again], 8)) == 8
+    closing([again])
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"servers": "nowhere"}, "servers: must be host:port"),
+    ({"topics": ()}, "topics: must name"),
+    ({"topics": "a b"}, "topics: 'a b' is no name"),
+    ({"topics": ("a", "a")}, "topics: names a topic twice"),
+    ({"start": "first"}, "start: must be"),
+    ({"start": datetime(2026, 1, 1)}, "start: must have a time zone"),  # noqa: DTZ001
+    ({"event_time": "when"}, "event_time"),
+    ({"metadata": ["headers"]}, "metadata: must be some of"),
+    ({"format": KafkaJson()}, "format: a source needs the columns"),
+    ({"idle_after_ms": 0}, "idle_after_ms"),
+    ({"on_malformed": "drop"}, "on_malformed"),
+    ({"options": {"group.id": "x"}}, r"options\.group\.id: is set by the connector"),
+    ({"options": {"sasl.password": "hunter2"}}, r"options\.sasl\.password: is a secret: write \$\{secret:NAME\}"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
+def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
+    settings_: dict[str, Any] = {"servers": "h:1", "topics": "t", "format": JSON} | change
+    with pytest.raises(JobRejected, match=message) as found:
+        KafkaSource(**settings_).check()
+    assert "hunter2" not in str(found.value)

@@ -18,6 +18,7 @@ from math import gcd
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runtime.core.job.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.job.ids import OperatorId
@@ -29,6 +30,7 @@ from runtime.operators.arguments import (
     check_aggregates,
     check_column,
     check_columns,
+    check_expression,
     check_factory,
     check_folder,
     check_function,
@@ -37,8 +39,9 @@ from runtime.operators.arguments import (
     check_window,
 )
 from runtime.operators.broadcast_join import BroadcastJoin
+from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
-from runtime.operators.functions.batch import FlatMapRows, MapBatches
+from runtime.operators.functions.batch import FlatMapRows, MapBatches, MapRows
 from runtime.operators.functions.function import BROADCAST_INPUT
 from runtime.operators.functions.keyed_process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
@@ -289,6 +292,36 @@ class Stream:
         check_function(uid, function)
         return self._then(uid, lambda: MapBatches(function), parallelism)
 
+    def filter(self, uid: str, expression: pc.Expression, *, parallelism: int | None = None) -> Stream:
+        """Forwards the rows for which an Arrow expression is true, such as `pc.field("fare") > 0`. Null is not true.
+
+        Expressions are checked now if the columns of the stream are known, otherwise at the first batch.
+        """
+        check_expression(uid, "expression", expression)
+        return self._then_expression(uid, Filter(expression), parallelism)
+
+    def select(self, uid: str, /, *names: str, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
+        """The columns `names`, then a column per Arrow expression, such as `euros=pc.field("fare") * 0.92`."""
+        check_columns(uid, "names", names)
+        return self._project(uid, {name: pc.field(name) for name in names}, columns, False, parallelism)
+
+    def with_columns(self, uid: str, /, *, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
+        """All columns, and a column per Arrow expression. A column of the same name is replaced where it stands."""
+        return self._project(uid, {}, columns, True, parallelism)
+
+    def map(
+        self,
+        uid: str,
+        function: Callable[[dict[str, Any]], dict[str, Any]],
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise Python function that returns one row of `schema`."""
+        check_function(uid, function)
+        check_schema(uid, schema)
+        return self._then(uid, lambda: MapRows(function, schema), parallelism, schema)
+
     def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
         """Applies a row-wise Python function that returns any number of rows of `schema`."""
         check_function(uid, function, rows=True)
@@ -459,6 +492,27 @@ class Stream:
         self.flow._plan.sinks[end.uid] = sink
         self.flow._connect(self, end.uid)
         return replace(end, columns=self.columns)
+
+    def _project(
+        self,
+        uid: str,
+        kept: dict[str, pc.Expression],
+        computed: Mapping[str, pc.Expression],
+        keeps_input: bool,
+        parallelism: int | None,
+    ) -> Stream:
+        for name, expression in computed.items():
+            check_expression(uid, name, expression)
+            if name in kept:
+                raise JobRejected("duplicate-column", uid, f"two output columns have the name {name!r}")
+        if not kept and not computed:
+            raise JobRejected("bad-columns", uid, "it needs at least one column")
+        return self._then_expression(uid, Project({**kept, **computed}, keeps_input=keeps_input), parallelism)
+
+    def _then_expression(self, uid: str, operator: Filter | Project, parallelism: int | None) -> Stream:
+        columns = self.columns
+        after = None if columns is None else _with_uid_in_errors(uid, lambda: operator.columns_after(columns))
+        return self._then(uid, lambda: operator, parallelism, after)
 
     def _then(
         self, uid: str, make: Callable[[], Operator], parallelism: int | None, columns: pa.Schema | None = None

@@ -11,6 +11,7 @@ from math import gcd
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
@@ -82,6 +83,13 @@ def check_window(uid: str, size: timedelta, slide: timedelta | None) -> tuple[in
         detail = f"a slide of {slide_ms} ms cuts a window of {size_ms} ms into {panes} panes, more than {_MAX_PANES}"
         raise JobRejected("bad-window", uid, detail)
     return size_ms, slide_ms
+
+
+def check_expression(uid: str, argument: str, value: object) -> None:
+    """Raises JobRejected unless `value` is an Arrow expression."""
+    if not isinstance(value, pc.Expression):
+        advice = "write pc.field(name) for a column and pc.scalar(value) for a constant (import pyarrow.compute as pc)"
+        raise argument_error(uid, argument, f"must be an Arrow expression, not {value!r}: {advice}")
 
 
 def check_parallelism(uid: str, parallelism: object) -> None:

@@ -20,6 +20,7 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
+from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.sliding import SlidingWindow
@@ -70,6 +71,8 @@ class StepColumns:
         declared = self._job.columns.get((uid, "")) or operator.output_columns()
         if declared is not None:
             return declared
+        if isinstance(operator, Filter | Project):
+            return operator.columns_after(self.schema_of(self._input(uid)))
         if isinstance(operator, BroadcastJoin):
             return operator.joined_columns(
                 self.schema_of(self._input(uid)), self.schema_of(self._input(uid, BUILD_INPUT))

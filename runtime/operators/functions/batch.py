@@ -1,6 +1,6 @@
-"""Stateless operators: a function over whole batches, and a function over rows.
+"""Stateless operators: a function over whole batches, and functions over rows.
 
-`FlatMapRows` calls Python code for each row; `MapBatches` does not.
+`FlatMapRows` and `MapRows` call Python code for each row; `MapBatches` does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -70,3 +70,22 @@ class FlatMapRows(Operator):
             except (Exception, SystemExit) as error:
                 add_row_note(error, row)
                 raise
+
+
+class MapRows(FlatMapRows):
+    """Applies a row function that returns exactly one row.
+
+    Args:
+        function: maps a row (dict) to a row (dict).
+        schema: schema of the output rows; missing columns are null, unknown columns are refused.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any]], dict[str, Any]], schema: pa.Schema) -> None:
+        super().__init__(lambda row: (_checked_row(function(row)),), schema)
+
+
+def _checked_row(row: Any) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        returned = type(row).__name__
+        raise TypeError(f"a map must return a row (dict), not {returned}: use filter to drop rows, flat_map for more")
+    return row

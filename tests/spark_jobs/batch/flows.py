@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -125,6 +126,19 @@ class Rated(weir.KeyedBroadcastProcessFunction):
         out.emit({"key": context.current_key, "value": self._total.get() * rate})
 
 
+class Totals(weir.spi.Operator):
+    """The sum of the values of each subtask, at its end."""
+
+    def open(self, context: weir.spi.OperatorContext) -> None:
+        self._index, self._total = context.index, 0
+
+    def process(self, input: int, batch: pa.RecordBatch, out: weir.spi.Collector) -> None:
+        self._total += pc.sum(batch["value"]).as_py()
+
+    def finish(self, out: weir.spi.Collector) -> None:
+        out.emit(pa.record_batch({"subtask": [self._index], "total": [self._total]}))
+
+
 def by_value(rows: pa.RecordBatch, subtasks: int) -> Any:
     return np.abs(rows["value"].to_numpy()) % 3 % subtasks
 
@@ -193,6 +207,16 @@ def per_subtask(stream: weir.Stream, root: Path) -> weir.Stream:
     return dealt.process("positive", Positive, NUMBERED)
 
 
+def expressions(stream: weir.Stream, root: Path) -> weir.Stream:
+    positive = stream.filter("positive", pc.field("value") > 0)
+    halved = positive.with_columns("halved", half=pc.divide(pc.field("value"), 2)).select("few", "key", "half")
+    return halved.map("named", lambda row: {"key": row["key"], "name": str(row["half"])}, NAMES)
+
+
+def transformed(stream: weir.Stream, root: Path) -> weir.Stream:
+    return stream.partition_custom(by_value, "value").transform("totals", Totals)
+
+
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
@@ -206,6 +230,8 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "flat_map": flat,
     "batches": batched,
     "process": per_subtask,
+    "expressions": expressions,
+    "transform": transformed,
 }
 
 

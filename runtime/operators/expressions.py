@@ -1,0 +1,113 @@
+"""Steps by Arrow expressions (`pyarrow.compute.Expression`): filters and projections, without Python code per row.
+
+    import pyarrow.compute as pc
+
+    rides.filter("paid", pc.field("fare") > 0)
+    rides.with_columns("euros", euros=pc.field("fare") * 0.92)
+
+Acero, Arrow's execution engine, evaluates the expressions on the thread of the subtask. A batch costs about 0.1 ms more
+than a direct call of the kernel.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+
+from runtime.errors import DataRejected, JobRejected
+from runtime.ports import Collector, Operator
+
+_UNKNOWN_FIELD: Final = re.compile(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((?P<name>[^)]*)\)")
+
+
+class Filter(Operator):
+    """Forwards the rows for which the expression is true. Null counts as false, as in SQL.
+
+    Args:
+        predicate: an expression of type bool.
+    """
+
+    def __init__(self, predicate: pc.Expression) -> None:
+        self._predicate = predicate
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        kept = batch.filter(self._mask(batch))
+        if kept.num_rows:
+            out.emit(kept)
+
+    def columns_after(self, schema: pa.Schema) -> pa.Schema:
+        """The output columns for input columns `schema`. Raises JobRejected: the expression does not fit them."""
+        self._mask(pa.RecordBatch.from_pylist([], schema))
+        return schema
+
+    def _mask(self, batch: pa.RecordBatch) -> pa.Array:
+        (mask,) = _evaluate(batch, {"filter": self._predicate}).columns
+        if not pa.types.is_boolean(mask.type):
+            detail = f"a filter must be true or false, but {self._predicate} is {mask.type}"
+            raise JobRejected("bad-expression", "filter", detail)
+        return mask
+
+
+class Project(Operator):
+    """Computes columns.
+
+    Args:
+        columns: an expression by output column.
+        keeps_input: the columns of the input come first; a computed column of the same name replaces its column.
+    """
+
+    def __init__(self, columns: Mapping[str, pc.Expression], *, keeps_input: bool) -> None:
+        self._columns, self._keeps_input = dict(columns), keeps_input
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        out.emit(self._project(batch))
+
+    def columns_after(self, schema: pa.Schema) -> pa.Schema:
+        """The output columns for input columns `schema`. Raises JobRejected: an expression does not fit them."""
+        return self._project(pa.RecordBatch.from_pylist([], schema)).schema
+
+    def _project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        computed = _evaluate(batch, self._columns)
+        if not self._keeps_input:
+            return computed
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= dict(zip(computed.schema.names, computed.columns, strict=True))
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _evaluate(batch: pa.RecordBatch, columns: Mapping[str, pc.Expression]) -> pa.RecordBatch:
+    """A column per expression.
+
+    Raises:
+        JobRejected: an expression names an unknown column, or its function does not take the types of its columns.
+        DataRejected: a value cannot be computed, for example a number from a text.
+    """
+    rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
+    options = acero.ProjectNodeOptions(list(columns.values()), list(columns))
+    try:
+        made = acero.Declaration("project", options, [rows]).to_table(use_threads=False)
+    except pa.ArrowException as error:
+        raise _named(error, batch, columns) from error
+    return made.to_batches()[0] if made.column(0).num_chunks == 1 else _as_batch(made)
+
+
+def _as_batch(table: pa.Table) -> pa.RecordBatch:
+    """A single batch: Acero splits large batches, and returns none for an empty one."""
+    combined = table.combine_chunks().to_batches()
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _named(error: Exception, batch: pa.RecordBatch, columns: Mapping[str, pc.Expression]) -> Exception:
+    """The error with the name of the column at fault, and the expressions."""
+    unknown = _UNKNOWN_FIELD.search(str(error))
+    if unknown is not None:
+        known = ", ".join(batch.schema.names)
+        detail = f"the expression names the column {unknown['name']!r}; the columns are {known}"
+        return JobRejected("unknown-column", unknown["name"], detail)
+    texts = ", ".join(f"{name}: {expression}" for name, expression in columns.items())
+    if isinstance(error, pa.ArrowNotImplementedError | pa.ArrowTypeError):
+        return JobRejected("bad-expression", next(iter(columns)), f"{texts}: {error}")
+    return DataRejected(f"a value cannot be computed ({texts}): {error}")

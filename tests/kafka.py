@@ -95,7 +95,7 @@ class Broker:
         found: dict[Any, list[Any]] = {number: [] for number in range(partitions)}
         ended = 0
         while ended < partitions:
-            for message in consumer.consume(1_000, 1.0):
+            for message in consumer.consume(1_000, 0.05):
                 error = message.error()
                 if error is None:
                     found[message.partition()].append(message.value())
@@ -109,9 +109,8 @@ class Broker:
         """The values of the log below the last stable offset whose transaction has committed, by the log's markers."""
         found: list[bytes] = []
         for number in range(partitions):
-            entries = [
-                entry for entry in read_log(self.address, topic, number) if entry.offset < self.end(topic, number)
-            ]
+            stable = self.end(topic, number)
+            entries = [entry for entry in read_log(self.address, topic, number) if entry.offset < stable]
             open_rows: dict[int, list[tuple[int, bytes]]] = {}
             done: list[tuple[int, bytes]] = []
             for entry in entries:
@@ -136,7 +135,8 @@ def running_broker(*more: str, port: int | None = None) -> Iterator[Broker]:
     binary, port = Path(spec.origin).parent / "bin" / "tansu", port or free_port()
     url = f"tcp://127.0.0.1:{port}"
     prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-    command = [*prefix, str(binary), "broker", "--listener-url", url, "--advertised-listener-url", url]
+    advertised = [] if "--advertised-listener-url" in more else ["--advertised-listener-url", url]
+    command = [*prefix, str(binary), "broker", "--listener-url", url, *advertised]
     with Path(os.devnull).open("wb") as nowhere:
         child = subprocess.Popen(
             [*command, "--storage-engine", "memory://tansu/", *more], stdout=nowhere, stderr=nowhere

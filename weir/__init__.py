@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.kafka.formats import KafkaBytes as KafkaBytes
     from runtime.connectors.kafka.formats import KafkaJson as KafkaJson
     from runtime.connectors.kafka.formats import KafkaText as KafkaText
+    from runtime.connectors.kafka.sink import KafkaSink as KafkaSink
     from runtime.connectors.kafka.source import KafkaSource as KafkaSource
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
@@ -135,6 +136,7 @@ _HOMES = {
     "PrintSink": "runtime.connectors.sinks.print",
     "DiscardSink": "runtime.connectors.sinks.discard",
     "EpochStage": "runtime.connectors.sinks.epoch_stage",
+    "KafkaSink": "runtime.connectors.kafka.sink",
     "ParquetTable": "spark_jobs.sinks.parquet_table",
     "PostgresTable": "spark_jobs.sinks.postgres_table",
     "DeliveredEpoch": "spark_jobs.sinks.targets",

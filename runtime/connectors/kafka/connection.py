@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from runtime.connectors.kafka.wire import KafkaWire
 from runtime.connectors.libraries import import_library
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
 from runtime.secrets import check_references, resolve
@@ -66,17 +67,21 @@ class KafkaConnection:
         self._refusal: Any = None  #: the last error of a login
         self.timeout_s = min(int(options.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS)), _REQUEST_TIMEOUT_MS) / 1_000
 
-    def consumer(self, **own: Any) -> Any:
-        return self._library.Consumer(self.config(own))
+    def consumer(self, own: Mapping[str, Any]) -> Any:
+        return self._create(self._library.Consumer, own)
 
-    def producer(self, **own: Any) -> Any:
-        return self._library.Producer(self.config(own))
+    def producer(self, own: Mapping[str, Any]) -> Any:
+        return self._create(self._library.Producer, own)
 
     def admin(self) -> Any:
-        return self._admin_library.AdminClient(self.config({}))
+        return self._create(self._admin_library.AdminClient, {})
 
-    def config(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Options for a client. `own` has underscores in place of dots, and overrides the options of the author."""
+    def _create(self, kind: Any, own: Mapping[str, Any]) -> Any:
+        """A client with the options `own`, which override the options of the author.
+
+        Raises:
+            JobRejected: librdkafka refuses an option.
+        """
         fixed = {
             "bootstrap.servers": self.servers,
             "client.id": "weir",
@@ -84,7 +89,27 @@ class KafkaConnection:
             "logger": logging.getLogger("weir.kafka"),
             "log_level": 2,  # a lost connection is logged twice a second; failed calls report it
         }
-        return {**fixed, **self._resolved, **{name.replace("_", "."): value for name, value in own.items()}}
+        try:
+            return kind({**fixed, **self._resolved, **own})
+        except self._library.KafkaException as error:
+            raise JobRejected("bad-option", "options", error.args[0].str()) from error
+
+    def wire(self, place: tuple[str, int] | None = None) -> KafkaWire:
+        """A connection of our own to the broker at `place`. None: the first bootstrap server that answers.
+
+        Raises:
+            OSError: no broker answers.
+        """
+        if place is not None:
+            return KafkaWire(*place, self._resolved, self.timeout_s)
+        failure = OSError(errno.EHOSTUNREACH, "no broker answers")
+        for server in self.servers.split(","):
+            host, _, port = server.strip().rpartition(":")
+            try:
+                return KafkaWire(host.strip("[]"), int(port), self._resolved, self.timeout_s)
+            except OSError as error:
+                failure = error
+        raise failure
 
     def failure(self, error: BaseException, what: str) -> WeirError:
         """The exception to raise from `error` of librdkafka. An absent broker is an outage (`is_outage`)."""

@@ -156,12 +156,14 @@ class KafkaReader(SourceReader):
         self._library = import_library("confluent_kafka", "kafka")
         self._connection = KafkaConnection(source.servers, source.options)
         self._consumer = self._connection.consumer(
-            group_id=source.group or f"weir-{context.job}-{context.uid}",
-            enable_auto_commit=False,
-            enable_auto_offset_store=False,
-            auto_offset_reset="error",
-            isolation_level="read_uncommitted" if source.read_uncommitted else "read_committed",
-            enable_partition_eof=source.bounded,
+            {
+                "group.id": source.group or f"weir-{context.job}-{context.uid}",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_uncommitted" if source.read_uncommitted else "read_committed",
+                "enable.partition.eof": source.bounded,
+            }
         )
         self._table: KeyedTable = context.state.keyed_table("partitions", _KEY_SCHEMA, _VALUE_SCHEMA)
         restored = self._restored_positions()

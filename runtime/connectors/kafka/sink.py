@@ -1,0 +1,315 @@
+"""A topic of Kafka as a sink: a transaction per checkpoint, or a producer without transactions.
+
+With `commit="transaction"` the rows of a checkpoint are a transaction of their subtask. Consumers that read committed
+messages see it when the checkpoint has completed. While it is pending, such consumers of the same partitions wait, also
+for messages of others: this is the price of a transaction, in Flink too. `transactions` describes ids and commits.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
+from runtime.connectors.kafka.formats import MessageFormat, key_bytes
+from runtime.connectors.kafka.transactions import (
+    CommitRecord,
+    KafkaCommitter,
+    PreparedTransaction,
+    call_again,
+    check_topic_exists,
+    initialise,
+    writer_prefix,
+)
+from runtime.connectors.kafka.wire import SASL_MECHANISMS, sasl_mechanism
+from runtime.connectors.libraries import import_library
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+
+DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000  #: the largest that brokers accept by default
+_MIN_TRANSACTION_TIMEOUT_MS: Final = 10_000
+_PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
+_STATISTICS_INTERVAL_MS: Final = 50
+_IDENTITY_POLLS: Final = 200
+_QUEUE_FULL_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class KafkaSink:
+    """Writes a message per row.
+
+    Args:
+        servers: bootstrap servers, `host:port` separated by commas.
+        topic: the topic; it must exist.
+        format: format of the values, from all columns of a row.
+        key: column with the keys of the messages: bytes as they are, other values as text. None: no keys, and the
+            messages are spread over the partitions.
+        commit: "transaction": exactly once for consumers that read committed messages. "immediate": at least once,
+            without delay; a message is written when its row arrives.
+        transaction_timeout_ms: the broker aborts a transaction that is older, and its rows are lost. It must exceed the
+            checkpoint interval and the longest outage together; brokers limit it by `transaction.max.timeout.ms`.
+        options: further options of librdkafka, such as `sasl.password`; a secret is written `${secret:NAME}`.
+    """
+
+    servers: str
+    topic: str
+    format: MessageFormat
+    key: str | None = None
+    commit: Literal["transaction", "immediate"] = "transaction"
+    transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once" if self.commit == "transaction" else "at-least-once"
+
+    def writer(self) -> SinkWriter:
+        return TransactionWriter(self) if self.commit == "transaction" else ImmediateWriter(self)
+
+    def committer(self) -> SinkCommitter:
+        if self.commit == "transaction":
+            return KafkaCommitter(self.servers, self.topic, self.options)
+        return NothingToCommit()
+
+    def check(self) -> None:
+        check_connection(self.servers, self.options)
+        check_topics("topic", [self.topic])
+        self.format.check()
+        if self.commit not in ("transaction", "immediate"):
+            raise JobRejected("bad-commit", "commit", f"must be transaction or immediate, not {self.commit!r}")
+        if self.transaction_timeout_ms < _MIN_TRANSACTION_TIMEOUT_MS:
+            least = f"must be at least {_MIN_TRANSACTION_TIMEOUT_MS} ms: a checkpoint and an outage must fit into it"
+            raise JobRejected("bad-timeout", "transaction_timeout_ms", least)
+        if self.commit == "transaction" and self.options.get("security.protocol", "").lower().startswith("sasl"):
+            mechanism = sasl_mechanism(self.options)
+            if mechanism not in SASL_MECHANISMS:
+                known = ", ".join(SASL_MECHANISMS)
+                advice = f"transactions log in by {known}, not {mechanism}: choose one, or commit='immediate'"
+                raise JobRejected("bad-mechanism", "options.sasl.mechanism", advice)
+
+
+class NothingToCommit(SinkCommitter):
+    """The committer of a sink whose rows are visible at once."""
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        return 0
+
+
+class RowProducer:
+    """Produces rows through a producer of librdkafka, and keeps the first failed delivery."""
+
+    def __init__(self, sink: KafkaSink, connection: KafkaConnection, producer: Any) -> None:
+        self._sink, self._connection, self.producer = sink, connection, producer
+        self._library = import_library("confluent_kafka", "kafka")
+        self._encode = sink.format.encoder(sink.topic)
+        self._failed: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queues the rows; blocks while the queue of the producer is full.
+
+        Raises:
+            DataRejected: a row is too large, or the format cannot hold it.
+            EnvironmentFailure, JobRejected: a delivery has failed.
+        """
+        messages: list[dict[str, Any]] = [{"value": value} for value in self._encode(batch)]
+        if self._sink.key is not None:
+            for message, key in zip(messages, key_bytes(self._key_column(batch)), strict=True):
+                message["key"] = key
+        while messages:
+            with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
+                self.producer.produce_batch(self._sink.topic, messages, on_delivery=self._on_delivery)
+            messages = [each for each in messages if self._is_left(each)]
+            self.producer.poll(_QUEUE_FULL_POLL_S if messages else 0)
+            self._check()
+
+    def flush(self) -> None:
+        """Waits until the broker has acknowledged every row."""
+        left = self.producer.flush(self._connection.timeout_s)
+        while left and not self._failed:  # as long as deliveries go on
+            before, left = left, self.producer.flush(self._connection.timeout_s)
+            if left >= before:
+                what = f"Kafka at {self._sink.servers}: topic {self._sink.topic!r}"
+                raise EnvironmentFailure(f"{what}: {left} rows are not acknowledged")
+        self._check()
+
+    def _is_left(self, message: dict[str, Any]) -> bool:
+        error = message.pop("_error", None)
+        if error is None:
+            return False
+        if error.code() == self._library.KafkaError._QUEUE_FULL:
+            return True
+        raise self._connection.failure_of(error, f"topic {self._sink.topic!r}")
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._connection.failure_of(self._failed, f"topic {self._sink.topic!r}")
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error
+
+    def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
+        if self._sink.key not in batch.schema.names:
+            names = ", ".join(batch.schema.names)
+            raise JobRejected("missing-column", "key", f"the rows have no column {self._sink.key!r}; they have {names}")
+        return batch.column(self._sink.key)
+
+
+class ImmediateWriter(SinkWriter):
+    """Produces rows at once. A checkpoint waits until they are acknowledged, so no row is lost."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+        self._rows: RowProducer | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        connection = KafkaConnection(self._sink.servers, self._sink.options)
+        producer = connection.producer({"enable.idempotence": True, "partitioner": _PARTITIONER})
+        check_topic_exists(connection, producer, self._sink.topic)
+        self._rows = RowProducer(self._sink, connection, producer)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        assert self._rows is not None, "the writer is open"
+        self._rows.write(batch)
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        assert self._rows is not None, "the writer is open"
+        self._rows.flush()
+        return ()
+
+    def close(self) -> None:
+        self._rows = None
+
+
+@dataclass(slots=True)
+class _Id:
+    """A transactional id of the pool. `number`: of its last prepared transaction."""
+
+    name: str
+    metadata: Any  #: of the consumer group that records its commits
+    number: int = 0
+
+
+@dataclass(slots=True)
+class _Producer:
+    """An initialised producer, whose next transaction is the only one of its epoch."""
+
+    id: _Id
+    rows: RowProducer
+    producer_id: int
+    epoch: int
+
+
+class TransactionWriter(SinkWriter):
+    """Writes the rows of each checkpoint in a transaction of its own.
+
+    To initialise a producer takes tens of milliseconds. A thread does it ahead, while rows are written.
+    """
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+        self._thread = ThreadPoolExecutor(1, "kafka-transaction")
+        self._pool: list[_Id] = []
+        self._next: Future[_Producer] | None = None
+        self._current: _Producer | None = None
+        self._row_count = 0
+
+    def open(self, context: OperatorContext) -> None:
+        self._prefix = writer_prefix(context.job, context.uid, context.token, context.index)
+        self._connection = KafkaConnection(self._sink.servers, self._sink.options)
+        self._library = import_library("confluent_kafka", "kafka")
+        self._record = CommitRecord(self._connection, self._sink.topic)
+        self._record.check_topic_exists()
+        self._next = self._thread.submit(self._open_producer)
+        self._next.result()  # a problem is reported before the first row
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._current is None:
+            assert self._next is not None, "the writer is open"
+            self._current = self._next.result()
+            self._call(self._current.rows.producer.begin_transaction)
+        self._current.rows.write(batch)
+        self._row_count += batch.num_rows
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        if self._current is None:
+            return ()
+        current, rows = self._current, self._row_count
+        current.rows.flush()
+        number = current.id.number + 1
+        place = self._library.TopicPartition(self._sink.topic, 0, number)
+        producer = current.rows.producer
+        timeout = self._connection.timeout_s
+        self._call(lambda: producer.send_offsets_to_transaction([place], current.id.metadata, timeout))
+        current.id.number = number
+        topic = self._sink.topic
+        prepared = PreparedTransaction(
+            current.id.name, number, current.producer_id, current.epoch, topic, rows, checkpoint
+        )
+        # The producer is dropped, not closed: `close` would abort the transaction.
+        self._current, self._row_count = None, 0
+        self._next = self._thread.submit(self._open_producer)
+        return (prepared.committable(),)
+
+    def close(self) -> None:
+        """Aborts the transaction in progress, so that no consumer waits for it. Prepared transactions stay."""
+        self._thread.shutdown(cancel_futures=True)
+        if self._current is not None:
+            with contextlib.suppress(self._library.KafkaException):  # the next attempt aborts it otherwise
+                self._current.rows.producer.abort_transaction(self._connection.timeout_s)
+        self._current = self._next = None
+
+    def _open_producer(self) -> _Producer:
+        """An initialised producer of a free id. Runs on the thread of the writer.
+
+        librdkafka shows producer id and epoch in its statistics only. They last as long as the producer: only an abort
+        could raise the epoch.
+        """
+        free = self._free_id()
+        identity: dict[str, int] = {}
+
+        def on_statistics(text: str) -> None:
+            found = msgspec.json.decode(text)["eos"]
+            if found["producer_id"] >= 0:
+                identity.update(producer_id=found["producer_id"], epoch=found["producer_epoch"])
+
+        producer = self._connection.producer(
+            {
+                "transactional.id": free.name,
+                "transaction.timeout.ms": self._sink.transaction_timeout_ms,
+                "partitioner": _PARTITIONER,
+                "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
+                "stats_cb": on_statistics,
+            }
+        )
+        self._call(lambda: initialise(self._connection, producer))
+        for _ in range(_IDENTITY_POLLS):
+            if identity:
+                return _Producer(free, RowProducer(self._sink, self._connection, producer), **identity)
+            producer.poll(_STATISTICS_INTERVAL_MS / 1_000)
+        raise EnvironmentFailure(f"the statistics of librdkafka do not show the producer id of {free.name}")
+
+    def _free_id(self) -> _Id:
+        """An id whose last transaction has committed, else a new id."""
+        for each in self._pool:
+            if self._record.committed_number(each.name) >= each.number:
+                return each
+        name = f"{self._prefix}-{len(self._pool)}"
+        consumer = self._connection.consumer({"group.id": name, "enable.auto.commit": False})
+        try:
+            begin = [self._library.TopicPartition(self._sink.topic, 0, 0)]
+            self._call(lambda: consumer.commit(offsets=begin, asynchronous=False))
+            self._pool.append(_Id(name, consumer.consumer_group_metadata()))
+        finally:
+            consumer.close()
+        return self._pool[-1]
+
+    def _call(self, call: Any) -> None:
+        call_again(self._connection, call, f"topic {self._sink.topic!r}, transaction of {self._prefix}")

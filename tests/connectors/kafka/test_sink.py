@@ -1,0 +1,382 @@
+"""The Kafka sink on a real broker: two phases, pools, clean-up, kills, lost transactions, and errors by name."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.kafka.connection import KafkaConnection
+from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText
+from runtime.connectors.kafka.sink import KafkaSink
+from runtime.connectors.kafka.transactions import CommitRecord
+from runtime.connectors.kafka.wire import END_TXN
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+from runtime.state.backend import SubtaskState
+from tests.kafka import Broker
+from tests.kafka_log import read_log
+from tests.kafka_proxy import Proxy, proxied_broker
+from tests.waiting import until
+
+UNIQUE_JOB = iter(range(1_000_000))
+
+
+@pytest.fixture
+def job() -> str:
+    """A name that no other test of this broker has."""
+    return f"job-{os.getpid()}-{next(UNIQUE_JOB)}"
+
+
+def sink(broker: Broker, topic: str, **more: Any) -> KafkaSink:
+    found = KafkaSink(broker.servers, topic, more.pop("format", KafkaText("n")), **more)
+    found.check()
+    return found
+
+
+def writer(of: KafkaSink, job: str, *, token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
+    found = of.writer()
+    found.open(
+        OperatorContext(
+            job=job, uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
+            state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
+        )
+    )  # fmt: skip
+    return found
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
+
+
+def commit(of: KafkaSink | SinkCommitter, job: str, *committables: Any, token: int = 1, checkpoint: int = 1) -> int:
+    committer = of.committer() if isinstance(of, KafkaSink) else of
+    return committer.commit(permit_from_master(job, Token(token), CheckpointId(checkpoint)), committables)
+
+
+def visible(broker: Broker, topic: str, partitions: int = 1) -> list[int]:
+    """What a consumer of committed messages gets; aborted rows are left out by the markers of the log."""
+    return sorted(int(value) for value in broker.committed_values(topic, partitions))
+
+
+# ---------------------------------------------------------------- two phases
+
+
+def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(broker: Broker, job: str) -> None:
+    """S1-38, S1-42, S1-43."""
+    topic = broker.topic(3)
+    of = sink(broker, topic, key="n")
+    one, two = writer(of, job), writer(of, job, index=1)
+    one.write(rows(1, 2))
+    two.write(rows(3))
+    assert broker.visible_values(topic, 3) == []
+    committables = [*one.prepare(5), *two.prepare(5)]
+    assert [each["rows"] for each in committables] == [2, 1]
+    assert broker.visible_values(topic, 3) == []
+    assert json.loads(json.dumps(committables)) == committables
+    assert commit(of, job, *committables, checkpoint=5) == 2
+    assert sorted(broker.visible_values(topic, 3)) == [b"1", b"2", b"3"]
+    for token in (1, 2):
+        assert commit(of, job, *committables, token=token, checkpoint=5) == 0
+    assert visible(broker, topic, 3) == [1, 2, 3]
+    one.close()
+    two.close()
+
+
+def test_a_checkpoint_without_rows_has_no_transaction(broker: Broker, job: str) -> None:
+    topic = broker.topic()
+    found = writer(sink(broker, topic), job)
+    assert found.prepare(1) == ()
+    found.write(rows())
+    assert found.prepare(2) == ()
+    found.close()
+    assert broker.end(topic, stable=False) == 0
+
+
+def test_transactions_of_several_checkpoints_may_be_pending_and_ids_are_used_again(broker: Broker, job: str) -> None:
+    """S1-25, S1-43: a commit of an id that has been used again since still counts as committed."""
+    topic = broker.topic()
+    of = sink(broker, topic)
+    found, committer = writer(of, job), of.committer()
+    pending: list[Any] = []
+    for checkpoint in (1, 2, 3):
+        found.write(rows(checkpoint))
+        pending += found.prepare(checkpoint)
+    assert len({each["id"] for each in pending}) == 3
+    assert visible(broker, topic) == []
+    assert commit(committer, job, *pending, checkpoint=3) == 3
+    used, last = {each["id"] for each in pending}, pending
+    for checkpoint in (4, 5, 6, 7):
+        found.write(rows(checkpoint))
+        last = list(found.prepare(checkpoint))
+        used |= {each["id"] for each in last}
+        assert commit(committer, job, *pending, checkpoint=checkpoint) == 0, "it commits no later transaction"
+        assert broker.visible_values(topic) == [str(n).encode() for n in range(1, checkpoint)]
+        assert commit(committer, job, *pending, *last, checkpoint=checkpoint) == 1
+    assert len(used) <= 4, "the pool grows with the pending transactions only"
+    assert visible(broker, topic) == [1, 2, 3, 4, 5, 6, 7]
+    found.close()
+
+
+KILLED = """
+import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from tests.connectors.kafka.test_sink import *
+broker, topic, job, phase = Broker(sys.argv[2]), *sys.argv[3:]
+found = writer(sink(broker, topic), job)
+found.write(rows(1, 2, 3))
+if phase == "prepared":
+    print(json.dumps(found.prepare(1)), flush=True)
+elif phase == "written":
+    found._current.rows.flush()
+elif phase == "committed":
+    found_committables = found.prepare(1)
+    commit(sink(broker, topic), job, *found_committables)
+    print(json.dumps(found_committables), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def run_and_kill(broker: Broker, topic: str, job: str, phase: str) -> list[Any]:
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", KILLED, root, broker.servers, topic, job, phase]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    return list(json.loads(ended.stdout or "[]"))
+
+
+def test_a_transaction_outlives_the_process_of_its_producer(broker: Broker, job: str) -> None:
+    """S1-26, S1-27: killed after prepare, and again after commit: another process commits, each row once."""
+    topic = broker.topic()
+    committables = run_and_kill(broker, topic, job, "prepared")
+    assert broker.visible_values(topic) == []
+    of = sink(broker, topic)
+    assert commit(of, job, *committables, token=2) == 1
+    assert visible(broker, topic) == [1, 2, 3]
+    again = run_and_kill(broker, topic, f"{job}-2", "committed")
+    assert commit(of, f"{job}-2", *again, token=2) == 0
+    assert visible(broker, topic) == [1, 1, 2, 2, 3, 3]
+
+
+def test_rows_of_a_killed_attempt_without_a_checkpoint_are_aborted_by_the_next(broker: Broker, job: str) -> None:
+    """S1-28: also those that the broker has already acknowledged; consumers go on."""
+    topic = broker.topic()
+    run_and_kill(broker, topic, job, "written")
+    assert len(read_log(broker.address, topic, 0)) == 3
+    of = sink(broker, topic)
+    assert of.committer().clean(job, "out", Token(2), []) >= 1
+    found = writer(of, job, token=2)
+    found.write(rows(7))
+    assert commit(of, job, *found.prepare(1), token=2) == 1
+    assert visible(broker, topic) == [7]
+    assert of.committer().clean(job, "out", Token(2), []) == 0
+    found.close()
+
+
+def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Broker, job: str) -> None:
+    """S1-41: only leftovers of this job, this sink and older tokens."""
+    topic = broker.topic(4)
+    of = sink(broker, topic, key="n")
+    prepared: dict[str, tuple[SinkWriter, Any]] = {}
+    places: dict[str, dict[str, Any]] = {
+        "kept": {"index": 0}, "dropped": {"index": 1}, "newer": {"token": 9}, "other sink": {"uid": "other"}
+    }  # fmt: skip
+    for number, (name, place) in enumerate(places.items()):
+        found = writer(of, job, **place)
+        found.write(rows(number))
+        prepared[name] = found, found.prepare(1)[0]
+    stranger = writer(of, f"{job}x")
+    stranger.write(rows(100))
+    foreign = stranger.prepare(1)
+    assert of.committer().clean(job, "out", Token(5), [prepared["kept"][1]]) >= 1
+    for name in ("kept", "newer", "other sink"):
+        assert commit(of, job, prepared[name][1], token=9) == 1, name
+    assert commit(of, f"{job}x", *foreign) == 1
+    with pytest.raises((EnvironmentFailure, JobRejected)):
+        commit(of, job, prepared["dropped"][1], token=9)
+    assert visible(broker, topic, 4) == [0, 2, 3, 100]
+    for found, _ in prepared.values():
+        found.close()
+
+
+def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker, job: str) -> None:
+    """S1-44, S1-45: it goes on after the clean-up of the next attempt; its prepare fails or is never committed."""
+    topic = broker.topic()
+    of = sink(broker, topic, options={"socket.timeout.ms": "2000"})
+    zombie = writer(of, job)
+    zombie.write(rows(1))
+    of.committer().clean(job, "out", Token(2), [])
+    found = writer(of, job, token=2)
+    found.write(rows(2))
+    committables = found.prepare(1)
+    zombie.write(rows(3))
+    with pytest.raises((EnvironmentFailure, JobRejected)):
+        zombie.prepare(1)
+    assert commit(of, job, *committables, token=2) == 1
+    until(lambda: 2 in visible(broker, topic), 30.0)
+    assert visible(broker, topic) == [2]
+    zombie.close()
+    found.close()
+
+
+# ---------------------------------------------------------------- outcomes of a commit
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    with proxied_broker() as found:
+        yield found
+
+
+@pytest.fixture
+def prepared(proxy: Proxy, job: str) -> Iterator[tuple[KafkaSink, str, Any]]:
+    """A sink, its topic, and a prepared transaction of two rows at checkpoint 4."""
+    topic = proxy.broker.topic()
+    of = sink(proxy.broker, topic)
+    found = writer(of, job)
+    found.write(rows(1, 2))
+    (committable,) = found.prepare(4)
+    yield of, topic, committable
+    proxy.rule = lambda api, body: None
+    found.close()
+
+
+def answering(*codes: int) -> Any:
+    """Answers EndTxn with `codes` in turn, then leaves it to the broker."""
+    left = list(codes)
+    return lambda api, body: struct.pack(">ih", 0, left.pop(0)) if api == END_TXN and left else None
+
+
+LOST = {47: "INVALID_PRODUCER_EPOCH", 48: "INVALID_TXN_STATE", 49: "INVALID_PRODUCER_ID_MAPPING", 90: "PRODUCER_FENCED"}
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_a_transaction_that_the_broker_has_aborted_is_named_with_its_rows(
+    code: int, proxy: Proxy, prepared: Any, job: str
+) -> None:
+    """S1-52: never dropped in silence; `transaction_timeout_ms` is the remedy."""
+    of, topic, committable = prepared
+    proxy.rule = answering(code)
+    with pytest.raises(
+        JobRejected, match=rf"2 rows of checkpoint 4 for topic '{topic}' are lost.*{LOST[code]}"
+    ) as found:
+        commit(of, job, committable, checkpoint=4)
+    assert (found.value.code, found.value.field) == ("transaction-lost", "transaction_timeout_ms")
+
+
+def test_a_commit_in_progress_and_a_moved_coordinator_are_waited_for(proxy: Proxy, prepared: Any, job: str) -> None:
+    of, topic, committable = prepared
+    proxy.rule = answering(51, 16, 14, 15)
+    assert commit(of, job, committable, checkpoint=4) == 1
+    assert visible(proxy.broker, topic) == [1, 2]
+
+
+def test_a_commit_whose_answer_is_lost_is_known_as_committed(proxy: Proxy, prepared: Any, job: str) -> None:
+    """S1-43: the outcome is unknown to the first committer, and read by the second one."""
+    of, topic, committable = prepared
+    proxy.rule = lambda api, body: b"" if api == END_TXN else None
+    with pytest.raises(EnvironmentFailure, match="closed the connection") as found:
+        commit(of, job, committable, checkpoint=4)
+    assert is_outage(found.value)
+    proxy.rule = answering(90)
+    assert commit(of, job, committable, checkpoint=4) == 0
+    assert visible(proxy.broker, topic) == [1, 2]
+
+
+def test_a_commit_without_rights_and_a_foreign_committable_are_refused(proxy: Proxy, prepared: Any, job: str) -> None:
+    of, _, committable = prepared
+    proxy.rule = answering(53)
+    with pytest.raises(JobRejected, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*check the rights"):
+        commit(of, job, committable, checkpoint=4)
+    with pytest.raises(JobRejected, match="has not written for job"):
+        commit(of, f"{job}x", committable)
+    with pytest.raises(JobRejected, match="has not written for job"):
+        commit(of, job, {"pending": "x"})
+
+
+def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: str) -> None:
+    topic = broker.topic()
+    of = sink(broker, topic)
+    found = writer(of, job)
+    found.write(rows(1))
+    (committable,) = found.prepare(1)
+    record = CommitRecord(KafkaConnection(broker.servers, {}), topic)
+    assert record.committed_number(committable["id"]) == 0
+    assert commit(of, job, committable) == 1
+    until(lambda: record.committed_number(committable["id"]) == 1, 30.0)
+    found.close()
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_keys_choose_partitions_and_values_have_all_columns(broker: Broker, job: str) -> None:
+    topic = broker.topic(4)
+    of = sink(broker, topic, format=KafkaJson(), key="n", commit="immediate")
+    found = writer(of, job)
+    found.write(pa.RecordBatch.from_pydict({"n": [1, 2, None, 1], "text": ["a", "b", "c", None]}))
+    assert found.prepare(1) == ()
+    values = [json.loads(value) for value in broker.visible_values(topic, 4)]
+    assert sorted(values, key=str) == sorted(
+        [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": None, "text": "c"}, {"n": 1, "text": None}], key=str
+    )
+    assert of.guarantee == "at-least-once"
+    assert commit(of, job) == 0
+    found.close()
+
+
+def test_more_rows_than_the_queue_of_the_producer_holds_are_all_written(broker: Broker, job: str) -> None:
+    topic = broker.topic()
+    found = writer(sink(broker, topic, options={"queue.buffering.max.messages": "50"}), job)
+    found.write(rows(*range(1_000)))
+    (committable,) = found.prepare(1)
+    assert committable["rows"] == 1_000
+    assert commit(sink(broker, topic), job, committable) == 1
+    assert visible(broker, topic) == list(range(1_000))
+    found.close()
+
+
+@pytest.mark.parametrize("how", ["transaction", "immediate"])
+def test_bad_input_is_named(how: str, broker: Broker, job: str) -> None:
+    topic = broker.topic()
+    found = writer(sink(broker, topic, format=KafkaBytes("n"), commit=how), job)
+    with pytest.raises(DataRejected, match=rf"topic '{topic}': .*too large.*raise max\.message\.bytes"):
+        found.write(pa.RecordBatch.from_pydict({"n": [b"x" * 2_000_000]}))
+    found.close()
+    found = writer(sink(broker, topic, key="k", commit=how), job, index=1)
+    with pytest.raises(JobRejected, match=r"key: the rows have no column 'k'; they have n"):
+        found.write(rows(1))
+    found.close()
+    with pytest.raises(JobRejected, match=r"topic: .* has no topic 'never-made': create the topic"):
+        writer(sink(broker, "never-made", commit=how), job, index=2)
+    absent = KafkaSink("127.0.0.1:1", "t", KafkaText(), commit=how, options={"socket.timeout.ms": "500"})  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentFailure, match=r"Kafka at 127\.0\.0\.1:1") as outage:
+        writer(absent, job)
+    assert is_outage(outage.value)
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"topic": ""}, "topic: '' is no name"),
+    ({"commit": "later"}, "commit: must be"),
+    ({"transaction_timeout_ms": 1_000}, "transaction_timeout_ms: must be at least"),
+    (
+        {"options": {"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}},
+        r"options\.sasl\.mechanism: transactions log in by PLAIN.*not OAUTHBEARER",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
+def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"servers": "h:1", "topic": "t", "format": KafkaText()} | change
+    with pytest.raises(JobRejected, match=message):
+        KafkaSink(**settings).check()

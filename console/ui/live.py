@@ -109,6 +109,15 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     flowing: bool = True
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 
+    @property
+    def mean_batch_rows(self) -> float | None:
+        """The mean size of micro-batches (`KeyedStream.batches`); None without a batch.
+
+        The operator counts batches by cause (`batches_by_size`, …) and the rows of all batches (`batched_rows`).
+        """
+        batches = sum(value for name, value in self.counters.items() if name.startswith("batches_by_"))
+        return self.counters.get("batched_rows", 0) / batches if batches else None
+
 
 NO_METRICS = Live()
 

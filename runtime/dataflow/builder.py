@@ -608,15 +608,22 @@ class KeyedStream:
         *,
         max_rows: int,
         max_wait_ms: int | None = None,
+        flush_on_barrier: bool = False,
         parallelism: int | None = None,
     ) -> Stream:
         """Applies `function` to batches of rows of many keys, in order within each key.
 
         A batch is emitted at `max_rows` rows, or when its first row has waited `max_wait_ms`. Without a time limit
-        (None) it is emitted only when it is full, or at the end of the input.
+        (None) it is emitted only when it is full, or at the end of the input. No batch is empty or above `max_rows`.
+
+        Args:
+            flush_on_barrier: buffered rows are also emitted before each barrier. Snapshots then hold no rows, but the
+                barrier waits for `function`, and frequent checkpoints make small batches. Otherwise buffered rows are
+                part of the snapshot.
         """
         check_function(uid, function)
-        keys, limits = self.keys, _with_uid_in_errors(uid, lambda: BatchLimits(max_rows, max_wait_ms))
+        limits = _with_uid_in_errors(uid, lambda: BatchLimits(max_rows, max_wait_ms, flush_on_barrier))
+        keys = self.keys
         return self._then(uid, lambda: Batches(keys, function, limits), parallelism)
 
     def process(

@@ -1,7 +1,8 @@
 """Micro-batches: rows of many keys are emitted together, limited by number of rows and by waiting time.
 
 Rows are emitted in the order of arrival, so the order within a key is kept. Buffered rows are keyed state: they are
-restored with their key groups and emitted before new rows of their keys.
+restored with their key groups and emitted before new rows of their keys. With `flush_on_barrier`, buffered rows are
+emitted before each barrier instead, so a snapshot holds none.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,9 @@ from runtime.state.index.hashing import key_groups
 
 BY_SIZE_COUNTER: Final = "batches_by_size"
 BY_TIME_COUNTER: Final = "batches_by_time"
+BY_BARRIER_COUNTER: Final = "batches_by_barrier"
+BY_END_COUNTER: Final = "batches_by_end"  #: the end of the input, also in a loop
+ROWS_COUNTER: Final = "batched_rows"  #: rows of all batches; the console divides it by the number of batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class BatchLimits:
 
     max_rows: int
     max_wait_ms: int | None  #: None: only when the batch is full, or at the end of the input
+    flush_on_barrier: bool = False  #: also before each barrier
 
     def __post_init__(self) -> None:
         if self.max_rows < 1:
@@ -83,12 +88,16 @@ class Batches(Operator):
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
         self._emit_batch(BY_TIME_COUNTER, out)
 
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        if self._limits.flush_on_barrier and self._rows:
+            self._emit_batch(BY_BARRIER_COUNTER, out)
+
     def snapshot(self, checkpoint: int) -> None:
         self._kept.replace(self._rows_by_group() if self._rows else {})
 
     def settle(self, out: Collector) -> None:
         if self._rows:
-            self._emit_batch(BY_TIME_COUNTER, out)
+            self._emit_batch(BY_END_COUNTER, out)
 
     def finish(self, out: Collector) -> None:
         self.settle(out)
@@ -111,6 +120,7 @@ class Batches(Operator):
     def _emit_batch(self, cause: str, out: Collector) -> None:
         rows, self._buffer, self._rows = concat_batches(self._buffer).combine_chunks(), [], 0
         self._context.count(cause)
+        self._context.count(ROWS_COUNTER, rows.num_rows)
         (batch,) = rows.to_batches()
         result = apply_function(self._function, batch)
         if result.num_rows:

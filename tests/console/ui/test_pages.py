@@ -118,6 +118,17 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "slot 1 was lost: its control connection closed" in said
 
 
+def test_micro_batches_are_counted_by_cause_with_their_mean_size(at_console: Client, running: Run) -> None:
+    """S3-14."""
+    assert "Mean rows per batch" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+    counters = {"batches_by_size": 3, "batches_by_barrier": 1, "batches_by_time": 0, "batched_rows": 350}
+    Run.objects.filter(pk=running.pk).update(live=rows.live(counters=counters))
+    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+    assert "Batches by size 3" in said
+    assert "Batches by barrier 1" in said
+    assert "Mean rows per batch 87.5" in said
+
+
 def test_a_checkpoint_that_has_ended_since_the_last_numbers_is_not_under_way(at_console: Client, running: Run) -> None:
     """Table and picture must not contradict each other: completed here, five of ten there."""
     Checkpoint.objects.filter(number=214).update(status="completed")

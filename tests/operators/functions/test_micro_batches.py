@@ -12,7 +12,15 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Count
-from runtime.operators.functions.micro_batches import BY_SIZE_COUNTER, BY_TIME_COUNTER, Batches, BatchLimits
+from runtime.operators.functions.micro_batches import (
+    BY_BARRIER_COUNTER,
+    BY_END_COUNTER,
+    BY_SIZE_COUNTER,
+    BY_TIME_COUNTER,
+    ROWS_COUNTER,
+    Batches,
+    BatchLimits,
+)
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -71,7 +79,7 @@ def test_a_batch_leaves_when_its_first_row_has_waited_long_enough() -> None:
     assert values(harness.tick()) == [1, 2]
     harness.clock.advance(1_000)
     assert (harness.tick(), harness.operator.next_processing_timer()) == ([], None)
-    assert harness.context.counters == {BY_TIME_COUNTER: 1}
+    assert harness.context.counters == {BY_TIME_COUNTER: 1, ROWS_COUNTER: 2}
 
 
 def test_a_batch_without_an_age_limit_waits_for_its_last_row_or_the_end() -> None:
@@ -189,6 +197,51 @@ def test_a_snapshot_holds_what_waits_now() -> None:
     snapshot = harness.snapshot("chk-2")
     again = Harness(operator(Bulk()), store=store, snapshots=[snapshot])
     assert values(again.finish()) == [10]
+
+
+def flushing(bulk: Bulk, max_wait_ms: int | None = 50) -> Batches:
+    return Batches(["k"], bulk, BatchLimits(10, max_wait_ms, flush_on_barrier=True))
+
+
+STEPS = st.lists(st.integers(0, 35) | st.sampled_from(["barrier", "wait"]), max_size=20)
+
+
+@given(STEPS)
+def test_a_buffer_that_is_flushed_on_the_barrier_is_in_no_snapshot(steps: list[Any]) -> None:
+    """S3-40, S3-41, S3-42, S3-16: each batch has its cause; none is empty or above the limit; no row is lost."""
+    bulk = Bulk()
+    harness, count = Harness(flushing(bulk)), 0
+    for number, step in enumerate(steps):
+        if step == "barrier":
+            harness.operator.prepare_snapshot_pre_barrier(number, harness.out)
+            assert values(harness.out.rows()) == list(range(count))
+            assert harness.operator.watermark_hold() is None
+            snapshot = harness.snapshot(f"chk-{number}")
+            again = Harness(flushing(Bulk()), store=harness.store, snapshots=[snapshot])
+            assert again.finish() == []
+        elif step == "wait":
+            harness.clock.advance(50)
+            harness.tick()
+        else:
+            harness.process(rows(*range(count, count + step)))
+            count += step
+    harness.finish()
+    harness.operator.prepare_snapshot_pre_barrier(len(steps), harness.out)
+    assert values(harness.out.rows()) == list(range(count))
+    assert all(0 < size <= 10 for size in bulk.sizes)
+    counted = harness.context.counters
+    assert counted.get(ROWS_COUNTER, 0) == count
+    causes = (BY_SIZE_COUNTER, BY_TIME_COUNTER, BY_BARRIER_COUNTER, BY_END_COUNTER)
+    assert sum(counted.get(cause, 0) for cause in causes) == len(bulk.sizes)
+    assert counted.get(BY_SIZE_COUNTER, 0) == bulk.sizes.count(10)
+
+
+def test_rows_stored_without_a_flush_leave_in_several_batches_when_it_is_switched_on() -> None:
+    """S3-41: a savepoint of three subtasks with 25 rows, restored by one that flushes on the barrier."""
+    store, bulk = MemorySnapshotStore(), Bulk()
+    harness = Harness(flushing(bulk, None), store=store, snapshots=stored([list(range(25))] * 3, store))
+    harness.operator.prepare_snapshot_pre_barrier(1, harness.out)
+    assert bulk.sizes == [10, 10, 5]
 
 
 def test_event_time_does_not_overtake_rows() -> None:

@@ -19,7 +19,7 @@ from console.jobs.inputs import check_params, parse_settings
 from console.jobs.masking import unmask
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import require_match
-from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.job.key_groups import MAX_KEY_GROUPS, default_max_parallelism
 from runtime.core.snapshot import manifest
 from runtime.redaction import redact_json
 
@@ -61,12 +61,14 @@ def create_version(
     version.
 
     A secret may be sent as the mask that the newest version shows. `if_match` is the `If-Match` header of the request.
+    `max_parallelism` None: that of the newest version, because its checkpoints have as many key groups; for the first
+    version derived from `parallelism`.
     """
     require_define(user)
-    groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
-    if not 0 < groups <= MAX_KEY_GROUPS:
-        raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {groups}")
-    require_parallelism(parallelism, groups)
+    if max_parallelism is not None:
+        if not 0 < max_parallelism <= MAX_KEY_GROUPS:
+            raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}")
+        require_parallelism(parallelism, max_parallelism)
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
         raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
     schema = _usable_pipeline(job.pipeline).schema
@@ -77,6 +79,9 @@ def create_version(
             return earlier
         require_match(job, if_match)
         newest = JobVersion.objects.filter(job=job).order_by("-number").first()
+        derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
+        groups = derived if max_parallelism is None else max_parallelism
+        require_parallelism(parallelism, groups)
         params = unmask(params, newest.params if newest else {}, schema)
         check_params(params, schema)
         version = JobVersion.objects.create(

@@ -10,7 +10,7 @@ from console.jobs.models import JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_NAME_LENGTH
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
-from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.redaction import mask
 
 
@@ -28,8 +28,11 @@ class ParallelismForm(forms.Form):
     max_parallelism = forms.IntegerField(
         min_value=1,
         max_value=MAX_KEY_GROUPS,
-        initial=DEFAULT_MAX_PARALLELISM,
-        help_text="Key groups, the upper limit of parallelism. Fixed once a run has state.",
+        required=False,
+        help_text=(
+            "Key groups, the upper limit of parallelism. Fixed once a run has state. "
+            "Empty: derived from the parallelism, at least 128."
+        ),
     )
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from runtime.core.job.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
+from runtime.core.job.key_groups import default_max_parallelism
 from runtime.dataflow.plan import CompiledJob, DataflowPlan, PreAggregation, Step
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
@@ -81,11 +81,12 @@ class Dataflow:
 
     Args:
         name: shown in the console; state belongs to the job, not to this name.
-        max_parallelism: number of key groups, fixed at the job's first run.
+        max_parallelism: number of key groups, fixed at the job's first run; None: derived from the parallelism, at
+            least 128. A job in the console keeps the number of its first version.
     """
 
     name: str
-    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    max_parallelism: int | None = None
     _plan: DataflowPlan = field(default_factory=DataflowPlan)
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
@@ -108,7 +109,8 @@ class Dataflow:
 
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
-        return self._plan.compile(self.name, parallelism, self.max_parallelism)
+        groups = default_max_parallelism(parallelism) if self.max_parallelism is None else self.max_parallelism
+        return self._plan.compile(self.name, parallelism, groups)
 
     def _add(
         self,

@@ -127,9 +127,10 @@ class SavepointWriter:
         Raises:
             JobRejected: the job cannot run.
         """
+        compiled = flow.compile(1)
         return cls(
-            _spark=spark, _job=flow.name if job is None else str(job), _max_parallelism=flow.max_parallelism,
-            _compiled=flow.compile(1), _checkpoint=None, _keys=_keys(),
+            _spark=spark, _job=flow.name if job is None else str(job), _max_parallelism=compiled.graph.max_parallelism,
+            _compiled=compiled, _checkpoint=None, _keys=_keys(),
         )  # fmt: skip
 
     @classmethod

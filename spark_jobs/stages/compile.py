@@ -80,8 +80,9 @@ def _graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) ->
     standing PySpark stage, if it has one. All tables of a run share a stage, which belongs to the first table: so they
     share a Spark session.
     """
-    graph = flow.compile(parallelism).graph.to_json()
-    widest = flow.compile(flow.max_parallelism).graph.by_uid
+    compiled = flow.compile(parallelism).graph
+    graph = compiled.to_json()
+    widest = flow.compile(compiled.max_parallelism).graph.by_uid
     ends = {**flow.sources, **flow.sinks}
     has_tables = False
     for operator in graph["operators"]:

@@ -52,7 +52,7 @@ def lookups(source: Any, service: Service, output: Path, bomb: Any = None) -> Da
     return flow
 
 
-def batched(source: Any, output: Path, sizes: Notes, **limits: int) -> Dataflow:
+def batched(source: Any, output: Path, sizes: Notes, **limits: Any) -> Dataflow:
     def bulk(batch: pa.RecordBatch) -> pa.RecordBatch:
         sizes.add(batch.num_rows)
         return batch

@@ -1,8 +1,5 @@
 """Two-phase commit within a stream: three sinks in a row, and an end between any two phases of their one checkpoint."""
 
-import os
-import signal
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,50 +14,16 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from runtime.errors import EnvironmentFailure
 from runtime.io.memory.run_store import MemoryRunStore
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb, Gated
+from tests.jobs.mortal import Deaths, Mortal
 from tests.jobs.numbers import Numbers, committed
-from tests.shared import Shared
 
 SINKS = ("first", "second", "third")
 SOURCE = Numbers(total=300)
 ASKED = CoordinatorSettings(interval_ms=None, min_pause_ms=0)  #: no periodic checkpoint: only that of the end
 AGAIN = FixedDelay(attempts=100, delay_ms=30)
-
-
-class Deaths(Shared):
-    """The phases at which a process of the job is to end, in this order. Each is a step of a sink: "first: prepare"."""
-
-    def __init__(self, *phases: str) -> None:
-        self.waiting = list(phases)
-        self.home = os.getpid()
-        self._lock = threading.Lock()
-
-    def add(self, phase: str) -> None:
-        with self._lock:
-            self.waiting.append(phase)
-
-    def is_due(self, phase: str) -> bool:
-        with self._lock:
-            if self.waiting[:1] != [phase]:
-                return False
-            del self.waiting[0]
-            return True
-
-
-class Mortal:
-    """Ends its process by SIGKILL if that is a slot of its own; fails the attempt in the process of the test."""
-
-    def __init__(self, deaths: Deaths, sink: str) -> None:
-        self._deaths, self._sink = deaths, sink
-
-    def at(self, step: str) -> None:
-        if self._deaths.is_due(f"{self._sink}: {step}"):
-            if os.getpid() != self._deaths.home:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise EnvironmentFailure(f"the process ends at {self._sink}: {step}")
 
 
 class MortalWriter(ParquetWriter):

@@ -10,6 +10,15 @@ MAX_KEY_GROUPS: Final = 32_768
 DEFAULT_MAX_PARALLELISM: Final = 128
 
 
+def default_max_parallelism(parallelism: int) -> int:
+    """The number of key groups of a job that sets none: 1.5 times its parallelism, rounded up to a power of two.
+
+    At least 128, at most 32,768. (Flink: `KeyGroupRangeAssignment.computeDefaultMaxParallelism`.)
+    """
+    wanted = parallelism + parallelism // 2
+    return min(max(1 << max(0, wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), MAX_KEY_GROUPS)
+
+
 def key_group_of(key_hash: int, max_parallelism: int) -> int:
     """The key group of an unsigned 64-bit `key_hash`."""
     assert 0 < max_parallelism <= MAX_KEY_GROUPS, "max_parallelism out of range"

@@ -77,11 +77,25 @@ def test_versions_are_numbered_within_their_job(definer: User, job: Job, version
     assert services.create_version(definer, job, parallelism=1, params={"path": "in"}).number == 2
 
 
+def test_key_groups_derive_from_the_parallelism_once(definer: User, job: Job) -> None:
+    """S3-11: the first version stores the number, and later versions keep it, because checkpoints have it."""
+    groups = [
+        services.create_version(
+            definer, job, parallelism=parallelism, max_parallelism=most, params={"path": "in"}
+        ).max_parallelism
+        for parallelism, most in ((100, None), (1, None), (1, 64), (1, None))
+    ]
+    assert groups == [256, 256, 64, 64]
+    with pytest.raises(Refused, match=r"must lie between 1 and max_parallelism \(64\), not 65"):
+        services.create_version(definer, job, parallelism=65, params={"path": "in"})
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
         ({"parallelism": 0}, "parallelism"),
-        ({"parallelism": 129}, "parallelism"),
+        ({"parallelism": 129, "max_parallelism": 128}, "parallelism"),
+        ({"parallelism": 32_769}, "parallelism"),
         ({"max_parallelism": 0}, "max_parallelism"),
         ({"max_parallelism": 32769}, "max_parallelism"),
         ({"params": {}}, "params"),

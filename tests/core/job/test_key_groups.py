@@ -2,7 +2,13 @@
 
 import pytest
 
-from runtime.core.job.key_groups import MAX_KEY_GROUPS, key_group_of, key_group_owner, key_group_range
+from runtime.core.job.key_groups import (
+    MAX_KEY_GROUPS,
+    default_max_parallelism,
+    key_group_of,
+    key_group_owner,
+    key_group_range,
+)
 
 SMALL = [(most, parallelism) for most in range(1, 17) for parallelism in range(1, most + 1)]
 
@@ -23,6 +29,25 @@ def test_no_subtask_is_left_without_a_group(most: int, parallelism: int) -> None
     sizes = [len(key_group_range(index, most, parallelism)) for index in range(parallelism)]
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "groups"),
+    [
+        (1, 128),
+        (85, 128),
+        (86, 256),
+        (128, 256),
+        (170, 256),
+        (171, 256),
+        (172, 512),
+        (21_845, 32_768),
+        (30_000, 32_768),
+    ],
+)
+def test_the_default_number_of_key_groups_derives_from_the_parallelism(parallelism: int, groups: int) -> None:
+    """S3-11: as Flink computes it, so 128 for up to 85 subtasks."""
+    assert default_max_parallelism(parallelism) == groups
 
 
 def test_a_key_stays_in_its_group_whatever_the_parallelism() -> None:

@@ -29,7 +29,7 @@ def read_log(address: tuple[str, int], topic: str, partition: int) -> list[Entry
 
 def _fetch(connection: socket.socket, topic: str, partition: int, offset: int) -> list[Entry]:
     name = topic.encode()
-    body = struct.pack(">iiiib", -1, 0, 0, 1 << 24, 0) + struct.pack(">ih", 1, len(name)) + name
+    body = struct.pack(">iiiib", -1, 50, 1, 1 << 24, 0) + struct.pack(">ih", 1, len(name)) + name
     body += struct.pack(">iiqi", 1, partition, offset, 1 << 24)
     message = struct.pack(">hhih", _FETCH, 4, 1, -1) + body
     connection.sendall(struct.pack(">i", len(message)) + message)

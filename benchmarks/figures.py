@@ -30,6 +30,7 @@ MEASUREMENT_MODULES: Final = {
     "W14": "benchmarks.scaling",
     "W15": "benchmarks.modes.measure",
     "W16": "benchmarks.state.reading",
+    "W17": "benchmarks.batched_writes",
 }
 
 

@@ -440,12 +440,12 @@ class Stream:
         function_factory: Callable[[], BroadcastProcessFunction],
         schema: pa.Schema,
         *,
+        side_outputs: Sequence[OutputTag] = (),
         parallelism: int | None = None,
     ) -> Stream:
         """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
         check_factory(uid, function_factory, BroadcastProcessFunction, ": a keyed function needs key_by")
-        check_schema(uid, schema)
-        joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
+        joined = self.process(uid, function_factory, schema, side_outputs=side_outputs, parallelism=parallelism)
         self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=BROADCAST_INPUT)
         return joined
 
@@ -680,11 +680,14 @@ class KeyedStream:
         schema: pa.Schema,
         *,
         time: str | None = None,
+        side_outputs: Sequence[OutputTag] = (),
         parallelism: int | None = None,
     ) -> Stream:
         """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
         check_factory(uid, function_factory, KeyedBroadcastProcessFunction)
-        joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
+        joined = self.process(
+            uid, function_factory, schema, time=time, side_outputs=side_outputs, parallelism=parallelism
+        )
         self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=BROADCAST_INPUT)
         return joined
 

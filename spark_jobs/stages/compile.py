@@ -59,7 +59,7 @@ def compile_graph(
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
     resolved = resolve_mode(flow, mode)
-    graph = _graph_with_stages(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
+    graph = graph_with_stages(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
     if resolved is ExecutionMode.BATCH:
         check_batch(flow.compile(parallelism))
     return {"graph": graph | {"mode": resolved}}
@@ -73,7 +73,7 @@ def resolve_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
     return ExecutionMode.BATCH if bounded else ExecutionMode.STREAMING
 
 
-def _graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:
+def graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:
     """The graph with two additions per operator: `most`, its parallelism at max parallelism, and `stage`.
 
     The console derives from `most` the parallelism at any job parallelism. `stage` is the verb of the operator's

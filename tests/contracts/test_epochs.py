@@ -10,11 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.epochs import EpochFolder
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.epochs import LANE_COUNT, EpochSource, schema_file
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import HasStandingStage, ReleasesInput, StageFolders
+from spark_jobs.stages.compile import graph_with_stages
 from tests.contracts.files import Reading
 
 COLUMNS = pa.schema([("id", pa.int64())])
@@ -259,6 +264,23 @@ def test_a_pipeline_gives_the_source_its_folder_and_its_columns(tmp_path: Path) 
     assert isinstance(bound, EpochSource)
     assert isinstance(bound, HasStandingStage)
     assert (bound.folder, bound.lineage, stream.columns) == (str(streams / "orders"), "7", COLUMNS)
+
+
+def test_a_sink_within_a_stream_has_its_stage_too(tmp_path: Path) -> None:
+    """The stage gets the folder of the run, and the graph for the console names the stage; BATCH has none."""
+    given = STAGE_FOLDERS.set(StageFolders(str(tmp_path / "columns"), str(tmp_path / "streams" / "7")))
+    try:
+        flow = Dataflow("orders")
+        numbers = flow.source("numbers", SequenceSource(rows=10))
+        numbers.write_through("delivered", EpochStage(print)).sink("out", DiscardSink())
+    finally:
+        STAGE_FOLDERS.reset(given)
+    bound = flow.sinks[OperatorId("delivered")]
+    assert isinstance(bound, EpochStage)
+    assert bound.folder == str(tmp_path / "streams" / "7" / "delivered")
+    drawn = {one["uid"]: one for one in graph_with_stages(flow, 2, has_stages=True)["operators"]}
+    assert (drawn["delivered"]["stage"], drawn["delivered"]["commits"]) == ("deliver", True)
+    assert "stage" not in drawn["out"]
 
 
 def test_outside_of_a_pipeline_it_is_refused() -> None:

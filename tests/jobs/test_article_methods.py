@@ -27,7 +27,7 @@ from tests.jobs.article_methods import (
 )
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Gated
-from tests.jobs.live import positions_in
+from tests.jobs.live import Run, positions_in
 from tests.jobs.mortal import Deaths, Mortal
 from tests.jobs.numbers import SCHEMA, committed
 from tests.shared import Notes
@@ -53,6 +53,11 @@ def by_key(rows: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
 
 def expected(total: int) -> dict[int, list[int]]:
     return by_key([{"key": value * 31 % KEYS, "value": value} for value in range(total)])
+
+
+def has_read(run: Run, storage: Path, total: int) -> bool:
+    """Whether the newest checkpoint is behind `total` rows of a single split, so that all steps have had them."""
+    return bool(run.manifests) and positions_in(run.manifests[-1], storage, 1) == [total]
 
 
 def overtaken(rows: Sequence[dict[str, Any]], total: int) -> set[int]:
@@ -112,14 +117,14 @@ def test_virtual_keys_break_the_order_of_a_key_at_a_rescale(
     """
     assert not set(virtual_keys(2)) & set(virtual_keys(3))
     given, output, storage = source(20), tmp_path / "out", tmp_path / "state"
-    with jobs.running(build(given, output, Watch(), 2), storage, settings=ASKED) as run:
-        run.wait_for(lambda: run.operator("bulk").get("records_in") == 20)
+    with jobs.running(build(given, output, Watch(), 2), storage) as run:
+        run.wait_for(lambda: has_read(run, storage, 20))
         savepoint = run.end("stop")
     assert committed(output) == []
     given.total = 400
     again = MemoryRunStore(token=Token(10), restore_from=savepoint)
-    with jobs.running(build(given, output, Watch(), 3), storage, again, settings=ASKED) as run:
-        run.wait_for(lambda: run.operator("bulk").get("records_in") == 380)
+    with jobs.running(build(given, output, Watch(), 3), storage, again) as run:
+        run.wait_for(lambda: has_read(run, storage, 400))
         run.end("stop")
     assert len(committed(output)) >= 250, "full batches have left"
     assert bool(overtaken(committed(output), 400)) is breaks
@@ -150,8 +155,8 @@ def test_a_restored_buffer_without_timers_is_stuck_while_no_row_comes(
 ) -> None:
     """S3-35, S3-37, S3-38: its time is up and checkpoints complete, but rows leave only where the clock drives them."""
     given, output, storage = source(20), tmp_path / "out", tmp_path / "state"
-    with jobs.running(build(given, output, Watch(), 2, NEVER_MS), storage, settings=ASKED) as run:
-        run.wait_for(lambda: run.operator("bulk").get("records_in") == 20)
+    with jobs.running(build(given, output, Watch(), 2, NEVER_MS), storage) as run:
+        run.wait_for(lambda: has_read(run, storage, 20))
         savepoint = run.end("stop")
     assert committed(output) == []
     again = MemoryRunStore(token=Token(10), restore_from=savepoint)
@@ -231,7 +236,7 @@ def test_batches_keep_order_and_rows_from_2_to_3_to_1(flush_on_barrier: bool, tm
             deaths.add("bulk: flush")
             given.total += 150
             run.wait_for(lambda before=before: run.records.token > before)  # type: ignore[misc]
-            run.wait_for(lambda: run.manifests and positions_in(run.manifests[-1], storage, 1) == [given.total])
+            run.wait_for(lambda: has_read(run, storage, given.total))
             savepoint = run.end("drain" if number == 2 else "stop")
         assert deaths.waiting == []
         assert not overtaken(committed(output), given.total)

@@ -15,7 +15,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import Collector, Operator
@@ -85,6 +84,8 @@ def _evaluate(batch: pa.RecordBatch, columns: Mapping[str, pc.Expression]) -> pa
         JobRejected: an expression names an unknown column, or its function does not take the types of its columns.
         DataRejected: a value cannot be computed, for example a number from a text.
     """
+    from pyarrow import acero  # imports pandas and numpy.random, which a process that forks slots must not have
+
     rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
     options = acero.ProjectNodeOptions(list(columns.values()), list(columns))
     try:

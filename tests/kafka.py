@@ -88,6 +88,7 @@ class Broker:
                 "auto.offset.reset": "error",
                 "isolation.level": isolation,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
                 **QUIET,
             }
         )

@@ -21,9 +21,12 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.formats.json_lines import JsonLinesFormat as JsonLinesFormat
     from runtime.connectors.formats.lines import LineFormat as LineFormat
     from runtime.connectors.formats.parquet import ParquetFormat as ParquetFormat
+    from runtime.connectors.kafka.avro import KafkaAvro as KafkaAvro
     from runtime.connectors.kafka.formats import KafkaBytes as KafkaBytes
     from runtime.connectors.kafka.formats import KafkaJson as KafkaJson
     from runtime.connectors.kafka.formats import KafkaText as KafkaText
+    from runtime.connectors.kafka.protobuf import KafkaProtobuf as KafkaProtobuf
+    from runtime.connectors.kafka.registry import SchemaRegistry as SchemaRegistry
     from runtime.connectors.kafka.sink import KafkaSink as KafkaSink
     from runtime.connectors.kafka.source import KafkaSource as KafkaSource
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
@@ -129,6 +132,9 @@ _HOMES = {
     "LineFormat": "runtime.connectors.formats.lines",
     "ParquetFormat": "runtime.connectors.formats.parquet",
     "KafkaJson": "runtime.connectors.kafka.formats",
+    "KafkaAvro": "runtime.connectors.kafka.avro",
+    "KafkaProtobuf": "runtime.connectors.kafka.protobuf",
+    "SchemaRegistry": "runtime.connectors.kafka.registry",
     "KafkaText": "runtime.connectors.kafka.formats",
     "KafkaBytes": "runtime.connectors.kafka.formats",
     # Sinks

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from runtime.connectors.formats.base import Malformed, RowNumbers
 from runtime.connectors.formats.json_lines import JsonLinesFormat
-from runtime.errors import JobRejected
+from runtime.errors import DataRejected, JobRejected
 
 Values = Sequence[bytes | None]  #: of messages; None: a tombstone
 NO_VALUE: Final = "the record has no value (a tombstone)"
@@ -83,7 +83,7 @@ class KafkaJson:
 
     def encoder(self, topic: str) -> Encode:
         encode = msgspec.json.Encoder(enc_hook=str).encode
-        return lambda batch: [encode(row) for row in batch.to_pylist()]
+        return lambda batch: [encode(row) for row in rows_of(batch, topic)]
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,15 @@ def _only_column(batch: pa.RecordBatch, column: str) -> pa.Array:
         names = ", ".join(batch.schema.names)
         raise JobRejected("missing-column", "format.column", f"the rows have no column {column!r}; they have {names}")
     return batch.column(column)
+
+
+def rows_of(batch: pa.RecordBatch, topic: str) -> list[dict[str, Any]]:
+    """The rows as Python values, maps as dictionaries. Raises DataRejected for a map that has a key twice."""
+    try:
+        found: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+    except KeyError as error:
+        raise DataRejected(f"topic {topic!r}: a map has a key twice: {error}") from error
+    return found
 
 
 def key_bytes(column: pa.Array) -> list[Any]:

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
-from runtime.connectors.kafka.formats import MessageFormat, key_bytes
+from runtime.connectors.kafka.formats import Encode, MessageFormat, key_bytes
 from runtime.connectors.kafka.transactions import (
     CommitRecord,
     KafkaCommitter,
@@ -103,10 +103,9 @@ class NothingToCommit(SinkCommitter):
 class RowProducer:
     """Produces rows through a producer of librdkafka, and keeps the first failed delivery."""
 
-    def __init__(self, sink: KafkaSink, connection: KafkaConnection, producer: Any) -> None:
-        self._sink, self._connection, self.producer = sink, connection, producer
+    def __init__(self, sink: KafkaSink, encode: Encode, connection: KafkaConnection, producer: Any) -> None:
+        self._sink, self._encode, self._connection, self.producer = sink, encode, connection, producer
         self._library = import_library("confluent_kafka", "kafka")
-        self._encode = sink.format.encoder(sink.topic)
         self._failed: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -171,7 +170,7 @@ class ImmediateWriter(SinkWriter):
         connection = KafkaConnection(self._sink.servers, self._sink.options)
         producer = connection.producer({"enable.idempotence": True, "partitioner": _PARTITIONER})
         check_topic_exists(connection, producer, self._sink.topic)
-        self._rows = RowProducer(self._sink, connection, producer)
+        self._rows = RowProducer(self._sink, self._sink.format.encoder(self._sink.topic), connection, producer)
 
     def write(self, batch: pa.RecordBatch) -> None:
         assert self._rows is not None, "the writer is open"
@@ -225,6 +224,7 @@ class TransactionWriter(SinkWriter):
         self._library = import_library("confluent_kafka", "kafka")
         self._record = CommitRecord(self._connection, self._sink.topic)
         self._record.check_topic_exists()
+        self._encode = self._sink.format.encoder(self._sink.topic)
         self._next = self._thread.submit(self._open_producer)
         self._next.result()  # a problem is reported before the first row
 
@@ -292,7 +292,7 @@ class TransactionWriter(SinkWriter):
         self._call(lambda: initialise(self._connection, producer))
         for _ in range(_IDENTITY_POLLS):
             if identity:
-                return _Producer(free, RowProducer(self._sink, self._connection, producer), **identity)
+                return _Producer(free, RowProducer(self._sink, self._encode, self._connection, producer), **identity)
             producer.poll(_STATISTICS_INTERVAL_MS / 1_000)
         raise EnvironmentFailure(f"the statistics of librdkafka do not show the producer id of {free.name}")
 

@@ -1,0 +1,135 @@
+"""The schema registry of Confluent, as formats use it, and the frame that it puts around each value.
+
+0 (1 byte) · id of the schema (4 bytes, big-endian) · value
+"""
+
+import errno
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from runtime.connectors.libraries import import_library
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.secrets import check_references, resolve
+
+FRAME_BYTES: Final = 5
+_TIMEOUT_S: Final = 10
+_MAX_RETRIES: Final = 2
+_OPTIONS: Final = frozenset(
+    {"basic.auth.user.info", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"}
+)
+_SECRET: Final = re.compile(r"\$\{secret:[^}]*\}")
+_INCOMPATIBLE: Final = frozenset({409, 42201})  #: HTTP status or error code: incompatible, or no schema
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """A schema registry.
+
+    Args:
+        url: address of the registry.
+        options: `basic.auth.user.info` as `user:${secret:NAME}`, and `ssl.…` options of confluent-kafka.
+    """
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def check(self) -> None:
+        """Raises JobRejected, naming the field, if a setting is invalid."""
+        if not re.match(r"https?://[^\s/]", self.url):
+            raise JobRejected("bad-url", "registry.url", f"must be an http or https address, not {self.url!r}")
+        if "@" in self.url or "$" in self.url:
+            advice = "put the login into the option basic.auth.user.info: addresses are logged"
+            raise JobRejected("literal-secret", "registry.url", advice)
+        for name, value in self.options.items():
+            where = f"registry.options.{name}"
+            if name not in _OPTIONS:
+                raise JobRejected("bad-option", where, f"must be one of {', '.join(sorted(_OPTIONS))}")
+            check_references(where, value)
+            secret = value.partition(":")[2] if name == "basic.auth.user.info" else value
+            if name in ("basic.auth.user.info", "ssl.key.password") and not _SECRET.fullmatch(secret):
+                raise JobRejected("literal-secret", where, "contains a password: write ${secret:NAME} in its place")
+
+    def open(self) -> "RegistryClient":
+        return RegistryClient(self)
+
+
+class RegistryClient:
+    """Reads and registers schemas. Ids are cached: a schema never changes under its id. Not thread-safe.
+
+    Every method raises EnvironmentFailure if the registry is down, and JobRejected if it refuses.
+    """
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+        self._library = import_library("confluent_kafka.schema_registry", "kafka")
+        http = import_library("confluent_kafka.schema_registry.common._httpx_compat", "kafka")  # httpx or httpx2
+        self._transport_error: type[Exception] = http.httpx.TransportError
+        resolved = {name: resolve(f"registry.options.{name}", value) for name, value in registry.options.items()}
+        self.client = self._library.SchemaRegistryClient(
+            {
+                "url": registry.url,
+                "timeout": _TIMEOUT_S,
+                "max.retries": _MAX_RETRIES,
+                "retries.wait.ms": 100,
+                **resolved,
+            }
+        )
+        self._texts: dict[int, str] = {}
+
+    def schema(self, number: int) -> str:
+        """The text of a schema.
+
+        Raises:
+            ArrowInvalid: the registry has no schema with this id.
+        """
+        if number not in self._texts:
+            try:
+                self._texts[number] = self.call(f"schema {number}", lambda: self.client.get_schema(number).schema_str)
+            except JobRejected as error:
+                if error.code != "missing-schema":
+                    raise
+                raise pa.ArrowInvalid(error.detail) from error
+        return self._texts[number]
+
+    def register(self, subject: str, text: str, kind: str) -> int:
+        """The id of a schema, which is registered unless it is already."""
+        schema = self._library.Schema(text, kind)
+        found: int = self.call(f"subject {subject!r}", lambda: self.client.register_schema(subject, schema))
+        return found
+
+    def call(self, what: str, request: Callable[[], T]) -> T:
+        """The result of `request`; its errors name `what`."""
+        where = f"schema registry {self._registry.url}: {what}"
+        try:
+            return request()
+        except self._transport_error as error:
+            text = f"{where}: {error or type(error).__name__}"
+            raise EnvironmentFailure(text) from OSError(errno.EHOSTUNREACH, text)
+        except self._library.SchemaRegistryError as error:
+            status, code, reason = error.http_status_code, error.error_code, error.error_message
+            if status in (401, 403):
+                advice = "check `basic.auth.user.info` in the options of the registry"
+                raise JobRejected("registry-refused", "registry.options", f"{where}: {reason}: {advice}") from error
+            if status in _INCOMPATIBLE or code in _INCOMPATIBLE:
+                advice = "write a compatible schema, or change the compatibility of the subject"
+                raise JobRejected("incompatible-schema", "format.schema", f"{where}: {reason}: {advice}") from error
+            if status == 404:
+                raise JobRejected("missing-schema", "registry", f"{where}: {reason}") from error
+            raise EnvironmentFailure(f"{where}: {reason} (HTTP {status}, error {code})") from error
+
+
+def schema_number(value: bytes) -> int:
+    """The id of the schema in the frame of `value`. Raises ArrowInvalid if there is no frame."""
+    if len(value) < FRAME_BYTES or value[0]:
+        raise pa.ArrowInvalid("the value has no frame of a schema registry: its first byte must be 0")
+    return int.from_bytes(value[1:FRAME_BYTES], "big")
+
+
+def frame(number: int) -> bytes:
+    return b"\0" + number.to_bytes(4, "big")

@@ -1,0 +1,171 @@
+"""Kafka → window → Kafka as whole jobs: ends of slots at every phase of the sink, stops, rescales; exact."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.kafka.formats import KafkaJson
+from runtime.connectors.kafka.sink import KafkaSink
+from runtime.connectors.kafka.source import KafkaSource
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.operators.aggregates import Count, Sum
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+from tests.jobs.conftest import Jobs
+from tests.jobs.live import Run
+from tests.jobs.mortal import Deaths, Mortal
+from tests.kafka import Broker, running_broker
+
+PARTITIONS = 4
+SIZE_MS = 100
+SCHEMA = pa.schema([pa.field("key", pa.int64()), pa.field("at", pa.int64()), pa.field("value", pa.int64())])
+AGAIN = FixedDelay(attempts=100, delay_ms=30)
+PHASES = ("prepare", "prepared", "commit", "committed")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with running_broker() as found:
+        yield found
+
+
+class MortalWriter(SinkWriter):
+    def __init__(self, writer: SinkWriter, mortal: Mortal) -> None:
+        self._writer, self._mortal = writer, mortal
+
+    def open(self, context: OperatorContext) -> None:
+        self._writer.open(context)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(batch)
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._mortal.at("prepare")
+        prepared = self._writer.prepare(checkpoint)
+        if prepared:
+            self._mortal.at("prepared")
+        return prepared
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MortalCommitter(SinkCommitter):
+    def __init__(self, committer: SinkCommitter, mortal: Mortal) -> None:
+        self._committer, self._mortal = committer, mortal
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        self._mortal.at("commit")
+        count = self._committer.commit(permit, committables)
+        self._mortal.at("committed")
+        return count
+
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        return self._committer.clean(job, uid, token, keep)
+
+
+@dataclass(frozen=True)
+class MortalSink:
+    sink: KafkaSink
+    deaths: Deaths
+    guarantee = "exactly-once"
+
+    def writer(self) -> SinkWriter:
+        return MortalWriter(self.sink.writer(), Mortal(self.deaths, "out"))
+
+    def committer(self) -> SinkCommitter:
+        return MortalCommitter(self.sink.committer(), Mortal(self.deaths, "out"))
+
+    def check(self) -> None:
+        self.sink.check()
+
+
+@dataclass
+class Topics:
+    """Input that the test adds to, and the answer to all of it."""
+
+    broker: Broker
+    deaths: Deaths
+
+    def __post_init__(self) -> None:
+        self.input, self.output = self.broker.topic(PARTITIONS), self.broker.topic(3)
+        self.rows: list[tuple[int, int, int]] = []
+
+    def add(self, count: int) -> None:
+        """Rows whose times lie up to 4 ms apart, evenly over the partitions."""
+        first = len(self.rows) // PARTITIONS
+        for partition in range(PARTITIONS):
+            new = [(number * 7 % 5, number * 4 + partition, number) for number in range(first, first + count)]
+            texts = [json.dumps(dict(zip(SCHEMA.names, row, strict=True))).encode() for row in new]
+            self.broker.produce(self.input, texts, partition)
+            self.rows += new
+
+    def job(self, parallelism: int) -> CompiledJob:
+        flow = Dataflow("kafka")
+        source = KafkaSource(self.broker.servers, self.input, KafkaJson(SCHEMA), event_time="at", max_disorder_ms=4)
+        counted = flow.source("rows", source).key_by("key").window(
+            "windows", timedelta(milliseconds=SIZE_MS), "at", {"n": Count(), "total": Sum("value")}
+        )  # fmt: skip
+        sink = KafkaSink(self.broker.servers, self.output, KafkaJson(), key="key")
+        counted.sink("out", MortalSink(sink, self.deaths))
+        return flow.compile(parallelism)
+
+    def answer(self, *, closed_only: bool) -> Counter[tuple[int, int, int, int]]:
+        """(key, window, count, sum): each as often as it must be in the output."""
+        counts: dict[tuple[int, int], list[int]] = {}
+        for key, at, value in self.rows:
+            counts.setdefault((key, at // SIZE_MS), []).append(value)
+        newest = max(at for _, at, _ in self.rows) - 2 * PARTITIONS
+        return Counter(
+            (key, window, len(values), sum(values))
+            for (key, window), values in counts.items()
+            if not closed_only or (window + 1) * SIZE_MS <= newest
+        )
+
+    def committed(self) -> Counter[tuple[int, int, int, int]]:
+        rows = [json.loads(value) for value in self.broker.committed_values(self.output, 3)]
+        return Counter((row["key"], _window(row["window_start"]), row["n"], row["total"]) for row in rows)
+
+    def wait(self, run: Run) -> None:
+        """Until every window that must be closed is committed."""
+        wanted = self.answer(closed_only=True)
+        run.wait_for(lambda: not wanted - self.committed())
+
+
+def _window(start: str) -> int:
+    return int(datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp() * 1_000) // SIZE_MS
+
+
+def test_windows_from_kafka_to_kafka_are_exact(tmp_path: Path, jobs: Jobs, broker: Broker) -> None:
+    """S1-25, S1-26, S1-27, S1-28, S1-58: ends of slots at each phase of the sink, by SIGKILL on Spark; 2 → 3 → 1."""
+    deaths = Deaths()
+    topics = Topics(broker, deaths)
+    topics.add(100)
+    with jobs.running(topics.job(2), tmp_path / "state", restart=AGAIN) as run:
+        topics.wait(run)
+        for phase in PHASES:
+            before = run.records.token
+            deaths.add(f"out: {phase}")
+            topics.add(100)
+            run.wait_for(lambda before=before: run.records.token > before)  # type: ignore[misc]
+            topics.wait(run)
+        savepoint = run.end("stop")
+    for parallelism, kind in ((3, "stop"), (1, "drain")):
+        again = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
+        topics.add(100)
+        with jobs.running(topics.job(parallelism), tmp_path / "state", again, restart=AGAIN) as run:
+            topics.wait(run)
+            savepoint = run.end(kind)
+    assert deaths.waiting == []
+    assert topics.committed() == topics.answer(closed_only=False)

@@ -54,7 +54,7 @@ from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
-from runtime.operators.windows.window import LateOutput
+from runtime.operators.windows.window import LateOutput, late_columns_error
 from runtime.ports import (
     BindsUid,
     DescribesColumns,
@@ -219,9 +219,8 @@ def _check_late_columns(uid: str, late: OutputTag, stream: Stream) -> None:
     """Raises JobRejected if the columns of a side output for late rows are not those of the input, if known."""
     check_tags(uid, [late])
     columns = stream.columns
-    if columns is not None and (columns.names, columns.types) != (late.schema.names, late.schema.types):
-        detail = f"late rows have the columns of the input ({', '.join(columns.names)}), not those of {late.name!r}"
-        raise JobRejected("bad-late-to", uid, f"{detail} ({', '.join(late.schema.names)})")
+    if columns is not None and (error := late_columns_error(late, columns)) is not None:
+        raise JobRejected(error.code, uid, error.detail)
 
 
 def _check_end(uid: str, end: Source | Sink) -> None:
@@ -574,7 +573,7 @@ class KeyedStream:
         pre_aggregation = PreAggregation(
             pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=late_to is not None
         )
-        late = None if late_to is None else LateOutput(late_to.name, time, pane_ms, combiner)
+        late = None if late_to is None else LateOutput(late_to, time, pane_ms, combiner)
         if late_to is not None:
             _check_late_columns(uid, late_to, self.stream)
         if slide_ms == size_ms:

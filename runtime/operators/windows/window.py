@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import AggregateSet
 from runtime.operators.event_time import Times, pane_numbers
+from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.late_records import FiredWatermarks
 from runtime.operators.windows.pre_aggregation import PreAggregator, state_columns
 from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.encodings import without_views
 from runtime.state.index.factorise import factorise
 from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
@@ -36,16 +38,31 @@ class LateOutput:
     """The side output for late rows of a window, whose input is not pre-aggregated.
 
     Args:
-        output: name of the side output.
+        tag: the side output; its columns are those of the input.
         time: column of event times.
         pane_ms: length of a pane.
         create: makes the pre-aggregator of the window.
     """
 
-    output: str
+    tag: OutputTag
     time: str
     pane_ms: int
     create: Callable[[], PreAggregator]
+
+
+def late_columns_error(tag: OutputTag, columns: pa.Schema) -> JobRejected | None:
+    """The error for a side output for late rows whose columns are not those of the input; None if they are.
+
+    Nullability and views make no difference: channels carry no views.
+    """
+    own, declared = (
+        ", ".join(f"{item.name}: {item.type}" for item in without_views(pa.RecordBatch.from_pylist([], each)).schema)
+        for each in (columns, tag.schema)
+    )
+    if own == declared:
+        return None
+    detail = f"late rows have the columns {own}, but {tag.name!r} declares {declared}"
+    return JobRejected("bad-late-to", "late_to", detail)
 
 
 class WindowOperator(Operator):
@@ -81,6 +98,7 @@ class WindowOperator(Operator):
         self._state_name, self._pane_column = state
         self._late = late
         self._pre_aggregator = None if late is None else late.create()
+        self._checked_schema: pa.Schema | None = None
         self._names = [*keys, START_COLUMN, _END_COLUMN, *outputs]
         if len(set(self._names)) != len(self._names):
             detail = f"output columns must differ: {', '.join(self._names)}"
@@ -96,13 +114,22 @@ class WindowOperator(Operator):
         if self._late is None or self._pre_aggregator is None:
             self._merge(batch)
             return
+        self._check_late_columns(batch.schema)
         numbers = pane_numbers(batch, self._late.time, self._late.pane_ms)
         panes = np.broadcast_to(np.asarray(numbers) * self._late.pane_ms, batch.num_rows)
         rows, late = self._fired.split_late(batch, panes, self._watermark)
         if late is not None:
-            out.emit_to(self._late.output, late)
+            out.emit_to(self._late.tag.name, late)
         for parts in (*self._pre_aggregator.add(rows), *self._pre_aggregator.flush()):
             self._merge(parts)
+
+    def _check_late_columns(self, schema: pa.Schema) -> None:
+        """Raises JobRejected if late rows would not have the declared columns: at the first row, not the first late."""
+        if self._late is None or schema is self._checked_schema:
+            return
+        if (error := late_columns_error(self._late.tag, schema)) is not None:
+            raise error
+        self._checked_schema = schema
 
     def _merge(self, batch: pa.RecordBatch) -> None:
         """Merges pre-aggregated rows into the state."""

@@ -1,6 +1,7 @@
 """Late rows of windows in a side output: the rows as they came in, against a loop over records."""
 
 from collections import Counter as Multiset
+from datetime import timedelta
 from functools import partial
 from math import gcd
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weir
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Sum
+from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
@@ -25,6 +29,7 @@ from tests.operators.harness import Harness
 
 Event = tuple[str | None, int, int]
 AGGREGATES: dict[str, Aggregate] = {"n": Count(), "total": Sum("v")}
+LATE = OutputTag("late", pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())]))
 LENGTHS = st.sampled_from([(10, 10), (20, 10), (25, 10), (30, 4)])
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-60, 120), st.integers(-100, 100)), max_size=12
@@ -33,7 +38,7 @@ EVENTS = st.lists(
 
 def window(size: int, slide: int) -> Operator:
     pane = gcd(size, slide)
-    late = LateOutput("late", "t", pane, partial(WindowPreAggregator, ["k"], "t", pane, AGGREGATES))
+    late = LateOutput(LATE, "t", pane, partial(WindowPreAggregator, ["k"], "t", pane, AGGREGATES))
     if size == slide:
         return TumblingWindow(["k"], size, AGGREGATES, late)
     return SlidingWindow(["k"], size, slide, AGGREGATES, late)
@@ -167,3 +172,14 @@ def test_late_rows_of_a_window_that_moves_from_3_to_7_to_1(lengths: tuple[int, i
     assert oracle.late
     assert subtasks.late == oracle.late
     assert subtasks.fired == oracle.fired
+
+
+def test_other_columns_are_refused_before_any_row_is_late() -> None:
+    """Where the columns of the stream are known, when the job is built; otherwise at the first row."""
+    harness = Harness(window(10, 10))
+    with pytest.raises(JobRejected, match=r"columns k: string, t: int64, but 'late' declares k: string, t: int64, v"):
+        harness.process(batch([("a", 1, 1)]).select(["k", "t"]))
+    numbers = weir.Dataflow("late").source("numbers", weir.SequenceSource(rows=1)).key_by("key")
+    with pytest.raises(JobRejected, match="columns id: int64, key: int64") as refused:
+        numbers.window("windows", timedelta(seconds=1), "time", {"n": weir.Count()}, late_to=LATE)
+    assert (refused.value.code, refused.value.field) == ("bad-late-to", "windows")

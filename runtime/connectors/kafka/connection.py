@@ -111,6 +111,14 @@ class KafkaConnection:
                 failure = error
         raise failure
 
+    def list_topics(self, client: Any, what: str, **which: Any) -> Any:
+        """Metadata by topic; blocks for `timeout_s` at most. A refused login is known when the client is polled."""
+        try:
+            return client.list_topics(**which, timeout=self.timeout_s).topics
+        except self._library.KafkaException as error:
+            client.poll(0)
+            raise self.failure(error, what) from error
+
     def failure(self, error: BaseException, what: str) -> WeirError:
         """The exception to raise from `error` of librdkafka. An absent broker is an outage (`is_outage`)."""
         found = error.args[0] if error.args else None
@@ -130,6 +138,9 @@ class KafkaConnection:
             return JobRejected("kafka-refused", "options", f"{text}: {remedy}")
         if name in _MISSING:
             return JobRejected("missing-topic", "topics", f"{text}: create the topic, or correct its name")
+        if name == "INVALID_TRANSACTION_TIMEOUT":
+            remedy = "lower it, or raise transaction.max.timeout.ms of the brokers"
+            return JobRejected("bad-timeout", "transaction_timeout_ms", f"{text}: {remedy}")
         if name in _TOO_LARGE:
             remedy = "raise max.message.bytes of the topic and the option message.max.bytes, or write smaller rows"
             return DataRejected(f"{text}: {remedy}")

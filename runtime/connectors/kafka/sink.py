@@ -73,7 +73,7 @@ class KafkaSink:
 
     def committer(self) -> SinkCommitter:
         if self.commit == "transaction":
-            return KafkaCommitter(self.servers, self.topic, self.options)
+            return KafkaCommitter(self.servers, self.options)
         return NothingToCommit()
 
     def check(self) -> None:
@@ -222,8 +222,8 @@ class TransactionWriter(SinkWriter):
         self._prefix = writer_prefix(context.job, context.uid, context.token, context.index)
         self._connection = KafkaConnection(self._sink.servers, self._sink.options)
         self._library = import_library("confluent_kafka", "kafka")
-        self._record = CommitRecord(self._connection, self._sink.topic)
-        self._record.check_topic_exists()
+        self._record = CommitRecord(self._connection)
+        self._record.check_topic_exists(self._sink.topic)
         self._encode = self._sink.format.encoder(self._sink.topic)
         self._next = self._thread.submit(self._open_producer)
         self._next.result()  # a problem is reported before the first row
@@ -299,7 +299,7 @@ class TransactionWriter(SinkWriter):
     def _free_id(self) -> _Id:
         """An id whose last transaction has committed, else a new id."""
         for each in self._pool:
-            if self._record.committed_number(each.name) >= each.number:
+            if self._record.committed_number(each.name, self._sink.topic) >= each.number:
                 return each
         name = f"{self._prefix}-{len(self._pool)}"
         consumer = self._connection.consumer({"group.id": name, "enable.auto.commit": False})

@@ -257,10 +257,7 @@ class KafkaReader(SourceReader):
         found = []
         for topic in self._source.topic_names:
             what = f"topic {topic!r}"
-            try:
-                described = self._consumer.list_topics(topic, timeout=self._connection.timeout_s).topics[topic]
-            except self._library.KafkaException as error:
-                raise self._connection.failure(error, what) from error
+            described = self._connection.list_topics(self._consumer, what, topic=topic)[topic]
             if described.error is not None:
                 raise self._connection.failure_of(described.error, what)
             found += [(topic, number) for number in described.partitions]

@@ -87,16 +87,16 @@ def _encode(name: str) -> str:
 
 
 class CommitRecord:
-    """The groups that record the commits of transactional ids, as offsets of partition 0 of `topic`. Thread-safe."""
+    """The groups that record the commits of transactional ids, as offsets of partition 0 of a topic. Thread-safe."""
 
-    def __init__(self, connection: KafkaConnection, topic: str) -> None:
-        self._connection, self._topic = connection, topic
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
         self._library = import_library("confluent_kafka", "kafka")
         self._admin = connection.admin()
 
-    def committed_number(self, transactional_id: str) -> int:
-        """The number of the last committed transaction of the id; 0: none."""
-        place = self._library.TopicPartition(self._topic, 0)
+    def committed_number(self, transactional_id: str, topic: str) -> int:
+        """The number of the last committed transaction of the id, whose messages go to `topic`; 0: none."""
+        place = self._library.TopicPartition(topic, 0)
         asked = self._library.ConsumerGroupTopicPartitions(transactional_id, [place])
         try:
             # Stable offsets would be waited for, until the open transaction has ended.
@@ -110,8 +110,8 @@ class CommitRecord:
             raise self._connection.failure_of(found.error, f"commit record {transactional_id}")
         return max(int(found.offset), 0)
 
-    def check_topic_exists(self) -> None:
-        check_topic_exists(self._connection, self._admin, self._topic)
+    def check_topic_exists(self, topic: str) -> None:
+        check_topic_exists(self._connection, self._admin, topic)
 
     def ids_of_older_attempts(self, job: str, uid: str, token: Token) -> list[str]:
         try:
@@ -139,8 +139,8 @@ class CommitRecord:
 class KafkaCommitter(SinkCommitter):
     """Commits transactions of any writer of the sink, and aborts those of older attempts."""
 
-    def __init__(self, servers: str, topic: str, options: Mapping[str, str]) -> None:
-        self._servers, self._topic, self._options = servers, topic, options
+    def __init__(self, servers: str, options: Mapping[str, str]) -> None:
+        self._servers, self._options = servers, options
         self._open: tuple[KafkaConnection, CommitRecord] | None = None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
@@ -169,18 +169,18 @@ class KafkaCommitter(SinkCommitter):
     def _connect(self) -> tuple[KafkaConnection, CommitRecord]:
         if self._open is None:
             connection = KafkaConnection(self._servers, self._options)
-            self._open = connection, CommitRecord(connection, self._topic)
+            self._open = connection, CommitRecord(connection)
         return self._open
 
     def _commit(self, transaction: PreparedTransaction) -> bool:
         """Whether the transaction was not committed before."""
         connection, record = self._connect()
-        if record.committed_number(transaction.id) >= transaction.number:
+        if record.committed_number(transaction.id, transaction.topic) >= transaction.number:
             return False
         code = _end_transaction(connection, transaction)
         if code == 0:
             return True
-        if record.committed_number(transaction.id) >= transaction.number:
+        if record.committed_number(transaction.id, transaction.topic) >= transaction.number:
             return False  # another holder of a permit was faster
         if code in _REFUSED:
             detail = f"Kafka at {self._servers}: commit of {transaction.id}: {_REFUSED[code]}"
@@ -198,11 +198,7 @@ class KafkaCommitter(SinkCommitter):
 
 def check_topic_exists(connection: KafkaConnection, client: Any, topic: str) -> None:
     """Raises JobRejected if there is no such topic. Lists all topics: a request for one topic could create it."""
-    library = import_library("confluent_kafka", "kafka")
-    try:
-        topics = client.list_topics(timeout=connection.timeout_s).topics
-    except library.KafkaException as error:
-        raise connection.failure(error, f"topic {topic!r}") from error
+    topics = connection.list_topics(client, f"topic {topic!r}")
     if topic not in topics:
         detail = f"Kafka at {connection.servers} has no topic {topic!r}: create the topic, or correct its name"
         raise JobRejected("missing-topic", "topic", detail)

@@ -106,6 +106,8 @@ class KafkaWire:
         proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
         verdict = self._authenticate(f"{final},p={proof}".encode()).decode()
         wanted = base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", digest), proven, digest)).decode()
+        if verdict.startswith("e="):
+            raise self._refusal(verdict[2:])
         if verdict != f"v={wanted}":
             raise self._refusal("the broker does not know the password itself")
 

@@ -309,11 +309,33 @@ def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: s
     found = writer(of, job)
     found.write(rows(1))
     (committable,) = found.prepare(1)
-    record = CommitRecord(KafkaConnection(broker.servers, {}), topic)
-    assert record.committed_number(committable["id"]) == 0
+    record = CommitRecord(KafkaConnection(broker.servers, {}))
+    assert record.committed_number(committable["id"], topic) == 0
     assert commit(of, job, committable) == 1
-    until(lambda: record.committed_number(committable["id"]) == 1, 30.0)
+    until(lambda: record.committed_number(committable["id"], topic) == 1, 30.0)
     found.close()
+
+
+def test_a_pending_transaction_is_committed_after_the_sink_has_got_another_topic(broker: Broker, job: str) -> None:
+    """S1-44: a savepoint that is restored with another topic; its rows belong to the former one."""
+    former, topic = broker.topic(), broker.topic()
+    found = writer(sink(broker, former), job)
+    found.write(rows(1))
+    (committable,) = found.prepare(1)
+    found.close()
+    of = sink(broker, topic)
+    assert [commit(of, job, committable) for _ in range(2)] == [1, 0]
+    assert visible(broker, former) == [1]
+
+
+def test_a_time_out_above_that_of_the_broker_is_named(proxy: Proxy, job: str) -> None:
+    topic = proxy.broker.topic()
+    initialise, too_long = 22, 50  # InitProducerId -> INVALID_TRANSACTION_TIMEOUT
+    answer = struct.pack(">ihqh", 0, too_long, -1, -1)
+    proxy.rule = lambda api, body: (b"\0" + answer + b"\0") if api == initialise else None
+    with pytest.raises(JobRejected, match=r"transaction_timeout_ms: .*raise transaction\.max\.timeout\.ms"):
+        writer(sink(proxy.broker, topic), job)
+    proxy.rule = lambda api, body: None
 
 
 # ---------------------------------------------------------------- messages

@@ -1,0 +1,116 @@
+"""Logins of both clients, librdkafka and our own, at a broker behind a proxy that asks for one."""
+
+import base64
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime.connectors.kafka.connection import KafkaConnection
+from runtime.connectors.kafka.formats import KafkaText
+from runtime.connectors.kafka.source import KafkaSource
+from runtime.connectors.kafka.wire import SASL_AUTHENTICATE, SASL_HANDSHAKE, SASL_MECHANISMS
+from runtime.errors import JobRejected
+from tests.connectors.kafka.test_sink import commit, rows, sink, visible, writer
+from tests.contracts.files import Reading
+from tests.kafka_proxy import Proxy, proxied_broker
+
+REFUSED = 58
+USER, PASSWORD = "weir,=", "se,cret="
+
+
+class Logins:
+    """The server's half of SASL PLAIN and SCRAM (RFC 5802) with one user, as a rule of the proxy."""
+
+    def __init__(self) -> None:
+        self.mechanism, self.count = "", 0
+        self._first: dict[str, str] = {}  #: by nonce: the first messages of client and server
+        self._salt = os.urandom(16)
+
+    def __call__(self, api: int, body: bytes) -> bytes | None:
+        data = body[2 + max(struct.unpack_from(">h", body)[0], 0) :]  # behind the client's name
+        if api == SASL_HANDSHAKE:
+            self.mechanism = data[2:].decode()
+            return struct.pack(">hi", 0, 0)
+        if api != SASL_AUTHENTICATE:
+            return None
+        answer = self._answer(data[4:].decode())
+        if answer is None:
+            reason = b"Authentication failed"
+            return struct.pack(">hh", REFUSED, len(reason)) + reason + struct.pack(">iq", 0, 0)
+        return struct.pack(">hhi", 0, -1, len(answer)) + answer.encode() + bytes(8)  # no end of the session
+
+    def _answer(self, message: str) -> str | None:
+        if self.mechanism == "PLAIN":
+            self.count += message == f"\0{USER}\0{PASSWORD}"
+            return "" if message == f"\0{USER}\0{PASSWORD}" else None
+        if message.startswith("n,,"):
+            nonce = message.partition(",r=")[2] + "server"
+            first = f"r={nonce},s={base64.b64encode(self._salt).decode()},i=4096"
+            self._first[nonce] = f"{message[3:]},{first}"
+            return first if message.startswith("n,,n=weir=2C=3D,") else None
+        final, _, proof = message.rpartition(",p=")
+        digest = SASL_MECHANISMS[self.mechanism]
+        salted = hashlib.pbkdf2_hmac(digest, PASSWORD.encode(), self._salt, 4096)
+        proven = f"{self._first[final.partition(',r=')[2]]},{final}".encode()
+        key = hmac.digest(salted, b"Client Key", digest)
+        signature = hmac.digest(hashlib.new(digest, key).digest(), proven, digest)
+        if bytes(a ^ b for a, b in zip(key, signature, strict=True)) != base64.b64decode(proof):
+            return None
+        self.count += 1
+        return f"v={base64.b64encode(hmac.digest(hmac.digest(salted, b'Server Key', digest), proven, digest)).decode()}"
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    with proxied_broker() as found:
+        yield found
+
+
+def options(mechanism: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": mechanism,
+        "sasl.username": USER,
+        "sasl.password": "${secret:KAFKA}",
+        "socket.timeout.ms": "1500",
+    }
+
+
+@pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
+def test_both_clients_log_in_and_commit(mechanism: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_SECRET_KAFKA", PASSWORD)
+    topic, job = proxy.broker.topic(), f"login-{mechanism}"
+    logins: Any = Logins()
+    proxy.rule = logins
+    of = sink(proxy.broker, topic, options=options(mechanism))
+    found = writer(of, job)
+    found.write(rows(1, 2))
+    (committable,) = found.prepare(1)
+    before = logins.count
+    assert before > 0, "librdkafka has logged in"
+    assert commit(of, job, committable) == 1
+    found.close()
+    proxy.rule = lambda api, body: None
+    assert visible(proxy.broker, topic) == [1, 2]
+    assert PASSWORD not in repr(of)
+    assert PASSWORD not in str(committable)
+
+
+@pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
+def test_a_wrong_password_is_refused_by_name(mechanism: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remedy, and neither the password nor an outage that is retried without end."""
+    monkeypatch.setenv("WEIR_SECRET_KAFKA", "wr0ng-one")
+    topic = proxy.broker.topic()
+    proxy.rule = Logins()
+    with pytest.raises(JobRejected, match="check the credentials") as found:
+        Reading(KafkaSource(proxy.broker.servers, topic, KafkaText(), options=options(mechanism)))
+    with pytest.raises(JobRejected, match="the login failed: Authentication failed: check the credentials") as own:
+        KafkaConnection(proxy.broker.servers, options(mechanism)).wire()
+    proxy.rule = lambda api, body: None
+    assert all("wr0ng-one" not in str(each.value) for each in (found, own))
+    assert {each.value.code for each in (found, own)} == {"kafka-refused"}

@@ -23,6 +23,7 @@ from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.sink import WriteThrough
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
@@ -71,6 +72,8 @@ class StepColumns:
         declared = self._job.columns.get((uid, "")) or operator.output_columns()
         if declared is not None:
             return declared
+        if isinstance(operator, WriteThrough):
+            return self.schema_of(self._input(uid))
         if isinstance(operator, Filter | Project):
             return operator.columns_after(self.schema_of(self._input(uid)))
         if isinstance(operator, BroadcastJoin):

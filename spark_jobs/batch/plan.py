@@ -158,6 +158,7 @@ class _Planner:
         self._open_stages: dict[OperatorId, _OpenStage] = {}  #: by last operator, if it has a single consumer
         self._shared_stages: dict[OperatorId, int] = {}  #: operator -> stage that persists its rows for several readers
         self._build_stages: dict[OperatorId, int] = {}
+        self._forwarded: dict[OperatorId, OperatorId] = {}  #: write-through step -> the step whose rows it forwards
 
     def stages(self) -> tuple[BatchStage, ...]:
         for operator in self._graph.operators:
@@ -183,9 +184,11 @@ class _Planner:
         if spec.role is Role.SINK:
             self._close(self._preceding_stage(edge), WriteSink(uid=uid, sink=self._job.sinks[uid]))
             return
-        builds = tuple(
-            (one.input, self._build_stage(one.source)) for one in self._graph.edges if one.target == uid and one != edge
-        )
+        if uid in self._job.sinks:
+            self._write_through(edge)
+            return
+        others = [one for one in self._graph.edges if one.target == uid and one != edge]
+        builds = tuple((one.input, self._build_stage(self._source_of(one))) for one in others)
         step = Step(
             uid=uid,
             parallelism=spec.parallelism,
@@ -199,6 +202,22 @@ class _Planner:
         before.uid, before.parallelism = uid, spec.parallelism if step.keys else before.parallelism
         self._add(before)
 
+    def _write_through(self, edge: EdgeSpec) -> None:
+        """Adds a stage that writes the rows of `edge`. Later steps read the same rows, which are persisted."""
+        uid, source = edge.target, self._source_of(edge)
+        stage = self._open_stages.pop(source, None)
+        if stage is not None:
+            self._shared_stages[source] = self._close(stage, self._emit(stage), shared=True)
+        self._forwarded[uid] = source
+        self._close(self._preceding_stage(edge), WriteSink(uid=uid, sink=self._job.sinks[uid]))
+
+    def _source_of(self, edge: EdgeSpec) -> OperatorId:
+        """The operator that makes the rows of `edge`, in front of any write-through steps."""
+        source = edge.source
+        while source in self._forwarded:
+            source = self._forwarded[source]
+        return source
+
     def _stage_for(self, edge: EdgeSpec, number: int, step: Step) -> _OpenStage:
         """The stage that the operator joins: the preceding stage, or a new stage after an exchange."""
         operator = step.make()
@@ -206,7 +225,7 @@ class _Planner:
             return self._stage_after_exchange(edge, number, step, ExchangeKind.HASH, operator)
         if not _has_subtask_state(operator):
             return self._preceding_stage(edge)
-        stage = self._open_stages.get(edge.source)
+        stage = self._open_stages.get(self._source_of(edge))
         runs_everywhere = stage is not None and isinstance(stage.head, ReadSource) and stage.head.shape is None
         if runs_everywhere and edge.partitioning is Partitioning.FORWARD:
             return self._preceding_stage(edge)
@@ -215,12 +234,12 @@ class _Planner:
 
     def _preceding_stage(self, edge: EdgeSpec) -> _OpenStage:
         """The open stage that emits the rows of `edge`, or a new stage that reads them."""
-        stage = self._open_stages.pop(edge.source, None)
+        source = self._source_of(edge)
+        stage = self._open_stages.pop(source, None)
         if stage is not None:
             return stage
-        kept = self._shared_stages[edge.source]
-        head = ReadRows(stage=kept, wire=self._wire(edge.source))
-        return _OpenStage(head, edge.source, self._graph.by_uid[edge.source].parallelism)
+        head = ReadRows(stage=self._shared_stages[source], wire=self._wire(source))
+        return _OpenStage(head, source, self._graph.by_uid[source].parallelism)
 
     def _stage_after_exchange(
         self, edge: EdgeSpec, number: int, step: Step, deal: ExchangeKind, operator: Operator

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.job.graph import Role
+from runtime.core.job.graph import Partitioning, Role
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
@@ -32,6 +32,9 @@ def check_batch(job: CompiledJob) -> None:
         if edge.feedback:
             detail = "BATCH has no iteration: run this job in STREAMING, which accepts bounded inputs too"
             raise JobRejected("iteration-in-batch", edge.target, detail)
+        if edge.partitioning is Partitioning.CUSTOM and edge.target in job.sinks and _is_read(job, edge.target):
+            detail = "BATCH does not keep custom partitioning through write_through: use partition_custom behind it"
+            raise JobRejected("custom-write-through-in-batch", edge.target, detail)
         if edge.output:
             detail = f"its side output {edge.output!r} has no readers in BATCH: run this job in STREAMING"
             raise JobRejected("side-output-in-batch", edge.source, detail)
@@ -46,12 +49,14 @@ def check_batch(job: CompiledJob) -> None:
         if isinstance(sink, DeliversEpochs):
             detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
             raise JobRejected("epochs-in-batch", uid, detail)
-        if job.graph.by_uid[uid].role is not Role.SINK:
-            detail = "BATCH writes at the end of a stream only: replace write_through by a sink beside the next step"
-            raise JobRejected("write-through-in-batch", uid, detail)
     for operator in job.graph.operators:
         if operator.role is Role.OPERATOR:
             _check_operator(operator.uid, job.operators[operator.uid]())
+
+
+def _is_read(job: CompiledJob, uid: str) -> bool:
+    """Whether a step reads the output of operator `uid`."""
+    return any(edge.source == uid for edge in job.graph.edges)
 
 
 def _check_operator(uid: str, operator: Operator) -> None:

@@ -6,18 +6,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext, pipeline, registry
 from runtime.errors import JobRejected
 from runtime.launch.local import run_local
+from runtime.operators.aggregates import Count, Sum
 from spark_jobs import nycflights
 from spark_jobs.batch.run import run_batch
 from spark_jobs.feeder import FeedPlan, feed
 from tests.spark_jobs.batch.flows import (
     FAMILY,
+    events,
     every_type,
     flow_of,
     last_in,
@@ -58,6 +63,30 @@ def test_both_modes_commit_the_same_rows(
     assert (table_in(batch, "key") if name == "changelog" else rows_in(batch)) == expected
     assert result.rows == {"out": len(expected)}
     assert schema_in(batch).equals(schema_in(streaming))
+
+
+def through(inputs: Path, output: Path) -> Dataflow:
+    """Two sinks within the stream, and a sink at its end."""
+    flow = Dataflow("through")
+    rows = events(flow, inputs).write_through("all", ParquetSink(str(output / "all")))
+    positive = rows.filter("positive", pc.field("value") > 0).write_through("some", ParquetSink(str(output / "some")))
+    positive.key_by("key").aggregate("sums", {"rows": Count(), "sum": Sum("value")}).sink(
+        "out", ParquetSink(str(output / "sums"))
+    )
+    return flow
+
+
+def test_sinks_within_the_stream_commit_the_same_rows_in_both_modes(
+    cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    """S0-10: in BATCH all sinks commit together at the end."""
+    streaming, batch = tmp_path / "streaming", tmp_path / "batch"
+    run_local(through(inputs, streaming), parallelism=2, storage=str(tmp_path / "s"))
+    result = run_batch(through(inputs, batch), parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+    for name in ("all", "some"):
+        assert rows_in(batch / name) == rows_in(streaming / name)
+        assert result.rows[OperatorId(name)] == len(rows_in(batch / name)) > 0
+    assert last_in(batch / "sums", ["key"]) == last_in(streaming / "sums", ["key"])
 
 
 def test_every_type_that_spark_lacks_comes_back_as_it_was(cluster: SparkSession, tmp_path: Path) -> None:

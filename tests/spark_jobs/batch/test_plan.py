@@ -197,12 +197,28 @@ def test_a_sink_of_epochs_is_refused() -> None:
     assert (refused.value.code, refused.value.field) == ("epochs-in-batch", "out")
 
 
-def test_a_sink_within_the_stream_is_refused() -> None:
+def test_sinks_within_the_stream_write_the_rows_that_the_next_steps_read() -> None:
     flow = Dataflow("through")
-    flow.source("numbers", SequenceSource(rows=10)).write_through("through", DiscardSink()).sink("out", DiscardSink())
-    with pytest.raises(JobRejected, match="a sink beside the next step") as refused:
+    numbers = flow.source("numbers", SequenceSource(rows=10))
+    after = numbers.write_through("first", DiscardSink()).write_through("second", DiscardSink())
+    after.key_by("key").aggregate("counts", {"n": Count()}).sink("out", DiscardSink())
+    stages = plan_batch(flow.compile(2)).stages
+    assert [(stage.name, stage.inputs, stage.shared) for stage in stages] == [
+        ("numbers", (), True),
+        ("first", (0,), False),
+        ("second", (0,), False),
+        ("", (0,), False),
+        ("counts → out", (3,), False),
+    ]
+
+
+def test_a_custom_partitioning_does_not_pass_a_sink_within_the_stream() -> None:
+    flow = Dataflow("through")
+    dealt = flow.source("numbers", SequenceSource(rows=10)).partition_custom(lambda rows, subtasks: [0], "key")
+    dealt.write_through("through", DiscardSink()).sink("out", DiscardSink())
+    with pytest.raises(JobRejected, match="partition_custom behind it") as refused:
         plan_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("write-through-in-batch", "through")
+    assert (refused.value.code, refused.value.field) == ("custom-write-through-in-batch", "through")
 
 
 def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:

@@ -1,5 +1,6 @@
 """The output side of one subtask: one schema for everything that it emits, and rows folded before they are sent."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -26,7 +27,7 @@ from runtime.dataflow.plan import PreAggregation
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.aggregates import Count
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
-from runtime.task.output import Outputs
+from runtime.task.output import GuardedCollector, Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
 
 FIRST = pa.record_batch({"key": [1], "value": [2]})
@@ -209,3 +210,60 @@ def test_columns_whose_rows_cannot_be_taken_are_dealt_by_key_as_plain_ones(colum
     rows = [row for part in parts for row in part.to_pylist()]
     assert sorted(rows, key=str) == sorted(2 * batch.to_pylist(), key=str)
     assert len(parts) == 4, "both channels had rows of each batch"
+
+
+# ---------------------------------------------------------------- side outputs
+
+LATE = pa.record_batch({"at": [3]})
+
+
+def with_side_output(sent: list[tuple[ChannelId, Message]], columns: pa.Schema | None = None) -> Outputs:
+    """Operator a has a main output to b, and a side output "late" to c; "unread" has no reader."""
+    late = replace(edge("a", "c"), output="late")
+    graph = JobGraph((source("a"), sink("b"), sink("c")), (edge("a", "b"), late), 8)
+    declared = {} if columns is None else {"late": columns}
+    return Outputs(graph, subtask("a/0"), lambda channel, message: sent.append((channel, message)), columns=declared)
+
+
+def test_each_edge_carries_its_output_and_all_carry_control_messages() -> None:
+    sent: list[tuple[ChannelId, Message]] = []
+    made = with_side_output(sent, LATE.schema)
+    made.emit(FIRST)
+    made.emit_to("late", LATE)
+    made.emit_to("unread", FIRST)
+    made.broadcast(Watermark(7))
+    found = [(channel.edge, getattr(message, "payload", message)) for channel, message in sent]
+    assert found == [(0, FIRST), (1, LATE), (0, Watermark(7)), (1, Watermark(7))]
+    assert made.records == 3
+
+
+def test_each_output_has_columns_of_its_own() -> None:
+    sent: list[tuple[ChannelId, Message]] = []
+    made = with_side_output(sent)
+    made.emit(FIRST)
+    made.emit_to("late", LATE)
+    with pytest.raises(WeirError, match="operator 'a' changed the columns of its output: 'at' is missing"):
+        made.emit_to("late", FIRST)
+    assert len(sent) == 2
+
+
+def test_rows_of_a_side_output_have_the_declared_columns() -> None:
+    made = with_side_output([], pa.schema([("at", pa.string_view())]))
+    made.emit_to("late", pa.record_batch({"at": ["noon"]}))
+    made = with_side_output([], LATE.schema)
+    with pytest.raises(
+        JobRejected, match=r"side output 'late' differ from the declared columns: 'at' was int64"
+    ) as error:
+        made.emit_to("late", pa.record_batch({"at": ["noon"]}))
+    assert (error.value.code, error.value.field) == ("wrong-columns", "a")
+
+
+def test_a_side_output_is_refused_where_rows_would_be_lost() -> None:
+    """S3-61."""
+    sent: list[tuple[ChannelId, Message]] = []
+    out = GuardedCollector(with_side_output(sent))
+    with out.rejecting_output("while state is captured"), pytest.raises(WeirError, match="while state is captured"):
+        out.emit_to("late", LATE)
+    assert sent == []
+    out.emit_to("late", LATE)
+    assert len(sent) == 1

@@ -6,6 +6,7 @@ for messages of others: this is the price of a transaction, in Flink too. `trans
 """
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from runtime.connectors.kafka.transactions import (
     call_again,
     check_topic_exists,
     initialise,
-    writer_prefix,
+    new_writer_name,
 )
 from runtime.connectors.kafka.wire import SASL_MECHANISMS, sasl_mechanism
 from runtime.connectors.libraries import import_library
@@ -53,6 +54,8 @@ class KafkaSink:
             without delay; a message is written when its row arrives.
         transaction_timeout_ms: the broker aborts a transaction that is older, and its rows are lost. It must exceed the
             checkpoint interval and the longest outage together; brokers limit it by `transaction.max.timeout.ms`.
+        id_prefix: beginning of the transactional ids and of the consumer groups that record commits; access rights go
+            by it. Installations of Weir that share a cluster need different ones: each aborts leftovers of its jobs.
         options: further options of librdkafka, such as `sasl.password`; a secret is written `${secret:NAME}`.
     """
 
@@ -62,6 +65,7 @@ class KafkaSink:
     key: str | None = None
     commit: Literal["transaction", "immediate"] = "transaction"
     transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    id_prefix: str = "weir"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -73,7 +77,7 @@ class KafkaSink:
 
     def committer(self) -> SinkCommitter:
         if self.commit == "transaction":
-            return KafkaCommitter(self.servers, self.options)
+            return KafkaCommitter(self.servers, self.options, self.id_prefix)
         return NothingToCommit()
 
     def check(self) -> None:
@@ -82,6 +86,10 @@ class KafkaSink:
         self.format.check()
         if self.commit not in ("transaction", "immediate"):
             raise JobRejected("bad-commit", "commit", f"must be transaction or immediate, not {self.commit!r}")
+        if not re.fullmatch(r"[A-Za-z0-9_.]{1,64}", self.id_prefix):
+            raise JobRejected(
+                "bad-prefix", "id_prefix", f"must be letters, digits, '_' and '.', not {self.id_prefix!r}"
+            )
         if self.transaction_timeout_ms < _MIN_TRANSACTION_TIMEOUT_MS:
             least = f"must be at least {_MIN_TRANSACTION_TIMEOUT_MS} ms: a checkpoint and an outage must fit into it"
             raise JobRejected("bad-timeout", "transaction_timeout_ms", least)
@@ -219,7 +227,7 @@ class TransactionWriter(SinkWriter):
         self._row_count = 0
 
     def open(self, context: OperatorContext) -> None:
-        self._prefix = writer_prefix(context.job, context.uid, context.token, context.index)
+        self._prefix = new_writer_name(self._sink.id_prefix, context.job, context.uid, context.token, context.index)
         self._connection = KafkaConnection(self._sink.servers, self._sink.options)
         self._library = import_library("confluent_kafka", "kafka")
         self._record = CommitRecord(self._connection)

@@ -6,7 +6,9 @@ with transactional id, producer id and epoch (`wire`).
 
 Transactional ids are pooled, as in Flink (FLIP-511). An id names its writer and the token of the attempt:
 
-    weir-<job>-<uid>-<token>-<subtask>-<slot in the pool>
+    <prefix>-<job>-<uid>-<token>-<subtask>-<random number of the writer>-<slot in the pool>
+
+The random number keeps ids apart where two installations with equal prefixes, jobs and tokens share a cluster.
 
 1. Each transaction of an id has an epoch of its own, because the writer initialises the id before each transaction. A
    repeated commit can therefore never commit a later transaction of the same id.
@@ -26,6 +28,7 @@ transaction before a later use of the id, or has aborted it. Flink takes the for
 
 import errno
 import re
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +43,9 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import SinkCommitter
 
-_ID_PATTERN: Final = re.compile(r"weir-(?P<job>[\w.=]+)-(?P<uid>[\w.=]+)-(?P<token>\d+)-\d+-\d+", re.ASCII)
+_ID_PATTERN: Final = re.compile(
+    r"(?P<prefix>[\w.]+)-(?P<job>[\w.=]+)-(?P<uid>[\w.=]+)-(?P<token>\d+)-\d+-[0-9a-f]+-\d+", re.ASCII
+)
 _COMMIT_TRIES: Final = 60
 _PAUSE_S: Final = 0.25
 _CLEANING_THREADS: Final = 8
@@ -77,8 +82,9 @@ class PreparedTransaction:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def writer_prefix(job: str, uid: str, token: Token, subtask: int) -> str:
-    return f"weir-{_encode(job)}-{_encode(uid)}-{token}-{subtask}"
+def new_writer_name(prefix: str, job: str, uid: str, token: Token, subtask: int) -> str:
+    """The part that the ids of a writer share. Every call returns another name."""
+    return f"{prefix}-{_encode(job)}-{_encode(uid)}-{token}-{subtask}-{secrets.token_hex(4)}"
 
 
 def _encode(name: str) -> str:
@@ -113,14 +119,15 @@ class CommitRecord:
     def check_topic_exists(self, topic: str) -> None:
         check_topic_exists(self._connection, self._admin, topic)
 
-    def ids_of_older_attempts(self, job: str, uid: str, token: Token) -> list[str]:
+    def ids_of_older_attempts(self, prefix: str, job: str, uid: str, token: Token) -> list[str]:
         try:
             groups = self._admin.list_consumer_groups(request_timeout=self._connection.timeout_s).result().valid
         except self._library.KafkaException as error:
             raise self._connection.failure(error, "list of consumer groups") from error
         found = [(group.group_id, _ID_PATTERN.fullmatch(group.group_id)) for group in groups]
-        owner = (_encode(job), _encode(uid))
-        return [name for name, own in found if own and own.group("job", "uid") == owner and int(own["token"]) < token]
+        owner = (prefix, _encode(job), _encode(uid))
+        mine = [(name, own) for name, own in found if own and own.group("prefix", "job", "uid") == owner]
+        return [name for name, own in mine if int(own["token"]) < token]
 
     def delete(self, transactional_ids: Sequence[str]) -> None:
         if not transactional_ids:
@@ -139,8 +146,8 @@ class CommitRecord:
 class KafkaCommitter(SinkCommitter):
     """Commits transactions of any writer of the sink, and aborts those of older attempts."""
 
-    def __init__(self, servers: str, options: Mapping[str, str]) -> None:
-        self._servers, self._options = servers, options
+    def __init__(self, servers: str, options: Mapping[str, str], id_prefix: str) -> None:
+        self._servers, self._options, self._id_prefix = servers, options, id_prefix
         self._open: tuple[KafkaConnection, CommitRecord] | None = None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
@@ -158,7 +165,7 @@ class KafkaCommitter(SinkCommitter):
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         connection, record = self._connect()
         kept = {committable["id"] for committable in keep}
-        found = [name for name in record.ids_of_older_attempts(job, uid, token) if name not in kept]
+        found = [name for name in record.ids_of_older_attempts(self._id_prefix, job, uid, token) if name not in kept]
         if not found:
             return 0
         with ThreadPoolExecutor(min(_CLEANING_THREADS, len(found)), "kafka-clean") as threads:

@@ -228,6 +228,21 @@ def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker,
     found.close()
 
 
+def test_two_installations_with_equal_jobs_and_tokens_share_a_cluster(broker: Broker, job: str) -> None:
+    """S1-41: with prefixes of their own, neither takes the other's commits for its own, nor aborts its rows."""
+    topic = broker.topic()
+    one, two = (sink(broker, topic, id_prefix=prefix) for prefix in ("one", "two"))
+    for number, of in enumerate([one, two, one]):
+        found = writer(of, job)
+        found.write(rows(number))
+        committables = found.prepare(1)
+        other = two if of is one else one
+        other.committer().clean(job, "out", Token(9), [])
+        assert commit(of, job, *committables) == 1
+        found.close()
+    assert visible(broker, topic) == [0, 1, 2]
+
+
 # ---------------------------------------------------------------- outcomes of a commit
 
 
@@ -389,6 +404,7 @@ def test_bad_input_is_named(how: str, broker: Broker, job: str) -> None:
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"topic": ""}, "topic: '' is no name"),
     ({"commit": "later"}, "commit: must be"),
+    ({"id_prefix": "a-b"}, "id_prefix: must be letters"),
     ({"transaction_timeout_ms": 1_000}, "transaction_timeout_ms: must be at least"),
     (
         {"options": {"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}},

@@ -23,7 +23,6 @@ from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.sink import WriteThrough
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
@@ -68,12 +67,12 @@ class StepColumns:
     def _infer(self, uid: OperatorId) -> pa.Schema:
         if self._graph.by_uid[uid].role is Role.SOURCE:
             return self._infer_source(uid)
+        if uid in self._job.sinks:  # it forwards its input
+            return self.schema_of(self._input(uid))
         operator = self._job.operators[uid]()
         declared = self._job.columns.get((uid, "")) or operator.output_columns()
         if declared is not None:
             return declared
-        if isinstance(operator, WriteThrough):
-            return self.schema_of(self._input(uid))
         if isinstance(operator, Filter | Project):
             return operator.columns_after(self.schema_of(self._input(uid)))
         if isinstance(operator, BroadcastJoin):
@@ -124,7 +123,9 @@ class StepColumns:
     def _sample(self, uid: OperatorId) -> list[pa.RecordBatch]:
         if uid not in self._samples:
             source = self._job.sources.get(uid)
-            if uid in self._frames:
+            if uid in self._job.sinks:  # only the run itself writes
+                self._samples[uid] = self._sample(self._input(uid))
+            elif uid in self._frames:
                 self._samples[uid] = [self._frames[uid].first_rows(SAMPLE_ROWS)]
             else:
                 self._samples[uid] = (

@@ -50,7 +50,7 @@ def check_batch(job: CompiledJob) -> None:
             detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
             raise JobRejected("epochs-in-batch", uid, detail)
     for operator in job.graph.operators:
-        if operator.role is Role.OPERATOR:
+        if operator.role is Role.OPERATOR and operator.uid not in job.sinks:
             _check_operator(operator.uid, job.operators[operator.uid]())
 
 

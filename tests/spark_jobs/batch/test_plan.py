@@ -212,6 +212,20 @@ def test_sinks_within_the_stream_write_the_rows_that_the_next_steps_read() -> No
     ]
 
 
+class Untouched(DiscardSink):
+    """Fails if a writer is made: the columns of later steps are found in the driver."""
+
+    def writer(self) -> Any:
+        raise AssertionError("only the run itself writes")
+
+
+def test_a_sink_within_the_stream_writes_no_sample() -> None:
+    flow = Dataflow("through")
+    numbers = flow.source("numbers", SequenceSource(rows=10))
+    numbers.write_through("through", Untouched()).map_batches("same", lambda batch: batch).sink("out", DiscardSink())
+    assert plan_batch(flow.compile(1)).stages[-1].name == "same → out"
+
+
 def test_a_custom_partitioning_does_not_pass_a_sink_within_the_stream() -> None:
     flow = Dataflow("through")
     dealt = flow.source("numbers", SequenceSource(rows=10)).partition_custom(lambda rows, subtasks: [0], "key")

@@ -151,19 +151,19 @@ def test_windows_from_kafka_to_kafka_are_exact(tmp_path: Path, jobs: Jobs, broke
     """S1-25, S1-26, S1-27, S1-28, S1-58: ends of slots at each phase of the sink, by SIGKILL on Spark; 2 → 3 → 1."""
     deaths = Deaths()
     topics = Topics(broker, deaths)
-    topics.add(100)
+    topics.add(60)
     with jobs.running(topics.job(2), tmp_path / "state", restart=AGAIN) as run:
         topics.wait(run)
         for phase in PHASES:
             before = run.records.token
             deaths.add(f"out: {phase}")
-            topics.add(100)
+            topics.add(60)
             run.wait_for(lambda before=before: run.records.token > before)  # type: ignore[misc]
             topics.wait(run)
         savepoint = run.end("stop")
     for parallelism, kind in ((3, "stop"), (1, "drain")):
         again = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
-        topics.add(100)
+        topics.add(60)
         with jobs.running(topics.job(parallelism), tmp_path / "state", again, restart=AGAIN) as run:
             topics.wait(run)
             savepoint = run.end(kind)

@@ -13,7 +13,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
     message_factory,
     timestamp_pb2,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.kafka.avro import KafkaAvro
@@ -98,6 +98,7 @@ def everything() -> Iterator[tuple[pa.Schema, Any, Any]]:
     yield from coders(lambda registry: KafkaAvro(registry, EVERYTHING))
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(ROW, min_size=1, max_size=4))
 def test_avro_values_of_every_type_come_back(everything: Any, rows: list[dict[str, Any]]) -> None:
     columns, encode, decode = everything
@@ -257,6 +258,7 @@ def protobuf() -> Iterator[tuple[pa.Schema, Any, Any]]:
     yield from coders(lambda registry: KafkaProtobuf(registry, message_class()))
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(PROTO_ROW, min_size=1, max_size=4))
 def test_protobuf_values_of_every_type_come_back(protobuf: Any, rows: list[dict[str, Any]]) -> None:
     columns, encode, decode = protobuf

@@ -163,15 +163,28 @@ class KafkaCommitter(SinkCommitter):
         return sum(self._commit(each) for each in transactions)
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        """Aborts open transactions of older attempts. An id with a pending kept transaction is left alone.
+
+        The record of an id with a committed kept transaction stays, since its commit may be repeated. A later
+        transaction of this id is aborted all the same: it would hold back the consumers of the topic.
+        """
         connection, record = self._connect()
-        kept = {committable["id"] for committable in keep}
-        found = [name for name in record.ids_of_older_attempts(self._id_prefix, job, uid, token) if name not in kept]
-        if not found:
+        kept: dict[str, PreparedTransaction] = {}  #: by id, the newest
+        for each in (PreparedTransaction(**committable) for committable in keep):
+            if each.id not in kept or kept[each.id].number < each.number:
+                kept[each.id] = each
+        old = record.ids_of_older_attempts(self._id_prefix, job, uid, token)
+        done = [
+            name
+            for name in old
+            if name not in kept or record.committed_number(name, kept[name].topic) >= kept[name].number
+        ]
+        if not done:
             return 0
-        with ThreadPoolExecutor(min(_CLEANING_THREADS, len(found)), "kafka-clean") as threads:
-            list(threads.map(lambda name: _abort_open_transaction(connection, name), found))
-        record.delete(found)
-        return len(found)
+        with ThreadPoolExecutor(min(_CLEANING_THREADS, len(done)), "kafka-clean") as threads:
+            list(threads.map(lambda name: _abort_open_transaction(connection, name), done))
+        record.delete([name for name in done if name not in kept])
+        return len(done)
 
     def _connect(self) -> tuple[KafkaConnection, CommitRecord]:
         if self._open is None:

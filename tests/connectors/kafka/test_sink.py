@@ -208,6 +208,28 @@ def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Brok
         found.close()
 
 
+def test_a_later_transaction_of_a_kept_id_is_aborted(broker: Broker, job: str) -> None:
+    """S1-41: the id of a retained, committed transaction was used again; consumers must not wait for its leftover."""
+    topic = broker.topic()
+    of = sink(broker, topic)
+    found, retained = writer(of, job), list[Any]()
+    for checkpoint in range(1, 8):
+        found.write(rows(checkpoint))
+        committables = found.prepare(checkpoint)
+        used = {each["id"] for each in retained}
+        retained += committables
+        if committables[0]["id"] in used:
+            break
+        assert commit(of, job, *committables, checkpoint=checkpoint) == 1
+    assert committables[0]["id"] in used, "an id was used again"
+    *kept, leftover = retained
+    assert of.committer().clean(job, "out", Token(2), kept) >= 1
+    assert broker.end(topic) == broker.end(topic, stable=False), "no transaction is open"
+    assert commit(of, job, *kept, token=2) == 0, "the record of the commits is kept"
+    assert visible(broker, topic) == list(range(1, leftover["checkpoint"]))
+    found.close()
+
+
 @pytest.mark.slow
 def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker, job: str) -> None:
     """S1-44, S1-45: it goes on after the clean-up of the next attempt; its prepare fails or is never committed."""

@@ -4,9 +4,10 @@ A split is a partition. Partitions are assigned to subtasks by the key group of 
 keyed state and move with their key groups at a rescale, as in Flink's `KafkaSource` they move with their splits. The
 consumer group has no part in this: no partition is assigned and no offset is read from it.
 
-The state names the next offset of every partition from the first snapshot on. A partition without an offset in a
-restored state has appeared since, and is read from its beginning. An offset that the broker no longer has fails the
-job: a silent reset would lose or repeat rows.
+The state names the next offset of every partition from the first snapshot on, and its newest event time. Without that
+time, a partition that has no message after a restore would hold back the watermark, though its time was known. A
+partition without an offset in a restored state has appeared since, and is read from its beginning. An offset that the
+broker no longer has fails the job: a silent reset would lose or repeat rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,8 @@ _METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
     "key": pa.binary(),
 }
 _NO_END: Final = -1  #: `end_offset` of a partition of an unbounded source
+_NO_TIME: Final = -(2**63)  #: `max_event_time` of a partition before its first message
+_Place = tuple[int, int, int]  #: next offset, end offset, maximum event time
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,9 @@ class KafkaReader(SourceReader):
             new = []  # the input was fixed at the first start
         starts = self._offsets(new, "earliest" if context.restored else source.start)
         ends = self._offsets(new, "latest") if source.bounded else {}
-        self._assign(restored | {partition: (starts[partition], ends.get(partition, _NO_END)) for partition in new})
+        self._assign(
+            restored | {partition: (starts[partition], ends.get(partition, _NO_END), _NO_TIME) for partition in new}
+        )
         self._changed.update(new)
         self._discovered_at = context.now_ms()
 
@@ -217,6 +222,8 @@ class KafkaReader(SourceReader):
         rows = self._table.upsert(keys)
         self._table.column("next_offset")[rows] = [self._splits[name].next_offset for name in names]
         self._table.column("end_offset")[rows] = [self._splits[name].end_offset for name in names]
+        times = [self._splits[name].clock.max_event_time for name in names]
+        self._table.column("max_event_time")[rows] = [_NO_TIME if time is None else time for time in times]
         self._table.touch(rows)
         self._changed.clear()
 
@@ -234,7 +241,7 @@ class KafkaReader(SourceReader):
 
     # ------------------------------------------------------------ partitions
 
-    def _restored_positions(self) -> dict[Partition, tuple[int, int]]:
+    def _restored_positions(self) -> dict[Partition, _Place]:
         rows = self._table.row_ids()
         topics, numbers = (self._table.key_column(name, rows).to_pylist() for name in _KEY_SCHEMA.names)
         values = [self._table.value_column(name, rows).to_pylist() for name in _VALUE_SCHEMA.names]
@@ -296,10 +303,11 @@ class KafkaReader(SourceReader):
         unknown = [partition for partition, offset in found.items() if offset < 0]
         return found | (self._offsets(unknown, "latest") if isinstance(start, datetime) else {})
 
-    def _assign(self, positions: Mapping[Partition, tuple[int, int]]) -> None:
+    def _assign(self, positions: Mapping[Partition, _Place]) -> None:
         now, source = self._context.now_ms(), self._source
-        for partition, (next_offset, end_offset) in positions.items():
-            clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
+        for partition, (next_offset, end_offset, newest) in positions.items():
+            known = None if newest == _NO_TIME else newest
+            clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, known)
             done = end_offset != _NO_END and next_offset >= end_offset
             self._splits[partition] = _Split(next_offset, end_offset, clock, now, done)
         due = [partition for partition in positions if not self._splits[partition].done]
@@ -324,7 +332,7 @@ class KafkaReader(SourceReader):
         if not self._discovery.done():
             return
         found, self._discovery = self._discovery.result(), None
-        self._assign({partition: (offset, _NO_END) for partition, offset in found.items()})
+        self._assign({partition: (offset, _NO_END, _NO_TIME) for partition, offset in found.items()})
         self._changed.update(found)
 
     def _find_new(self) -> dict[Partition, int]:
@@ -439,5 +447,5 @@ _METADATA_VALUES: Final[Mapping[str, Any]] = {
 }
 _KEY_SCHEMA: Final = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
 _VALUE_SCHEMA: Final = pa.schema(
-    [pa.field("next_offset", pa.int64(), nullable=False), pa.field("end_offset", pa.int64(), nullable=False)]
+    [pa.field(name, pa.int64(), nullable=False) for name in ("next_offset", "end_offset", "max_event_time")]
 )

@@ -9,14 +9,20 @@ from runtime.operators.event_time import event_times_ms
 class BoundedOutOfOrderness:
     """Watermark = maximum event time - disorder - 1 ms; None without an event-time column or before the first row."""
 
-    def __init__(self, column: str | None, max_disorder_ms: int) -> None:
+    def __init__(self, column: str | None, max_disorder_ms: int, max_event_time: int | None = None) -> None:
+        """`max_event_time`: the largest event time (ms) before a restore, where a source stores it."""
         self._column, self._max_disorder_ms = column, max_disorder_ms
-        self._max_event_time: int | None = None
+        self._max_event_time = max_event_time
 
     def on_batch(self, batch: pa.RecordBatch) -> None:
         if self._column is not None and batch.num_rows:
             largest = int(event_times_ms(batch, self._column).max())
             self._max_event_time = largest if self._max_event_time is None else max(largest, self._max_event_time)
+
+    @property
+    def max_event_time(self) -> int | None:
+        """The largest event time so far, in ms."""
+        return self._max_event_time
 
     @property
     def watermark(self) -> int | None:

@@ -210,6 +210,23 @@ def test_the_watermark_is_the_minimum_over_partitions_and_idle_partitions_are_se
     closing([reading])
 
 
+def test_the_event_time_of_a_partition_survives_a_restore(broker: Broker) -> None:
+    """S1-58: a partition without a message after the restore holds nothing back; it is known how far it came."""
+    topic = broker.topic(2)
+    wanted = source(broker, topic, event_time="at")
+    broker.produce(topic, values(range(1), at=500), 0)
+    broker.produce(topic, values(range(1), at=700), 1)
+    reading = Reading(wanted)
+    read([reading], 2)
+    snapshot = reading.snapshot("chk-1")
+    closing([reading])
+    broker.produce(topic, values(range(1), at=600), 0)
+    again = Reading(wanted, store=reading.store, snapshots=[snapshot])
+    read([again], 1)
+    assert again.reader.watermark() == 599
+    closing([again])
+
+
 def test_messages_of_open_transactions_wait_unless_the_source_reads_uncommitted(broker: Broker) -> None:
     """S1-58: both isolation levels of a reader, as far as the broker of the tests has them."""
     topic = broker.topic(1)

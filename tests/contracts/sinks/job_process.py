@@ -1,0 +1,109 @@
+"""A process that runs a job into a sink, from its newest checkpoint, to its end or to its death.
+
+    python -m tests.contracts.sinks.job_process SPEC
+
+SPEC is a file with a cloudpickled `JobSpec`. The exit code is 0 if the job has ended by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import cloudpickle
+
+import weir
+from runtime.core.job.ids import OperatorId
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import STAGE_FOLDERS
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.launch.local import LocalLauncher
+from runtime.master.config import MasterConfig
+from runtime.master.job_master import JobMaster
+from runtime.operators.sink import SinkOperator
+from runtime.ports import Sink, StageFolders
+from tests.contracts.sinks.kills import Kill, WatchedSink
+from tests.contracts.sinks.run_files import FileRunStore
+from tests.jobs.numbers import Numbers
+
+SPLITS: Final = 4
+ROWS_PER_SPLIT: Final = 400
+TOTAL: Final = SPLITS * ROWS_PER_SPLIT
+KEYS: Final = 7
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("day", pa.string()),
+        pa.field("amount", pa.float64()),
+    ]
+)
+SINK: Final = OperatorId("out")
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job of `TOTAL` rows with distinct ids, and the window at which its process dies."""
+
+    sink: Sink
+    folder: Path
+    window: str = ""
+    fraction: float = 0.5
+    parallelism: int = 2
+    outages: int = 0
+    overlapping: int = 1  #: checkpoints at a time
+    never: str = "never"  #: a file that paces the source as long as it does not exist
+
+
+def rows_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with a distinct `id` and other columns that are functions of it."""
+    key, value = (np.asarray(batch.column(name)) for name in ("key", "value"))
+    split = (key - value * 31) % KEYS
+    ids = pa.array(split * ROWS_PER_SPLIT + value)
+    names = pc.binary_join_element_wise("row", pc.cast(ids, pa.string()), " ")
+    days = pc.binary_join_element_wise("2026-11-0", pc.cast(pa.array(np.asarray(ids) % 3 + 1), pa.string()), "")
+    return pa.RecordBatch.from_arrays([ids, names, days, pc.divide(pc.cast(ids, pa.float64()), 4.0)], schema=SCHEMA)
+
+
+def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
+    folders = StageFolders(columns=str(spec.folder / "columns"), streams=str(spec.folder / "streams"))
+    before = STAGE_FOLDERS.set(folders)
+    try:
+        flow = weir.Dataflow("job", max_parallelism=16)
+        source = Numbers(
+            total=ROWS_PER_SPLIT, splits=SPLITS, batch=5, keys=KEYS, slow_until=str(spec.folder / spec.never)
+        )
+        flow.source("numbers", source).map_batches("rows", rows_of).sink(SINK, spec.sink)
+        job = flow.compile(spec.parallelism)
+    finally:
+        STAGE_FOLDERS.reset(before)
+    watched = WatchedSink(job.sinks[SINK], kill)
+    return replace(job, sinks={SINK: watched}, operators={**job.operators, SINK: lambda: SinkOperator(watched)})
+
+
+def main(path: Path) -> int:
+    spec: JobSpec = cloudpickle.loads(path.read_bytes())
+    kill = Kill(spec.window, armed=spec.window == "restore", fraction=spec.fraction, outages=spec.outages)
+    records = FileRunStore.take_over(spec.folder / "run", kill)
+    storage = spec.folder / "storage"
+    config = MasterConfig(
+        job_id="job", token=records.token, job=compiled(spec, kill), storage=str(storage),
+        coordinator=CoordinatorSettings(interval_ms=60, min_pause_ms=0, max_concurrent=spec.overlapping),
+        restart=FixedDelay(attempts=5, delay_ms=100),
+    )  # fmt: skip
+    ended = JobMaster(config, records, FileStore(str(storage)), LocalLauncher(), SystemClock()).run()
+    if records.failure is not None:
+        sys.stderr.write(f"{records.failure}\n")
+    return ended.value
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,89 @@
+"""The records of a run in a file, for a run whose processes are killed: as fenced as those in Postgres."""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime.core.job.ids import Token
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.run_store import CompletedCheckpoint
+from tests.contracts.sinks.kills import Kill
+
+
+@dataclass(frozen=True)
+class _Row:
+    token: int = 0
+    next_id: int = 1
+    completed: tuple[CompletedCheckpoint, ...] = ()
+    is_done: bool = False
+
+
+@dataclass
+class FileRunStore(MemoryRunStore):
+    """`take_over` gives the next process a newer token; the older one is superseded from then on."""
+
+    path: Path = Path()
+    kill: Kill = field(default_factory=Kill)
+
+    @classmethod
+    def take_over(cls, path: Path, kill: Kill) -> FileRunStore:
+        with _locked(path) as row:
+            taken = _Row(row.token + 1, row.next_id, row.completed)
+            _write(path, taken)
+        return cls(path=path, kill=kill, token=Token(taken.token), completed=list(taken.completed))
+
+    def next_checkpoint_id(self) -> int | None:
+        with _locked(self.path) as row:
+            if not self._is_current(row):
+                return None
+            _write(self.path, _Row(row.token, row.next_id + 1, row.completed))
+            return row.next_id
+
+    def record_checkpoint(self, completed: CompletedCheckpoint) -> bool:
+        self.kill.at("after-manifest")
+        with _locked(self.path) as row:
+            if not self._is_current(row):
+                return False
+            recorded = super().record_checkpoint(completed)
+            _write(self.path, _Row(row.token, row.next_id, tuple(self.completed)))
+        self.kill.at("after-record")
+        self.kill.armed = len(self.completed) >= 2
+        return recorded
+
+    def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
+        with _locked(self.path) as row:
+            if not self._is_current(row):
+                return None
+            token = super().next_attempt(reason, detail)
+            assert token is not None
+            _write(self.path, _Row(int(token), row.next_id, row.completed))
+            return token
+
+    def _is_current(self, row: _Row) -> bool:
+        self.superseded = self.superseded or row.token != self.token
+        return not self.superseded
+
+
+def checkpoints_in(path: Path) -> int:
+    """The number of recorded checkpoints."""
+    with _locked(path) as row:
+        return len(row.completed)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[_Row]:
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield pickle.loads(path.read_bytes()) if path.exists() else _Row()
+
+
+def _write(path: Path, row: _Row) -> None:
+    new = path.with_suffix(".new")
+    new.write_bytes(pickle.dumps(row))
+    new.replace(path)

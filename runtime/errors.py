@@ -3,7 +3,8 @@
     WeirError
     ├── ProtocolViolation    a bug in Weir: the attempt ends and reports the last events
     ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
-    │   └── CorruptState     a state file is missing or differs from its manifest: restore another one
+    │   ├── CorruptState     a state file is missing or differs from its manifest: restore another one
+    │   └── TargetAway       the system that takes the output is unreachable: waited out, never counted as a failure
     ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
     ├── SlotOutOfMemory      a slot's process is above its memory bound: more parallelism, or a larger bound, is needed
     ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
@@ -39,6 +40,10 @@ class CorruptState(EnvironmentFailure):
     def __init__(self, file: str, problem: str) -> None:
         super().__init__(f"{file}: {problem}")
         self.file = file
+
+
+class TargetAway(EnvironmentFailure):
+    """A system that a connector reads or writes is unreachable. It is waited out; restarts are not counted."""
 
 
 class OperatorFailure(WeirError):
@@ -107,7 +112,7 @@ def is_outage(error: BaseException) -> bool:
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if isinstance(found, OSError) and found.errno in OUTAGE_ERRNOS:
+        if isinstance(found, TargetAway) or (isinstance(found, OSError) and found.errno in OUTAGE_ERRNOS):
             return True
         wraps = isinstance(found, OSError) and found.errno is None
         found = found.__cause__ or (found.__context__ if wraps else None)

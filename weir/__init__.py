@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.errors import DataRejected as DataRejected
     from runtime.errors import EnvironmentFailure as EnvironmentFailure
     from runtime.errors import JobRejected as JobRejected
+    from runtime.errors import TargetAway as TargetAway
     from runtime.errors import WeirError as WeirError
     from runtime.io.memory.run_store import MemoryRunStore as MemoryRunStore
     from runtime.launch.local import run_local as run_local
@@ -84,7 +85,6 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from spark_jobs.sinks.parquet_table import ParquetTable as ParquetTable
     from spark_jobs.sinks.postgres_table import PostgresTable as PostgresTable
     from spark_jobs.sinks.targets import DeliveredEpoch as DeliveredEpoch
-    from spark_jobs.sinks.targets import TargetAway as TargetAway
     from spark_jobs.sources.stream import from_spark_stream as from_spark_stream
     from spark_jobs.sources.table import from_spark as from_spark
     from weir import spi as spi
@@ -146,7 +146,6 @@ _HOMES = {
     "ParquetTable": "spark_jobs.sinks.parquet_table",
     "PostgresTable": "spark_jobs.sinks.postgres_table",
     "DeliveredEpoch": "spark_jobs.sinks.targets",
-    "TargetAway": "spark_jobs.sinks.targets",
     # A run in this process, and as a Spark plan
     "run_local": "runtime.launch.local",
     "MemoryRunStore": "runtime.io.memory.run_store",
@@ -167,6 +166,7 @@ _HOMES = {
     "JobRejected": "runtime.errors",
     "DataRejected": "runtime.errors",
     "EnvironmentFailure": "runtime.errors",
+    "TargetAway": "runtime.errors",
     "CorruptState": "runtime.errors",
 }
 

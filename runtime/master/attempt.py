@@ -105,7 +105,9 @@ class Attempt:
             records,
             lambda: {**facts(), "spark_ui": self._ui_address},
         )
-        self._output = CheckpointOutput(config.job.sinks, self._token, start.restored.values())
+        self._output = CheckpointOutput(
+            config.job.sinks, self._token, start.restored.values(), self._metadata_thread.pause
+        )
         self._backlog = DeliveryBacklog(config.job.sinks)
         self._backlog_checked_at: float | None = None
         self._are_sources_paused = False

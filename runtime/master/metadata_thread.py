@@ -42,6 +42,10 @@ class MetadataThread:
         else:
             self._queue.put((work, then, once))
 
+    def pause(self, pause_s: float) -> bool:
+        """Waits `pause_s` seconds on the metadata thread. Returns False once `close` has given up."""
+        return not self._closing.wait(pause_s)
+
     def close(self, timeout_s: float) -> None:
         """Finishes queued work for at most `timeout_s` seconds, then stops retrying."""
         self._queue.put(None)

@@ -5,8 +5,8 @@ the files itself: output that a slot wrote behind a lost mount fails the checkpo
 Once its checkpoint is recorded, its output may be committed, and moved by readers, at any time.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -14,10 +14,13 @@ import structlog
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.commit import pending_committables, permit_for_manifest
+from runtime.core.snapshot.commit import CommitPermit, pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import JobRejected, WeirError
+from runtime.errors import EnvironmentFailure, JobRejected, WeirError
 from runtime.ports import Sink, SinkCommitter
+
+#: Before repetitions of a failed commit. Afterwards the attempt ends, and its restore commits.
+COMMIT_PAUSES_S: Final = (0.2, 0.5, 1.0)
 
 Sinks = Mapping[OperatorId, Sink]
 log = structlog.get_logger()
@@ -26,8 +29,11 @@ log = structlog.get_logger()
 class CheckpointOutput:
     """Output of the checkpoints of an attempt; used by the metadata thread."""
 
-    def __init__(self, sinks: Sinks, token: Token, restored: Iterable[SubtaskRestore]) -> None:
-        self._sinks, self._token = sinks, token
+    def __init__(
+        self, sinks: Sinks, token: Token, restored: Iterable[SubtaskRestore], pause: Callable[[float], bool]
+    ) -> None:
+        """`pause` waits for a number of seconds before a repetition; False: the attempt is ending, so give up."""
+        self._sinks, self._token, self._pause = sinks, token, pause
         self._committers: dict[OperatorId, SinkCommitter] = {}
         self._uncommitted_checkpoint: int | None = None  #: recorded checkpoint whose output could not be committed
         #: Committables of the newest recorded checkpoint.
@@ -64,12 +70,23 @@ class CheckpointOutput:
         permit = permit_for_manifest(manifest, self._token)
         try:
             for uid, committables in pending.items():
-                self._committer(uid).commit_epoch(permit, committables)
+                self._commit(uid, permit, committables)
         except (WeirError, OSError) as error:
             self._uncommitted_checkpoint = manifest.checkpoint
             if isinstance(error, JobRejected):
                 raise JobRejected(error.code, f"{uid}.{error.field}", error.detail) from error
             raise
+
+    def _commit(self, uid: OperatorId, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        """Commits, repeatedly if the environment fails: a restart would cost more than a short wait."""
+        for pause_s in COMMIT_PAUSES_S:
+            try:
+                return self._committer(uid).commit_epoch(permit, committables)
+            except (EnvironmentFailure, OSError) as error:
+                log.warning("commit is repeated", operator=uid, checkpoint=permit.checkpoint, error=str(error))
+                if not self._pause(pause_s):
+                    raise
+        return self._committer(uid).commit_epoch(permit, committables)
 
     def _committer(self, uid: OperatorId) -> SinkCommitter:
         if uid not in self._committers:

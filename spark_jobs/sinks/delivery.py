@@ -19,9 +19,9 @@ import structlog
 
 from runtime.connectors.commit_log import CommittedEpoch
 from runtime.connectors.sinks.epoch_stage import EpochStage
-from runtime.errors import JobRejected, WeirError
+from runtime.errors import JobRejected, TargetAway, WeirError
 from spark_jobs.session import error_summary
-from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
+from spark_jobs.sinks.targets import DeliveredEpoch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

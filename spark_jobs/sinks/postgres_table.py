@@ -23,11 +23,11 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from runtime.errors import DataRejected, JobRejected
+from runtime.errors import DataRejected, JobRejected, TargetAway
 from spark_jobs.column_types import spark_schema
 from spark_jobs.session import first_line
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns, encode_csv
-from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
+from spark_jobs.sinks.targets import DeliveredEpoch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,10 +1,10 @@
-"""The identity of an epoch, which the function of an `EpochStage` gets with the rows, and the errors of a target."""
+"""The identity of an epoch, which the function of an `EpochStage` gets with the rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import JobRejected
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,3 @@ class DeliveredEpoch:
             raise JobRejected("written-twice", "function", detail)
         yield
         self._written.add(target)
-
-
-class TargetAway(EnvironmentFailure):
-    """The target is unreachable. The epoch is delivered again after a pause; this does not count as a failure."""

@@ -10,6 +10,7 @@ from runtime import durable
 from runtime.connectors import commit_log
 from runtime.connectors.commit_log import CommitLog
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay
+from runtime.master.output_commit import COMMIT_PAUSES_S
 from tests.jobs.gated import Bomb, Gated
 from tests.jobs.live import running
 from tests.jobs.numbers import committed, counts, expected_counts, final_counts
@@ -46,13 +47,14 @@ def test_every_file_is_in_one_epoch_over_restarts(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_an_outage_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry of a recorded checkpoint fails twice, once in the attempt and once in the restore."""
+    """The entry of a recorded checkpoint fails in the attempt, at each repetition, and once in the restore."""
     soon = ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000)
-    source, output, rename, left = Gated(total=40), tmp_path / "out", durable.rename_without_replacing, [3]
+    source, output, rename = Gated(total=40), tmp_path / "out", durable.rename_without_replacing
+    left = [len(COMMIT_PAUSES_S) + 4]  # an entry, a commit with its repetitions, a restore
 
     def failing(temporary: Any, entry: Any) -> None:
         left[0] -= 1
-        if left[0] in (0, 1):
+        if 0 < left[0] < len(COMMIT_PAUSES_S) + 3:
             raise OSError(errno.ENOSPC, "No space left on device", str(entry))
         rename(temporary, entry)
 
@@ -65,3 +67,21 @@ def test_a_log_that_cannot_be_written_is_an_outage_and_loses_nothing(
     assert run.records.token == 3, "two attempts have failed"
     assert final_counts(output) == expected_counts(source.numbers)
     assert check_log(output) >= 1
+
+
+def test_a_commit_that_fails_is_repeated_within_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short outage of the target costs a pause, not a restart."""
+    source, output, rename, failures = Gated(total=40), tmp_path / "out", durable.rename_without_replacing, [2]
+
+    def failing(temporary: Any, entry: Any) -> None:
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device", str(entry))
+        rename(temporary, entry)
+
+    monkeypatch.setattr(commit_log, "rename_without_replacing", failing)
+    with running(counts(source, output).compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: failures[0] < 0)
+        run.end("drain")
+    assert run.records.token == 1, "no attempt has failed"
+    assert final_counts(output) == expected_counts(source.numbers)

@@ -15,7 +15,7 @@ from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, Fix
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
-from runtime.errors import EnvironmentFailure, is_outage
+from runtime.errors import EnvironmentFailure, TargetAway, is_outage
 from tests.jobs.gated import Gated
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, committed, counts
@@ -122,6 +122,9 @@ def test_what_is_an_outage() -> None:
     client.__context__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
     own = ValueError("row 3")
     own.__context__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-    assert all(is_outage(error) for error in (FULL, wrapped, client, ConnectionResetError(errno.ECONNRESET, "reset")))
+    away = TargetAway("the server does not answer")
+    assert all(
+        is_outage(error) for error in (FULL, wrapped, client, away, ConnectionResetError(errno.ECONNRESET, "reset"))
+    )
     others = (own, FileNotFoundError(errno.ENOENT, "no such file"), PermissionError(errno.EACCES, "no"), KeyError("x"))
     assert not any(is_outage(error) for error in (*others, EnvironmentFailure("channel broke")))

@@ -35,7 +35,7 @@ from tests.contracts.sinks.run_files import FileRunStore
 from tests.jobs.numbers import Numbers
 
 SPLITS: Final = 4
-ROWS_PER_SPLIT: Final = 400
+ROWS_PER_SPLIT: Final = 600
 TOTAL: Final = SPLITS * ROWS_PER_SPLIT
 KEYS: Final = 7
 SCHEMA: Final = pa.schema(

@@ -5,6 +5,7 @@ A new sink needs a class here and a line in `TARGETS`; every test of the suite t
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.dataset as ds
 
 import weir
 from runtime.ports import Sink
+from tests.kafka import Broker
 
 
 @dataclass(frozen=True)
@@ -64,4 +66,33 @@ class ParquetFolder(Target):
         return [path.name for path in (self.place.folder / "out").glob(".weir-*")]
 
 
-TARGETS: Final[tuple[type[Target], ...]] = (ParquetFolder,)
+class KafkaTopic(Target):
+    """A transaction per checkpoint; rows are those of committed transactions by the markers of the log."""
+
+    servers = ("kafka_broker",)
+
+    def create(self) -> None:
+        self._broker.topic(3, self.place.name)
+
+    def sink(self) -> Sink:
+        format_ = weir.KafkaJson()
+        return weir.KafkaSink(
+            self._broker.servers, self.place.name, format_, key="name", id_prefix=self.place.name.replace("-", "_")
+        )
+
+    def ids(self) -> list[int]:
+        return [json.loads(value)["id"] for value in self._broker.committed_values(self.place.name, 3)]
+
+    def leftovers(self) -> list[str]:
+        """Open transactions hold back the last stable offset of a partition."""
+        ends = [
+            [self._broker.end(self.place.name, each, stable=stable) for stable in (True, False)] for each in range(3)
+        ]
+        return [f"open transaction in partition {number}" for number, (stable, end) in enumerate(ends) if stable < end]
+
+    @property
+    def _broker(self) -> Broker:
+        return Broker(self.place.servers["kafka_broker"])
+
+
+TARGETS: Final[tuple[type[Target], ...]] = (ParquetFolder, KafkaTopic)

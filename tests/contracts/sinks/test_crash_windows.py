@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 @contextmanager
 def process(spec: JobSpec) -> Iterator[subprocess.Popen[bytes]]:
     path = spec.folder / f"spec-{time.monotonic_ns()}"
-    path.write_bytes(cloudpickle.dumps(spec))
+    path.write_bytes(cloudpickle.dumps(spec))  # type: ignore[no-untyped-call]
     log = (spec.folder / "log").open("ab")
     started = subprocess.Popen(
         [sys.executable, "-m", "tests.contracts.sinks.job_process", str(path)], cwd=ROOT, stdout=log, stderr=log
@@ -83,8 +84,8 @@ def check(target: Target) -> None:
     assert target.leftovers() == []
 
 
-def spec_of(target: Target, window: str = "", fraction: float = 0.5, parallelism: int = 2, **more: int) -> JobSpec:
-    return JobSpec(target.sink(), target.place.folder, window, fraction, parallelism, **more)
+def spec_of(target: Target, window: str = "", fraction: float = 0.5, parallelism: int = 2) -> JobSpec:
+    return JobSpec(target.sink(), target.place.folder, window, fraction, parallelism)
 
 
 def finish(target: Target, parallelism: int) -> None:
@@ -121,11 +122,11 @@ def test_a_zombie_that_commits_after_a_takeover_changes_nothing(target: Target) 
 
 def test_a_target_that_is_away_at_commits_loses_no_row(target: Target) -> None:
     """Commits are retried, and after that the job restarts; no output is dropped."""
-    assert run(spec_of(target, "away", outages=6)) == 0, log_of(target)
+    assert run(replace(spec_of(target, "away"), outages=6)) == 0, log_of(target)
     check(target)
 
 
 def test_two_overlapping_checkpoints_commit_each_row_once(target: Target) -> None:
     """S1-46."""
-    assert run(spec_of(target, overlapping=2)) == 0, log_of(target)
+    assert run(replace(spec_of(target), overlapping=2)) == 0, log_of(target)
     check(target)

@@ -25,12 +25,12 @@ from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.errors import JobRejected
+from runtime.errors import JobRejected, TargetAway
 from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
 from spark_jobs.sinks.parquet_table import ParquetTable
 from spark_jobs.sinks.postgres_table import PostgresTable
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns
-from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
+from spark_jobs.sinks.targets import DeliveredEpoch
 from spark_jobs.stages.deliver import _reporter
 from tests.contracts.test_sinks import context
 from tests.spark_jobs.conftest import ROOT

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.core.job.graph import EdgeSpec, Guarantee, Partitioning, Role
+from runtime.core.job.guarantee import CheckpointMode, end_to_end_guarantee, is_weaker
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.key_groups import default_max_parallelism
 from runtime.dataflow.plan import CompiledJob, DataflowPlan, PreAggregation, Step
@@ -83,10 +84,13 @@ class Dataflow:
         name: shown in the console; state belongs to the job, not to this name.
         max_parallelism: number of key groups, fixed at the job's first run; None: derived from the parallelism, at
             least 128. A job in the console keeps the number of its first version.
+        required_guarantee: "exactly-once", "at-least-once" or "none". A job whose sources and sinks give a weaker
+            end-to-end guarantee is refused. By default no record may be lost, and some may be repeated.
     """
 
     name: str
     max_parallelism: int | None = None
+    required_guarantee: str = Guarantee.AT_LEAST_ONCE
     _plan: DataflowPlan = field(default_factory=DataflowPlan)
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
@@ -110,7 +114,16 @@ class Dataflow:
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
         groups = default_max_parallelism(parallelism) if self.max_parallelism is None else self.max_parallelism
+        self._check_guarantee()
         return self._plan.compile(self.name, parallelism, groups)
+
+    def _check_guarantee(self) -> None:
+        """Refuses a job whose sources and sinks give less than the author requires."""
+        wanted = _as_guarantee("required_guarantee", self.required_guarantee)
+        found = end_to_end_guarantee(CheckpointMode.EXACTLY_ONCE, self._plan.connectors())
+        if is_weaker(found.guarantee, wanted):
+            accept = f"to accept this, set required_guarantee={str(found.guarantee)!r} in Dataflow"
+            raise JobRejected("weak-guarantee", self.name, f"{' '.join(found.reasons)} The job is refused: {accept}")
 
     def _add(
         self,
@@ -252,11 +265,15 @@ def _bind_stage(uid: str, end: T) -> T:
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
+    return _as_guarantee(uid, end.guarantee)
+
+
+def _as_guarantee(field: str, text: str) -> Guarantee:
     try:
-        return Guarantee(end.guarantee)
+        return Guarantee(text)
     except ValueError as error:
         known = ", ".join(Guarantee)
-        raise JobRejected("bad-guarantee", uid, f"guarantee must be one of {known}, not {end.guarantee!r}") from error
+        raise JobRejected("bad-guarantee", field, f"guarantee must be one of {known}, not {text!r}") from error
 
 
 @dataclass(frozen=True)

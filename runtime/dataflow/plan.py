@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.job.guarantee import ConnectorGuarantee
 from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.operators.partition import Partitioner
@@ -101,6 +102,14 @@ class DataflowPlan:
         if pre_aggregation is not None:
             self.pre_aggregations[len(self.edges)] = pre_aggregation
         self.edges.append(edge)
+
+    def connectors(self) -> list[ConnectorGuarantee]:
+        """The guarantees of sources and sinks, including sinks within a stream."""
+        return [
+            ConnectorGuarantee(step.name, step.role, step.guarantee)
+            for step in self.steps
+            if step.role is not Role.OPERATOR or step.uid in self.sinks
+        ]
 
     def back_edge_count(self, head: OperatorId) -> int:
         """The number of back-edges into a head."""

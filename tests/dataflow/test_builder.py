@@ -34,7 +34,7 @@ class Boastful(Numbers):
 
 def test_the_graph_carries_what_each_end_of_the_job_promises(tmp_path: Path) -> None:
     """S1-01, S1-23, S4-47: a source that cannot go back is named as such."""
-    flow = Dataflow("ends")
+    flow = Dataflow("ends", required_guarantee="none")
     flow.source("socket", Socket(total=1)).sink("shown", PrintSink())
     flow.source("numbers", Numbers(total=1)).sink("files", ParquetSink(str(tmp_path)))
     found = {operator.uid: operator.guarantee for operator in flow.compile(1).graph.operators}
@@ -44,6 +44,32 @@ def test_the_graph_carries_what_each_end_of_the_job_promises(tmp_path: Path) -> 
         "numbers": Guarantee.EXACTLY_ONCE,
         "files": Guarantee.EXACTLY_ONCE,
     }
+
+
+def test_a_job_that_may_lose_records_is_refused_unless_its_author_accepts_it() -> None:
+    """S4-47: the refusal names the source, and the argument that accepts less."""
+    flow = Dataflow("lossy")
+    flow.source("socket", Socket(total=1)).sink("shown", PrintSink())
+    with pytest.raises(JobRejected, match=r"Source socket cannot rewind.*required_guarantee='none'") as refused:
+        flow.compile(1)
+    assert refused.value.code == "weak-guarantee"
+
+
+def test_an_author_may_require_exactly_once(tmp_path: Path) -> None:
+    flow = Dataflow("strict", required_guarantee="exactly-once")
+    numbers = flow.source("numbers", Numbers(total=1))
+    numbers.sink("files", ParquetSink(str(tmp_path)))
+    flow.compile(1)
+    numbers.write_through("shown", PrintSink()).sink("more", ParquetSink(str(tmp_path / "more")))
+    with pytest.raises(JobRejected, match="Sink shown publishes records before their checkpoint"):
+        flow.compile(1)
+
+
+def test_an_unknown_guarantee_is_refused_by_name() -> None:
+    flow = Dataflow("odd", required_guarantee="mostly")
+    flow.source("numbers", Numbers(total=1)).sink("shown", PrintSink())
+    with pytest.raises(JobRejected, match="required_guarantee: guarantee must be one of"):
+        flow.compile(1)
 
 
 def test_a_sink_within_the_stream_counts_as_a_sink(tmp_path: Path) -> None:

@@ -50,6 +50,10 @@ class EndToEndGuarantee:
     reasons: tuple[str, ...] = ()
 
 
+def is_weaker(one: Guarantee, other: Guarantee) -> bool:
+    return _STRONGEST_FIRST.index(one) > _STRONGEST_FIRST.index(other)
+
+
 def end_to_end_guarantee(mode: CheckpointMode, ends: Iterable[ConnectorGuarantee]) -> EndToEndGuarantee:
     """The weakest guarantee of mode, sources and sinks, with a sentence for each that is weaker than exactly once."""
     weak = [end for end in ends if end.guarantee is not Guarantee.EXACTLY_ONCE]

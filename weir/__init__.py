@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.sources.directory import DirectorySource as DirectorySource
     from runtime.connectors.sources.parquet import ParquetSource as ParquetSource
     from runtime.connectors.sources.sequence import SequenceSource as SequenceSource
+    from runtime.connectors.tables.delta import DeltaSink as DeltaSink
     from runtime.core.job.guarantee import CheckpointMode as CheckpointMode
     from runtime.core.job.restart_strategy import ExponentialDelay as ExponentialDelay
     from runtime.core.job.restart_strategy import FixedDelay as FixedDelay
@@ -143,6 +144,7 @@ _HOMES = {
     "DiscardSink": "runtime.connectors.sinks.discard",
     "EpochStage": "runtime.connectors.sinks.epoch_stage",
     "KafkaSink": "runtime.connectors.kafka.sink",
+    "DeltaSink": "runtime.connectors.tables.delta",
     "ParquetTable": "spark_jobs.sinks.parquet_table",
     "PostgresTable": "spark_jobs.sinks.postgres_table",
     "DeliveredEpoch": "spark_jobs.sinks.targets",

@@ -146,7 +146,7 @@ class ParquetWriter(SinkWriter):
         self._file = os.fdopen(self._checked.open_to_write(path.name, os.O_EXCL), "wb")
         self._path = path
         self._parquet = pq.ParquetWriter(
-            self._file, schema, compression="zstd", use_dictionary=_dictionary_columns(schema)
+            self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
         )
 
     def _write_group(self) -> None:
@@ -157,7 +157,7 @@ class ParquetWriter(SinkWriter):
         self._waiting, self._waiting_bytes = [], 0
 
 
-def _dictionary_columns(schema: pa.Schema) -> bool | list[str]:
+def dictionary_columns(schema: pa.Schema) -> bool | list[str]:
     """The columns to dictionary-encode: text. For numbers, writing would take 1.5 times as long and save no space."""
     if any(pa.types.is_nested(item.type) for item in schema):
         return True  # nested fields would have to be listed by their own paths

@@ -1,0 +1,1 @@
+"""Tables with a transaction log: Delta Lake."""

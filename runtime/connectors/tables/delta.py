@@ -1,0 +1,245 @@
+"""Rows appended to a Delta table, exactly once.
+
+Slots write Parquet files into the table's folder. Readers see a file only when the table's log names it. The job master
+adds the files of a checkpoint to the log by a single Delta commit, so a reader sees all rows of a checkpoint or none.
+
+The commit also contains a transaction identifier (Delta protocol, action `txn`) for each writer: the number of its last
+committed files. A repeated commit reads the identifiers first and leaves out committed files. The log refuses two
+concurrent commits with the same identifier, so a master of an older attempt cannot add a file a second time.
+
+Before the clean-up deletes leftovers of a writer, it raises the writer's identifier above them. A commit of a deleted
+file is therefore impossible, even by a master that was stopped just before its commit.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from runtime.connectors.libraries import import_library
+from runtime.connectors.tables.delta_table import check_columns, delta_errors, load_table
+from runtime.connectors.tables.delta_writer import FILE_NAME, OWNER, DeltaWriter, encode_part
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import copy_file, make_folder, sync_path
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import SinkCommitter
+
+MAX_CONFLICTS: Final = 20  #: commits in a row that other writers of the table may win
+_APPLICATION_PREFIX: Final = "weir-"
+
+
+@dataclass(frozen=True)
+class DeltaSink:
+    """Appends rows to a Delta table in a local folder. The first commit creates the table if it is missing.
+
+    Every column of the stream must be in the table with the same type. Needs the extra `delta`.
+
+    Args:
+        path: folder of the table.
+        partition_by: columns that partition the table: text, integers, booleans or dates. Delta reads empty text in
+            such a column as null.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    path: str
+    partition_by: Sequence[str] = ()
+
+    def writer(self) -> DeltaWriter:
+        return DeltaWriter(Path(self.path), self.partition_by)
+
+    def committer(self) -> "DeltaCommitter":
+        return DeltaCommitter(Path(self.path), self.partition_by)
+
+    def check(self) -> None:
+        if not self.path:
+            raise JobRejected("bad-path", "path", "must name the folder of the table")
+        if "://" in self.path:
+            problem = "is a URL: the Delta sink writes to local folders; mount the storage and name its folder"
+            raise JobRejected("bad-path", "path", problem)
+        if isinstance(self.partition_by, str) or len(set(self.partition_by)) != len(self.partition_by):
+            raise JobRejected("bad-partition", "partition_by", "must be a list of distinct columns")
+        import_library("deltalake", "delta")
+
+    def folders(self) -> Mapping[str, str]:
+        return {"path": self.path}
+
+
+class DeltaCommitter(SinkCommitter):
+    """Adds written files to the table's log."""
+
+    def __init__(self, folder: Path, partition_by: Sequence[str], roots: DataRoots | None = None) -> None:
+        self._folder, self._partition_by, self._roots = folder, tuple(partition_by), roots
+        self._checked = CheckedFolder.of("path", folder, roots)
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        """Adds the files of all committables that are not in the log yet, by a single Delta commit.
+
+        Raises:
+            EnvironmentFailure: a file is missing, storage failed, or other writers have won every commit.
+            JobRejected: the table has other columns or needs a writer of another kind.
+        """
+        self._checked.check()
+        pending = [_check_committable(committable, permit.job) for committable in committables]
+        conflict = import_library("deltalake.exceptions", "delta").CommitFailedError
+        for _ in range(MAX_CONFLICTS):
+            table = load_table(self._folder)
+            due = [each for each in pending if not self._is_committed(table, each)]
+            due = [each for each in due if not self._is_committed_in_former_folder(each)]
+            if not due:
+                return 0
+            if table is None:
+                table = self._create(due[0]["columns"])
+            for columns in {each["columns"] for each in due}:
+                check_columns(self._folder, table, columns, self._partition_by)
+            numbers: dict[str, int] = {}
+            for each in due:
+                numbers[each["owner"]] = max(each["number"], numbers.get(each["owner"], 0))
+            actions = [self._add_action(file) for each in due for file in each["files"]]
+            sync_path(self._folder)
+            with delta_errors(self._folder):
+                try:
+                    self._append(table, actions, numbers, {"weir.checkpoint": str(permit.checkpoint)})
+                    return len(due)
+                except conflict:
+                    continue  # the table has changed, perhaps by a commit of the same files
+        raise EnvironmentFailure(f"{self._folder}: other writers of the Delta table have won {MAX_CONFLICTS} commits")
+
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        self.commit(permit, committables)
+
+    def missing(self, committables: Sequence[Any]) -> list[str]:
+        paths = [(each, self._folder / file["path"]) for each in committables for file in each["files"]]
+        lost = [(each, path) for each, path in paths if not path.exists()]
+        table = load_table(self._folder) if lost else None
+        return [str(path) for each, path in lost if not self._is_committed(table, each)]
+
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        """Removes files that no commit and no manifest names. Files of a writer with pending files in `keep` stay."""
+        self._checked.check()
+        leftovers = self._files_before(job, uid, token)
+        if not leftovers:
+            return 0
+        table = load_table(self._folder)
+        kept = {each["owner"] for each in keep if not self._is_committed(table, each)}
+        doomed: dict[str, int] = {}
+        names = []
+        for name, owner, number in leftovers:
+            if owner not in kept and number > self._committed_number(table, owner):
+                doomed[owner] = max(number, doomed.get(owner, 0))
+                names.append(name)
+        if doomed and table is not None:
+            with delta_errors(self._folder):
+                self._append(table, [], doomed, {"weir.removed": str(len(names))})
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+        return len(names)
+
+    def _files_before(self, job: str, uid: str, token: Token) -> list[tuple[str, str, int]]:
+        """Name, owner and number of the files that the sink wrote in attempts before `token`."""
+        found = (FILE_NAME.fullmatch(path.name) for path in self._folder.glob("part-*"))
+        sink = (encode_part(job), encode_part(uid))
+        own = [name for name in found if name and name.group("job", "uid") == sink and int(name["token"]) < token]
+        return [(name[0], name["owner"], int(name["number"])) for name in own]
+
+    # ------------------------------------------------------------ the table
+
+    def _create(self, columns: str) -> Any:
+        """The empty table, perhaps created by another writer in between."""
+        with delta_errors(self._folder) as library:
+            try:
+                return library.DeltaTable.create(
+                    str(self._folder.absolute()),
+                    library.Schema.from_json(columns),
+                    mode="ignore",
+                    partition_by=list(self._partition_by),
+                )
+            except import_library("deltalake.exceptions", "delta").DeltaError:
+                if (table := load_table(self._folder)) is None:
+                    raise
+                return table
+
+    def _append(self, table: Any, actions: list[Any], numbers: Mapping[str, int], notes: Mapping[str, str]) -> None:
+        """Commits on top of the version of `table`, unless another commit has changed one of the identifiers since."""
+        library = import_library("deltalake", "delta")
+        transactions = [library.Transaction(_APPLICATION_PREFIX + owner, number) for owner, number in numbers.items()]
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            partition_by=list(self._partition_by) or None,
+            commit_properties=library.CommitProperties(custom_metadata=dict(notes), app_transactions=transactions),
+        )
+
+    # ------------------------------------------------------------ files
+
+    def _add_action(self, file: Mapping[str, Any]) -> Any:
+        path = self._folder / file["path"]
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            raise EnvironmentFailure(f"{path}: the file to commit is neither pending nor committed") from None
+        if found.st_size != file["bytes"]:
+            raise EnvironmentFailure(f"{path}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
+        return import_library("deltalake.transaction", "delta").AddAction(
+            path=file["path"],
+            size=file["bytes"],
+            partition_values=file["partition"],
+            modification_time=int(found.st_mtime * 1000),
+            data_change=True,
+            stats=f'{{"numRecords": {int(file["rows"])}}}',
+        )
+
+    def _is_committed_in_former_folder(self, committable: Mapping[str, Any]) -> bool:
+        """True if a savepoint is restored into another table and its files were committed to the former table.
+
+        Files that are pending in the former folder are copied into this folder: the savepoint may be restored again.
+        """
+        names = [file["path"] for file in committable["files"]]
+        former = DeltaCommitter(Path(committable["folder"]), self._partition_by, self._roots)
+        if former._folder == self._folder.absolute() or all((self._folder / name).exists() for name in names):
+            return False
+        former._checked.check()
+        if former._is_committed(load_table(former._folder), committable):
+            return True
+        make_folder(self._folder)
+        for name in names:
+            if (former._folder / name).exists():
+                copy_file(former._folder / name, self._folder / name)
+        return False
+
+    def _is_committed(self, table: Any, committable: Mapping[str, Any]) -> bool:
+        """Whether the log of the table names the files, or names them as abandoned."""
+        return bool(committable["number"] <= self._committed_number(table, committable["owner"]))
+
+    def _committed_number(self, table: Any, owner: str) -> int:
+        if table is None:
+            return 0
+        with delta_errors(self._folder):
+            return table.transaction_version(_APPLICATION_PREFIX + owner) or 0
+
+
+def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
+    """The committable, if its file names are valid and of this job: a manifest is not trusted.
+
+    Raises:
+        JobRejected: the committable is invalid; the message quotes its owner.
+    """
+    try:
+        owner = OWNER.fullmatch(committable["owner"])
+        names = [FILE_NAME.fullmatch(file["path"]) for file in committable["files"]]
+        expected = (committable["owner"], str(committable["number"]))
+        is_valid = owner is not None and owner["job"] == encode_part(job) and _all_of(names, expected)
+    except (KeyError, TypeError):
+        is_valid = False
+    if not is_valid:
+        detail = f"a checkpoint names files to commit that this sink has not written for job {job}: {committable!r}"
+        raise JobRejected("bad-committable", "sink", detail)
+    found: Mapping[str, Any] = committable
+    return found
+
+
+def _all_of(names: Iterable[Any], expected: tuple[str, str]) -> bool:
+    return all(name is not None and name.group("owner", "number") == expected for name in names)

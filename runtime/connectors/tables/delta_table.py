@@ -1,0 +1,101 @@
+"""Access to a local Delta table by `deltalake`: loading, comparison of columns, and its errors as errors of Weir."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from runtime.connectors.libraries import import_library
+from runtime.errors import EnvironmentFailure, JobRejected
+
+#: Column metadata and table properties that oblige a writer to compute or check values. This sink does neither.
+_DUTIES: Final = ("delta.generationExpression", "delta.invariants", "delta.identity", "delta.constraints.")
+
+
+@contextmanager
+def delta_errors(path: Path) -> Iterator[Any]:
+    """Yields the library; turns its errors within the block into errors that name the table.
+
+    Raises:
+        JobRejected: the library is missing, or it does not support the table.
+        EnvironmentFailure: any other error of the library or the file system.
+    """
+    library = import_library("deltalake", "delta")
+    exceptions = import_library("deltalake.exceptions", "delta")
+    try:
+        yield library
+    except exceptions.DeltaProtocolError as error:
+        raise JobRejected("unsupported-table", "path", f"{path}: {_first_line(error)}") from error
+    except (exceptions.DeltaError, OSError) as error:
+        raise EnvironmentFailure(f"{path}: the Delta table cannot be used: {_first_line(error)}") from error
+
+
+def load_table(path: Path) -> Any:
+    """The newest version of the table as a `deltalake.DeltaTable`; None if the folder has no table."""
+    with delta_errors(path) as library:
+        try:
+            return library.DeltaTable(str(path.absolute()))
+        except import_library("deltalake.exceptions", "delta").TableNotFoundError:
+            return None
+
+
+def delta_schema(schema: pa.Schema) -> tuple[str, pa.Schema]:
+    """The columns as Delta's JSON, and as the Arrow types that Delta's Parquet files have.
+
+    Raises:
+        JobRejected: a column has a type that Delta lacks; the error names the column.
+    """
+    library = import_library("deltalake", "delta")
+    for field in schema:
+        try:
+            library.Schema.from_arrow(pa.schema([field]))
+        except Exception as error:  # the library raises plain exceptions with a stack trace in their text
+            problem = f"column {field.name} has type {field.type}, which Delta lacks: cast it before the sink"
+            raise JobRejected("unsupported-type", "path", problem) from error
+        if pa.types.is_null(field.type):
+            raise JobRejected("unsupported-type", "path", f"column {field.name} has no type: cast it before the sink")
+    found = library.Schema.from_arrow(schema)
+    return found.to_json(), pa.schema(found.to_arrow())
+
+
+def check_columns(path: Path, table: Any, columns: str, partition_by: Sequence[str]) -> None:
+    """Raises JobRejected unless rows of `columns`, Delta's JSON, may be appended to the table as they are."""
+    metadata = table.metadata()
+    if tuple(metadata.partition_columns) != tuple(partition_by):
+        problem = f"{path} is partitioned by {list(metadata.partition_columns)}, the sink by {list(partition_by)}"
+        raise JobRejected("schema-mismatch", "partition_by", problem)
+    ours, theirs = _fields(columns), _fields(table.schema().to_json())
+    found = [*metadata.configuration, *(key for field in theirs.values() for key in field["metadata"])]
+    if duties := sorted(key for key in found if key.startswith(_DUTIES)):
+        raise JobRejected("unsupported-table", "path", f"{path} obliges its writers to observe {', '.join(duties)}")
+    if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise JobRejected("unsupported-table", "path", f"{path} maps its columns to other names in its files")
+    problems = [
+        f"{name} is {_type_name(field)} in the stream and {_type_name(theirs.get(name))} in the table"
+        for name, field in ours.items()
+        if name not in theirs or field["type"] != theirs[name]["type"]
+    ]
+    problems += [
+        f"{name} is required in the table and missing in the stream"
+        for name, field in theirs.items()
+        if name not in ours and not field["nullable"]
+    ]
+    if problems:
+        raise JobRejected("schema-mismatch", "path", f"{path}: {'; '.join(problems)}")
+
+
+def _fields(columns: str) -> Mapping[str, Mapping[str, Any]]:
+    return {field["name"]: field for field in json.loads(columns)["fields"]}
+
+
+def _type_name(field: Mapping[str, Any] | None) -> str:
+    if field is None:
+        return "missing"
+    return field["type"] if isinstance(field["type"], str) else json.dumps(field["type"])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

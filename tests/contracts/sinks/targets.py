@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 import weir
 from runtime.ports import Sink
@@ -66,6 +67,21 @@ class ParquetFolder(Target):
         return [path.name for path in (self.place.folder / "out").glob(".weir-*")]
 
 
+class DeltaFolder(Target):
+    """A partitioned Delta table, created by the first commit."""
+
+    def sink(self) -> Sink:
+        return weir.DeltaSink(str(self.place.folder / "table"), partition_by=("day",))
+
+    def ids(self) -> list[int]:
+        return DeltaTable(self.place.folder / "table").to_pyarrow_table(columns=["id"])["id"].to_pylist()
+
+    def leftovers(self) -> list[str]:
+        table = DeltaTable(self.place.folder / "table")
+        named = {Path(uri).name for uri in table.file_uris()}
+        return [path.name for path in (self.place.folder / "table").glob("part-*") if path.name not in named]
+
+
 class KafkaTopic(Target):
     """A transaction per checkpoint; rows are those of committed transactions by the markers of the log."""
 
@@ -95,4 +111,4 @@ class KafkaTopic(Target):
         return Broker(self.place.servers["kafka_broker"])
 
 
-TARGETS: Final[tuple[type[Target], ...]] = (ParquetFolder, KafkaTopic)
+TARGETS: Final[tuple[type[Target], ...]] = (ParquetFolder, DeltaFolder, KafkaTopic)

@@ -21,7 +21,7 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
 from tests.jobs.conftest import Jobs
 from tests.jobs.live import Run
 from tests.jobs.mortal import Deaths, Mortal
@@ -77,7 +77,7 @@ class MortalCommitter(SinkCommitter):
 
 @dataclass(frozen=True)
 class MortalSink:
-    sink: KafkaSink
+    sink: Sink
     deaths: Deaths
     guarantee = "exactly-once"
 

@@ -48,7 +48,8 @@ def table(of: DeltaSink) -> list[int]:
 
 def prepared(found: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
     found.write(rows(*numbers))
-    return json.loads(json.dumps(found.prepare(checkpoint)))  # as a manifest returns it
+    committables: list[Any] = json.loads(json.dumps(found.prepare(checkpoint)))  # as a manifest returns them
+    return committables
 
 
 @pytest.fixture
@@ -124,7 +125,8 @@ def test_concurrent_commits_of_the_same_files_add_them_once(sink: DeltaSink) -> 
     assert commit(sink, *prepared(found, 1, 0)) == 1
     for checkpoint in range(2, 8):
         committables = prepared(found, checkpoint, checkpoint)
-        barrier, counts = threading.Barrier(4), []
+        barrier = threading.Barrier(4)
+        counts: list[int] = []
 
         def act(committables: list[Any] = committables, barrier: Any = barrier, counts: Any = counts) -> None:
             barrier.wait()

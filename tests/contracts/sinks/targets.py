@@ -74,7 +74,8 @@ class DeltaFolder(Target):
         return weir.DeltaSink(str(self.place.folder / "table"), partition_by=("day",))
 
     def ids(self) -> list[int]:
-        return DeltaTable(self.place.folder / "table").to_pyarrow_table(columns=["id"])["id"].to_pylist()
+        found: list[int] = DeltaTable(self.place.folder / "table").to_pyarrow_table(columns=["id"])["id"].to_pylist()
+        return found
 
     def leftovers(self) -> list[str]:
         table = DeltaTable(self.place.folder / "table")

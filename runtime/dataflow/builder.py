@@ -40,6 +40,7 @@ from runtime.operators.arguments import (
     check_window,
 )
 from runtime.operators.broadcast_join import BroadcastJoin
+from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.functions.batch import FlatMapRows, MapBatches, MapRows
@@ -52,6 +53,7 @@ from runtime.operators.output_tag import OutputTag, check_tags, unknown_output_e
 from runtime.operators.partition import Partitioner
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.sink import SinkOperator, WriteThrough
+from runtime.operators.union import Union
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -228,6 +230,21 @@ def _value_types(
     return tuple((f"{state}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
 
 
+def _common_columns(uid: str, streams: Sequence[Stream]) -> pa.Schema | None:
+    """The columns of all `streams`; None: unknown for all. Raises JobRejected if known columns differ."""
+    known = [stream for stream in streams if stream.columns is not None]
+    if not known:
+        return None
+    first = known[0]
+    wanted = columns_of(first.columns)
+    for other in known[1:]:
+        if list(wanted.items()) != list((found := columns_of(other.columns)).items()):
+            detail = f"the columns of {other.uid!r} differ from the columns of {first.uid!r}: "
+            advice = "; make them equal with select"
+            raise JobRejected("wrong-columns", uid, detail + column_difference(wanted, found) + advice)
+    return first.columns
+
+
 def _check_late_columns(uid: str, late: OutputTag, stream: Stream) -> None:
     """Raises JobRejected if the columns of a side output for late rows are not those of the input, if known."""
     check_tags(uid, [late])
@@ -364,6 +381,18 @@ class Stream:
         joined = self._then(uid, _validate_factory(uid, lambda: BroadcastJoin(keys, columns, how)), None)
         self.flow._connect(build, joined.uid, Partitioning.BROADCAST, input=1, build=True)
         return joined
+
+    def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
+        """The rows of this stream and of `others`, which must have the same columns in the same order.
+
+        Rows of a stream stay in order. Event time is the minimum of the streams, so an idle stream needs idleness.
+        """
+        if not others:
+            raise JobRejected("bad-input", uid, "a union needs at least one other stream")
+        made = self._then(uid, Union, parallelism)
+        for number, other in enumerate(others, 1):
+            self.flow._connect(other, made.uid, input=number)
+        return self.flow._with_columns(made, _common_columns(uid, (self, *others)))
 
     def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
         """Opens a loop: the next steps read this stream and the streams passed to `close_with`.

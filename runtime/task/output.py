@@ -21,6 +21,7 @@ from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idl
 from runtime.core.subtask.credits import Credits
 from runtime.dataflow.plan import PreAggregation
 from runtime.errors import DataRejected, JobRejected, WeirError
+from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encodings import without_views
@@ -135,10 +136,10 @@ class Outputs:
         if first is None:
             self._check_first(batch.schema, output)
             first = self._schemas[output] = batch.schema
-        before, now = _columns(first), _columns(batch.schema)
+        before, now = columns_of(first), columns_of(batch.schema)
         if list(before.items()) != list(now.items()):
             uid = self.subtask.operator
-            raise WeirError(f"operator {uid!r} changed the columns of its output: {_difference(before, now)}")
+            raise WeirError(f"operator {uid!r} changed the columns of its output: {column_difference(before, now)}")
         return batch
 
     def _check_first(self, schema: pa.Schema, output: str) -> None:
@@ -148,11 +149,13 @@ class Outputs:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
         if output not in self.columns:
             return
-        declared = _columns(without_views(pa.RecordBatch.from_pylist([], self.columns[output])).schema)
-        found = _columns(schema)
+        declared = columns_of(without_views(pa.RecordBatch.from_pylist([], self.columns[output])).schema)
+        found = columns_of(schema)
         if list(declared.items()) != list(found.items()):
             which = f"side output {output!r}" if output else "output"
-            detail = f"the columns of its {which} differ from the declared columns: {_difference(declared, found)}"
+            detail = (
+                f"the columns of its {which} differ from the declared columns: {column_difference(declared, found)}"
+            )
             raise JobRejected("wrong-columns", self.subtask.operator, detail)
 
     def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
@@ -233,17 +236,3 @@ class GuardedCollector:
 def _last_pane_end(time: int, pane_ms: int) -> int:
     """Watermark up to which panes are complete at `time`. The minimum and maximum watermarks stay unchanged."""
     return (time + 1) // pane_ms * pane_ms - 1 if MIN_WATERMARK < time < MAX_WATERMARK else time
-
-
-def _columns(schema: pa.Schema) -> dict[str, str]:
-    """Names and types, in order. Nullability may differ between batches of a stream."""
-    return {item.name: str(item.type) for item in schema}
-
-
-def _difference(before: dict[str, str], now: dict[str, str]) -> str:
-    gone = [f"{name!r} is missing" for name in before if name not in now]
-    new = [f"{name!r} is new" for name in now if name not in before]
-    changed = [
-        f"{name!r} was {before[name]} and is {now[name]}" for name in now if before.get(name, now[name]) != now[name]
-    ]
-    return "; ".join(gone + new + changed) or f"their order was {', '.join(before)} and is {', '.join(now)}"

@@ -16,6 +16,7 @@ from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.function import Function, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
+from runtime.operators.union import Union
 from runtime.ports import DeliversEpochs, Operator
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
@@ -63,6 +64,8 @@ def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, AsyncMap):
         detail = "asynchronous requests end by the clock (timeout_ms), and a retried task repeats them"
         raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
+    if isinstance(operator, Union):
+        raise JobRejected("union-in-batch", uid, "BATCH has no union: run this job in STREAMING")
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):

@@ -12,6 +12,7 @@ from typing import Any
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline, registry
+from runtime.errors import JobRejected
 from runtime.ports import HasStandingStage
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.sources.columns import derive_columns
@@ -58,19 +59,25 @@ def compile_graph(
         flow = one.dataflow(raw, context)  # again, now with the columns
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
-    resolved = resolve_mode(flow, mode)
+    resolved = resolve_mode(flow, mode, parallelism)
     graph = graph_with_stages(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
     if resolved is ExecutionMode.BATCH:
         check_batch(flow.compile(parallelism))
     return {"graph": graph | {"mode": resolved}}
 
 
-def resolve_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
-    """The mode with AUTOMATIC resolved to STREAMING or BATCH."""
+def resolve_mode(flow: Dataflow, mode: ExecutionMode, parallelism: int) -> ExecutionMode:
+    """The mode with AUTOMATIC resolved to BATCH where the job can run in BATCH, otherwise to STREAMING."""
     if mode is not ExecutionMode.AUTOMATIC:
         return mode
-    bounded = all(source.bounded for source in flow.sources.values())
-    return ExecutionMode.BATCH if bounded else ExecutionMode.STREAMING
+    if not all(source.bounded for source in flow.sources.values()):
+        return ExecutionMode.STREAMING
+    job = flow.compile(parallelism)
+    try:
+        check_batch(job)
+    except JobRejected:
+        return ExecutionMode.STREAMING
+    return ExecutionMode.BATCH
 
 
 def graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class ExecutionMode(StrEnum):
 
     STREAMING = "streaming"
     BATCH = "batch"
-    AUTOMATIC = "automatic"  #: BATCH if every source is bounded
+    AUTOMATIC = "automatic"  #: BATCH if the job can run in BATCH
 
 
 class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ExecutionMode,
         Meta(
             description="Streaming takes checkpoints; batch runs a bounded job as a Spark plan; automatic is "
-            "batch where every source is bounded."
+            "batch where every source is bounded and batch has every step."
         ),
     ] = ExecutionMode.STREAMING
     checkpoint_mode: Annotated[

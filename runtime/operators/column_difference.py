@@ -1,0 +1,20 @@
+"""The difference between the columns of two batches or streams, for error messages."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+
+def columns_of(schema: pa.Schema) -> dict[str, str]:
+    """Names and types, in order. Nullability may differ between batches of a stream."""
+    return {item.name: str(item.type) for item in schema}
+
+
+def column_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Names the columns that differ; both arguments are as `columns_of` returns them."""
+    gone = [f"{name!r} is missing" for name in before if name not in now]
+    new = [f"{name!r} is new" for name in now if name not in before]
+    changed = [
+        f"{name!r} was {before[name]} and is {now[name]}" for name in now if before.get(name, now[name]) != now[name]
+    ]
+    return "; ".join(gone + new + changed) or f"their order was {', '.join(before)} and is {', '.join(now)}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.kafka.registry import SchemaRegistry as SchemaRegistry
     from runtime.connectors.kafka.sink import KafkaSink as KafkaSink
     from runtime.connectors.kafka.source import KafkaSource as KafkaSource
+    from runtime.connectors.postgres.sink import PostgresSink as PostgresSink
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
     from runtime.connectors.sinks.parquet import ParquetSink as ParquetSink
@@ -145,6 +146,7 @@ _HOMES = {
     "EpochStage": "runtime.connectors.sinks.epoch_stage",
     "KafkaSink": "runtime.connectors.kafka.sink",
     "DeltaSink": "runtime.connectors.tables.delta",
+    "PostgresSink": "runtime.connectors.postgres.sink",
     "ParquetTable": "spark_jobs.sinks.parquet_table",
     "PostgresTable": "spark_jobs.sinks.postgres_table",
     "DeliveredEpoch": "spark_jobs.sinks.targets",

@@ -7,7 +7,6 @@ delivery        calls the function with each epoch, in order
 targets         the epoch's identity, and the errors of a target
 parquet_table   `ParquetTable`: a folder of Parquet files with a commit log, exactly once
 postgres_table  `PostgresTable`: a table in Postgres, exactly once
-postgres_types  types of DataFrame columns and the matching types of Postgres columns
 
 A function may call a target itself: `PostgresTable(…).write(frame.groupBy(…).count(), epoch)`.
 """

@@ -23,10 +23,11 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from runtime.connectors.postgres.columns import check_columns, encode_csv
+from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
 from runtime.errors import DataRejected, JobRejected, TargetAway
 from spark_jobs.column_types import spark_schema
 from spark_jobs.session import first_line
-from spark_jobs.sinks.postgres_types import TableColumn, check_columns, encode_csv
 from spark_jobs.sinks.targets import DeliveredEpoch
 
 if TYPE_CHECKING:
@@ -41,11 +42,6 @@ _ATTEMPT_COLUMN: Final = "weir_try"
 _REPORT_SCHEMA: Final = pa.schema(
     [("try", pa.string()), ("rows", pa.int64()), ("away", pa.string()), ("refused", pa.string())]
 )
-_COLUMNS_QUERY: Final = """
-SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND a.attgenerated = ''
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,7 @@ class PostgresTable:
     table: str
 
     def check(self) -> None:
-        parts = self.table.split(".")
-        if not all(parts) or len(parts) > 2:
-            raise JobRejected("bad-table", "table", f"a table, or schema and table, and not {self.table!r}")
+        check_table_name(self.table)
         try:
             psycopg.conninfo.conninfo_to_dict(self.url)
         except psycopg.ProgrammingError as error:
@@ -109,6 +103,13 @@ class PostgresTable:
     def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
         with _connect(self.url) as connection:
             names = self._prepare(connection, epoch.source)
+        if str(names.table) == self.table:
+            return self._write_to(names, frame, epoch)
+        with epoch.written_once(str(names.table)):  # another target may spell the same table differently
+            return self._write_to(names, frame, epoch)
+
+    def _write_to(self, names: _TableNames, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
+        with _connect(self.url) as connection:
             if self._is_recorded(connection, names, epoch):
                 return False
             columns = self._check(connection, names, frame)
@@ -121,16 +122,7 @@ class PostgresTable:
 
     def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _TableNames:
         """Looks up the table and creates `weir_epochs`."""
-        target = sql.Identifier(*self.table.split("."))
-        found = connection.execute(
-            "SELECT c.oid, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE c.oid = to_regclass(%s)",
-            [target.as_string(connection)],
-        ).fetchone()
-        if found is None:
-            advice = "create it, then restore from the last checkpoint, which keeps this epoch"
-            raise JobRejected("missing-table", "table", f"there is no table {self.table}: {advice}")
-        names = _TableNames(int(found[0]), str(found[1]), target, source)
+        names = _TableNames(find_table(connection, self.table), source)
         wanted = sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
             "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
@@ -141,15 +133,15 @@ class PostgresTable:
         return names
 
     def _is_recorded(self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch) -> bool:
-        query = sql.SQL("SELECT epoch FROM {} WHERE source = %s AND target = %s").format(names.epochs)
-        found = connection.execute(query, [epoch.source, self.table]).fetchone()
-        return found is not None and int(found[0]) >= epoch.number
+        """Whether the epoch is recorded. Older versions recorded the table as its author spelled it."""
+        query = sql.SQL("SELECT max(epoch) FROM {} WHERE source = %s AND target IN (%s, %s)").format(names.epochs)
+        found = connection.execute(query, [epoch.source, str(names.table), names.table.name]).fetchone()
+        return found is not None and found[0] is not None and int(found[0]) >= epoch.number
 
     def _check(self, connection: psycopg.Connection[Any], names: _TableNames, frame: DataFrame) -> list[str]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        rows = connection.execute(_COLUMNS_QUERY, [names.oid]).fetchall()
-        columns = [TableColumn(name, kind, bool(required)) for name, kind, required in rows]
+        columns = names.table.columns(connection)
         check_columns(self.table, columns, to_arrow_schema(frame.schema, timezone="UTC"))
         return list(frame.columns)
 
@@ -188,6 +180,8 @@ class PostgresTable:
     ) -> bool:
         """Commits rows and epoch in one transaction. Returns False if another process recorded the epoch before."""
         with connection.transaction():
+            if self._is_recorded(connection, names, epoch):
+                return False
             if not self._record(connection, names, epoch, sum(tries.values())):
                 return False
             wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
@@ -211,7 +205,7 @@ class PostgresTable:
             "ON CONFLICT (source, target) DO UPDATE SET epoch = excluded.epoch, checkpoint = excluded.checkpoint, "
             "rows = excluded.rows, committed_at = excluded.committed_at WHERE e.epoch < excluded.epoch"
         ).format(epochs=names.epochs)
-        values = [epoch.source, self.table, epoch.number, epoch.job, epoch.sink, epoch.checkpoint, rows]
+        values = [epoch.source, str(names.table), epoch.number, epoch.job, epoch.sink, epoch.checkpoint, rows]
         return connection.execute(record, values).rowcount == 1
 
 
@@ -223,20 +217,22 @@ def _connect(url: str) -> psycopg.Connection[Any]:
 class _TableNames:
     """The names of the target, the epochs table and the staging table."""
 
-    oid: int
-    schema: str
-    target: sql.Identifier
+    table: ResolvedTable
     source: str
 
     @property
+    def target(self) -> sql.Identifier:
+        return self.table.identifier
+
+    @property
     def epochs(self) -> sql.Identifier:
-        return sql.Identifier(self.schema, "weir_epochs")
+        return sql.Identifier(self.table.schema, "weir_epochs")
 
     @property
     def staging(self) -> sql.Identifier:
         """The staging table of this source and target; several jobs may write to the same target."""
-        mark = hashlib.blake2b(f"{self.source} {self.oid}".encode(), digest_size=12).hexdigest()
-        return sql.Identifier(self.schema, f"weir_staging_{mark}")
+        mark = hashlib.blake2b(f"{self.source} {self.table.oid}".encode(), digest_size=12).hexdigest()
+        return sql.Identifier(self.table.schema, f"weir_staging_{mark}")
 
 
 @dataclass(frozen=True)

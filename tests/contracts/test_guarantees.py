@@ -9,6 +9,7 @@ import pytest
 from runtime import connectors
 from runtime.connectors.kafka.formats import KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
+from runtime.connectors.postgres.sink import PostgresSink
 
 PREFIX = "runtime.connectors."
 #: connectors whose settings decide the guarantee
@@ -16,7 +17,11 @@ BY_SETTINGS: dict[type, list[Any]] = {
     KafkaSink: [
         KafkaSink("h:1", "t", KafkaText(), commit="transaction"),
         KafkaSink("h:1", "t", KafkaText(), commit="immediate"),
-    ]
+    ],
+    PostgresSink: [
+        PostgresSink("postgresql://h/d", "t"),
+        PostgresSink("postgresql://h/d", "t", key=["id"], commit="immediate"),
+    ],
 }
 
 

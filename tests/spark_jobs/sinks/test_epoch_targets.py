@@ -22,6 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from runtime.connectors.commit_log import CommitLog
+from runtime.connectors.postgres.columns import TableColumn, check_columns
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
@@ -29,7 +30,6 @@ from runtime.errors import JobRejected, TargetAway
 from spark_jobs.sinks.delivery import Delivery, DeliveryProgress, FunctionFailed
 from spark_jobs.sinks.parquet_table import ParquetTable
 from spark_jobs.sinks.postgres_table import PostgresTable
-from spark_jobs.sinks.postgres_types import TableColumn, check_columns
 from spark_jobs.sinks.targets import DeliveredEpoch
 from spark_jobs.stages.deliver import _reporter
 from tests.contracts.test_sinks import context
@@ -187,6 +187,33 @@ def run(folder: Path, spark: SparkSession, function: Any) -> list[DeliveryProgre
 
 def delivered(folder: Path) -> int:
     return CommitLog(folder).delivered_epoch("7", "out")
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_an_epoch_is_written_once_whatever_the_spelling_of_its_table(
+    database: Any, database_url: str, table: str, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch may be written but not released when the job is changed to spell its table with its schema."""
+    schema = table.split(".", maxsplit=1)[0]
+    database(f"CREATE TABLE {table} (n int8)")
+    monkeypatch.setattr(PostgresTable, "_check", lambda *_: ["n"])  # these two steps run in Spark
+    monkeypatch.setattr(PostgresTable, "_stage", lambda *_: {})
+    url = psycopg.conninfo.make_conninfo(database_url, options=f"-csearch_path={schema}")
+    frame, epoch = SimpleNamespace(columns=["n"]), DeliveredEpoch("a", 1, "7", "out", 1, 4)
+    short, long = PostgresTable(url, "target"), PostgresTable(url, table)
+    assert short.write(frame, epoch)  # type: ignore[arg-type]
+    if old:  # older versions recorded the name as it was spelled
+        database(f"UPDATE {schema}.weir_epochs SET target = 'target'")
+    assert not long.write(frame, replace(epoch))  # type: ignore[arg-type]
+    assert not short.write(frame, replace(epoch))  # type: ignore[arg-type]
+    assert long.write(frame, replace(epoch, number=2))  # type: ignore[arg-type]
+    assert not short.write(frame, replace(epoch, number=2))  # type: ignore[arg-type]
+    with pytest.raises(JobRejected, match="twice in an epoch"):
+        short.write(frame, epoch)  # type: ignore[arg-type]
+    third = replace(epoch, number=3)
+    assert short.write(frame, third)  # type: ignore[arg-type]
+    with pytest.raises(JobRejected, match="twice in an epoch"):
+        long.write(frame, third)  # type: ignore[arg-type]
 
 
 def test_a_table_that_is_missing_is_named_before_the_first_epoch(

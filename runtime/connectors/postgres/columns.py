@@ -1,4 +1,4 @@
-"""Matching of DataFrame columns to the columns of a Postgres table, and values in the form of COPY.
+"""Matching of Arrow columns to the columns of a Postgres table, and values in the form of COPY.
 
 Values travel as CSV text: Arrow writes it, Postgres parses it by column type. The values of a supported type have the
 same text in Arrow and Postgres, or are cast to a type whose values have.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -40,33 +41,41 @@ _COMPATIBLE_TYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of the table. `required`: NOT NULL, without a default, neither identity nor generated."""
+    """A column of a table. `required`: NOT NULL, without a default, neither identity nor generated.
+
+    `generated`: rows must not have it.
+    """
 
     name: str
     type: str
     required: bool
+    not_null: bool = False
+    generated: bool = False
 
 
-def check_columns(table: str, columns: Sequence[TableColumn], frame: pa.Schema) -> None:
-    """Raises JobRejected: a column of the DataFrame does not fit the table; it is named, with the alternatives."""
+def check_columns(table: str, columns: Sequence[TableColumn], rows: pa.Schema) -> None:
+    """Raises JobRejected: a column of the rows does not fit the table; it is named, with the alternatives."""
     by_name = {column.name: column for column in columns}
-    for field in frame:
+    for field in rows:
         column = by_name.get(field.name)
         if column is None:
             known = ", ".join(by_name)
             detail = f"the table {table} has no column {field.name!r}, only {known}"
             raise JobRejected("unknown-column", field.name, detail)
+        if column.generated:
+            detail = f"column {field.name!r} of the table {table} is always generated: leave it out of the rows"
+            raise JobRejected("generated-column", field.name, detail)
         if column.type not in _compatible_types(field.type):
-            wanted = " or ".join(_compatible_types(field.type)) or "none: cast it in the function"
+            wanted = " or ".join(_compatible_types(field.type)) or "none: cast it"
             detail = f"column {field.name!r} of the table {table} is {column.type}; {field.type} needs {wanted}"
             raise JobRejected("type-differs", field.name, detail)
-    missing = [column.name for column in columns if column.required and column.name not in frame.names]
+    missing = [column.name for column in columns if column.required and column.name not in rows.names]
     if missing:
-        detail = f"column {missing[0]!r} of the table {table} must have a value; the DataFrame has no such column"
+        detail = f"column {missing[0]!r} of the table {table} must have a value; the rows have no such column"
         raise JobRejected("missing-column", missing[0], detail)
 
 
-def encode_csv(batch: pa.RecordBatch, constants: Mapping[str, object]) -> bytes:
+def encode_csv(batch: pa.RecordBatch, constants: Mapping[str, object] = MappingProxyType({})) -> bytes:
     """CSV lines without a header, constants first. Null is an empty field without quotes, the default of COPY."""
     fixed = [pa.array([value] * batch.num_rows) for value in constants.values()]
     columns = [*fixed, *(_text(column) for column in batch.columns)]

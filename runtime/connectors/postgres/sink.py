@@ -1,0 +1,119 @@
+"""A table in Postgres as a sink: staged rows that a checkpoint moves in one transaction, or upserts without delay.
+
+With `commit="staged"` the rows of a checkpoint are durable in a staging table before the barrier passes. When the
+checkpoint has completed, the job master moves the rows of all subtasks into the table in one transaction (`staging`).
+With `commit="immediate"` each batch is upserted when it arrives. A repeated interval gives the same table again, so
+the sink needs neither state nor a second phase.
+"""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from runtime.connectors.postgres.columns import encode_csv
+from runtime.connectors.postgres.connection import check_url, connect, limit_transaction, make_durable, postgres_errors
+from runtime.connectors.postgres.staging import StagedCommitter, StagedWriter
+from runtime.connectors.postgres.table import RowCheck, check_table_name, find_table, identifiers, insert_latest
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.errors import JobRejected
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+
+
+@dataclass(frozen=True)
+class PostgresSink:
+    """Writes rows into a table. Columns are found by name; columns that the rows lack get their defaults.
+
+    Args:
+        url: `postgresql://user@host:port/database`, reachable from slots and job master. A password is written
+            `${secret:NAME}`.
+        table: `table` or `schema.table`; it must exist.
+        key: columns of a unique index. A row replaces the row of the table with the same key; the last row wins.
+            Without a key, rows are appended.
+        commit: "staged": exactly once; readers see all rows of a checkpoint, or none. The role of the address needs
+            CREATE in the schema, for staged rows and the record of commits. "immediate": at least once, without
+            delay; needs a key. The table is exact if the rows of a key are the same when they are repeated.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    _: KW_ONLY
+    key: Sequence[str] = ()
+    commit: Literal["staged", "immediate"] = "staged"
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once" if self.commit == "staged" else "at-least-once"
+
+    def writer(self) -> SinkWriter:
+        return (StagedWriter if self.commit == "staged" else UpsertWriter)(self.url, self.table, tuple(self.key))
+
+    def committer(self) -> SinkCommitter:
+        if self.commit == "staged":
+            return StagedCommitter(self.url, self.table, tuple(self.key))
+        return NothingToCommit()
+
+    def check(self) -> None:
+        check_url(self.url)
+        check_table_name(self.table)
+        if self.commit not in ("staged", "immediate"):
+            raise JobRejected("bad-commit", "commit", f"must be staged or immediate, not {self.commit!r}")
+        if isinstance(self.key, str) or len(set(self.key)) < len(self.key):
+            raise JobRejected("bad-key", "key", f"must be a sequence of distinct columns, not {self.key!r}")
+        if self.commit == "immediate" and not self.key:
+            advice = "name the columns of a unique index, or use commit='staged', which needs no key"
+            raise JobRejected("missing-key", "key", f"repeated rows would be inserted twice without a key: {advice}")
+
+
+class NothingToCommit(SinkCommitter):
+    """The committer of a sink whose rows are visible at once."""
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        return 0
+
+
+class UpsertWriter(SinkWriter):
+    """Upserts each batch in a transaction of its own."""
+
+    def __init__(self, url: str, table: str, key: tuple[str, ...]) -> None:
+        self._url, self._name, self._key = url, table, key
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._connection = connect(self._url)
+        with postgres_errors(self._name), self._connection.transaction():
+            self._table = find_table(self._connection, self._name)
+            self._table.check_key(self._connection, self._key)
+            self._check = RowCheck(self._table, self._table.columns(self._connection), self._key)
+            self._connection.execute(
+                sql.SQL(
+                    "CREATE TEMP TABLE weir_rows ON COMMIT DELETE ROWS AS SELECT 0::int8 AS weir_row, * FROM {} "
+                    "WITH NO DATA"
+                ).format(self._table.identifier)
+            )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._check.check(batch)
+        assert self._connection is not None, "the writer is open"
+        names, numbers = batch.schema.names, pa.array(range(batch.num_rows), pa.int64())
+        copied = sql.SQL("COPY pg_temp.weir_rows (weir_row, {}) FROM STDIN (FORMAT csv)").format(identifiers(names))
+        rows = sql.SQL("pg_temp.weir_rows s")
+        with postgres_errors(str(self._table)), self._connection.transaction():
+            limit_transaction(self._connection)
+            with self._connection.cursor().copy(copied) as copy:
+                copy.write(encode_csv(batch.add_column(0, "weir_row", numbers)))
+            self._connection.execute(insert_latest(self._table, names, self._key, rows, "s.weir_row DESC"))
+            make_durable(self._connection)
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        return ()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None

@@ -1,0 +1,342 @@
+"""Exactly-once output to a table of Postgres: staged rows, and one transaction per checkpoint that moves them.
+
+A writer copies rows into a staging table in its own transaction, which ends at the barrier. The committer moves the
+rows of all committables into the target and records them in the same transaction. A repeated commit finds the record
+and changes nothing. Flink's `GenericWriteAheadSink` holds rows back in the same manner, in state.
+
+    <schema>.weir_staged_<hash>   staged rows of a sink of a job, each with its writer and the number of its checkpoint
+    <schema>.weir_sink_writers    a row per writer: the highest number that was moved
+
+A writer is an attempt of a subtask with a random id: a job that starts anew with the same tokens has other writers. The
+numbers of a writer ascend, and a commit passes all that are pending. The highest number therefore covers all before it.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from runtime.connectors.postgres.columns import encode_csv
+from runtime.connectors.postgres.connection import connect, limit_transaction, make_durable, postgres_errors
+from runtime.connectors.postgres.table import ResolvedTable, RowCheck, find_table, identifiers, insert_latest
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+
+_WRITER_ID_BITS: Final = 63
+#: Errors of CREATE TABLE IF NOT EXISTS if another job creates the table concurrently.
+_CREATED_MEANWHILE: Final = (
+    psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject, psycopg.errors.DuplicateTable,
+)  # fmt: skip
+_OWN_COLUMNS: Final = ("weir_writer", "weir_number", "weir_row")
+_DUE_ROWS: Final = (
+    "{staging} s JOIN unnest(%(writers)s::int8[], %(numbers)s::int8[], %(tokens)s::int8[]) "
+    "AS due (writer, number, token) ON s.weir_writer = due.writer AND s.weir_number = due.number"
+)
+
+
+class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """A committable: the rows that a writer staged before a barrier. `number` counts the barriers of the writer."""
+
+    table: str
+    sink: str
+    writer_id: int
+    token: int
+    subtask: int
+    number: int
+    rows: int
+    columns: tuple[str, ...]
+
+
+class _Place:
+    """The staging table and the records of a sink, in the schema of its target."""
+
+    def __init__(self, table: ResolvedTable, job: str, uid: str) -> None:
+        self.table, self.job, self.uid = table, job, uid
+        mark = hashlib.blake2b(repr((job, uid, str(table))).encode(), digest_size=12)
+        self._lock = int.from_bytes(mark.digest()[:8], signed=True)
+        self.staging = sql.Identifier(table.schema, f"weir_staged_{mark.hexdigest()}")
+        self.writers = sql.Identifier(table.schema, "weir_sink_writers")
+
+    def lock(self, connection: psycopg.Connection[Any]) -> None:
+        """Excludes other committers of this sink until the transaction ends, also of older attempts."""
+        limit_transaction(connection)
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [self._lock])
+
+    def has_records(self, connection: psycopg.Connection[Any]) -> bool:
+        query = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
+        names = [self.staging.as_string(connection), self.writers.as_string(connection)]
+        found = connection.execute(query, names).fetchone()
+        return found is not None and bool(found[0])
+
+    def create(self, connection: psycopg.Connection[Any]) -> None:
+        """Creates the tables, or adds the columns that the target has got since.
+
+        CHECK and NOT NULL of the target hold for staged rows too: a violation is found before the checkpoint.
+        """
+        writers = sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} (writer int8 PRIMARY KEY, job text NOT NULL, sink text NOT NULL, "
+            "target text NOT NULL, token int8 NOT NULL, subtask int4 NOT NULL, moved int8 NOT NULL, "
+            "moved_at timestamptz)"
+        )
+        with suppress(*_CREATED_MEANWHILE), connection.transaction():
+            connection.execute(writers.format(self.writers))
+        names = self.staging.as_string(connection)
+        found = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
+        columns = self.table.columns(connection)
+        if found is not None and found[0] is not None:
+            present = {column.name for column in ResolvedTable(found[0], self.table.schema, names).columns(connection)}
+            for column in columns:
+                if column.name not in present:
+                    connection.execute(
+                        sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+                            self.staging,
+                            sql.Identifier(column.name),
+                            sql.SQL(self._type_of(connection, column.name)),
+                        )
+                    )
+            return
+        own = sql.SQL(", ").join(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(name)) for name in _OWN_COLUMNS)
+        create = sql.SQL("CREATE TABLE {} ({}, LIKE {} INCLUDING CONSTRAINTS)")
+        connection.execute(create.format(self.staging, own, self.table.identifier))
+        for column in columns:
+            if column.not_null and not column.required:  # rows may leave it to its default
+                drop = sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL")
+                connection.execute(drop.format(self.staging, sql.Identifier(column.name)))
+
+    def moved_numbers(self, connection: psycopg.Connection[Any], writers: Sequence[int]) -> dict[int, int]:
+        query = sql.SQL("SELECT writer, moved FROM {} WHERE writer = ANY(%s)").format(self.writers)
+        return dict(connection.execute(query, [list(writers)]).fetchall())
+
+    def record(self, connection: psycopg.Connection[Any], moved: Sequence[StagedRows]) -> None:
+        """Records the highest number of each writer that was moved; 0 registers a writer."""
+        record = sql.SQL(
+            "INSERT INTO {} AS w VALUES (%s, %s, %s, %s, %s, %s, %s, now()) ON CONFLICT (writer) "
+            "DO UPDATE SET moved = greatest(w.moved, excluded.moved), moved_at = excluded.moved_at"
+        ).format(self.writers)
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                record,
+                [
+                    (each.writer_id, self.job, self.uid, str(self.table), each.token, each.subtask, each.number)
+                    for each in moved
+                ],
+            )
+
+    def _type_of(self, connection: psycopg.Connection[Any], column: str) -> str:
+        query = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attname = %s"
+        found = connection.execute(query, [self.table.oid, column]).fetchone()
+        assert found is not None, "the column has just been listed"
+        return str(found[0])
+
+
+class StagedWriter(SinkWriter):
+    """Copies rows into the staging table. The transaction of a checkpoint begins with its first row."""
+
+    def __init__(self, url: str, table: str, key: tuple[str, ...]) -> None:
+        self._url, self._name, self._key = url, table, key
+        self._connection: psycopg.Connection[Any] | None = None
+        self._id = uuid4().int >> (128 - _WRITER_ID_BITS)
+        self._number, self._rows = 1, 0
+        self._columns: tuple[str, ...] = ()
+        self._staged: list[StagedRows] = []
+
+    def open(self, context: OperatorContext) -> None:
+        self._connection = connect(self._url)
+        with postgres_errors(self._name), self._connection.transaction():
+            table = find_table(self._connection, self._name)
+            table.check_key(self._connection, self._key)
+            self._place = _Place(table, context.job, context.uid)
+            self._place.lock(self._connection)
+            self._place.create(self._connection)
+            self._token, self._subtask = int(context.token), context.index
+            self._place.record(self._connection, [self._committable(0)])
+            self._check = RowCheck(table, table.columns(self._connection), self._key)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._check.check(batch)
+        if self._rows and self._columns != tuple(batch.schema.names):
+            self._end_group()
+        self._columns = tuple(batch.schema.names)
+        assert self._connection is not None, "the writer is open"
+        count = batch.num_rows
+        own = ([self._id] * count, [self._number] * count, range(self._rows, self._rows + count))
+        arrays = [*(pa.array(values, pa.int64()) for values in own), *batch.columns]
+        rows = pa.RecordBatch.from_arrays(arrays, names=[*_OWN_COLUMNS, *self._columns])
+        copied = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)")
+        command = copied.format(self._place.staging, identifiers(rows.schema.names))
+        with postgres_errors(str(self._place.table)), self._connection.cursor().copy(command) as copy:
+            copy.write(encode_csv(rows))
+        self._rows += count
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        if self._rows:
+            self._end_group()
+        staged, self._staged = self._staged, []
+        if staged:
+            assert self._connection is not None, "the writer is open"
+            with postgres_errors(str(self._place.table)):
+                make_durable(self._connection)
+                self._connection.commit()
+        return tuple(msgspec.to_builtins(each) for each in staged)
+
+    def close(self) -> None:
+        """Rolls back rows that belong to no checkpoint."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _end_group(self) -> None:
+        """Ends a group of rows with the same columns. A checkpoint has several if the columns changed."""
+        self._staged.append(self._committable(self._number))
+        self._number, self._rows = self._number + 1, 0
+
+    def _committable(self, number: int) -> StagedRows:
+        return StagedRows(
+            table=str(self._place.table),
+            sink=self._place.uid,
+            writer_id=self._id,
+            token=self._token,
+            subtask=self._subtask,
+            number=number,
+            rows=self._rows,
+            columns=self._columns,
+        )
+
+
+class StagedCommitter(SinkCommitter):
+    """Moves staged rows into the target. Any number of committers may run at the same time."""
+
+    def __init__(self, url: str, table: str, key: tuple[str, ...]) -> None:
+        self._url, self._name, self._key = url, table, key
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        """Moves the rows of all committables in one transaction, unless `commit_epoch` has moved them before.
+
+        Raises:
+            EnvironmentFailure: Postgres is unreachable, or rows are neither staged in full nor recorded as moved.
+            JobRejected: the target refuses rows; none was moved.
+        """
+        staged = [_check_committable(each) for each in committables]
+        if not staged:
+            return 0
+        try:
+            with self._transaction() as (connection, table):
+                return self._move(connection, table, permit.job, staged)
+        except DataRejected as error:
+            detail = f"{error}; {sum(each.rows for each in staged)} staged rows wait for it: correct the table"
+            raise JobRejected("refused-rows", "table", detail) from error
+
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        self.commit(permit, committables)
+
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        """Deletes staged rows, and the records of writers that no retained committable names. Returns the rows."""
+        kept = [_check_committable(each) for each in keep]
+        parameters = {
+            "job": job,
+            "sink": uid,
+            "token": int(token),
+            "writers": [each.writer_id for each in kept],
+            "numbers": [each.number for each in kept],
+        }
+        with self._transaction() as (connection, table):
+            place = _Place(table, job, uid)
+            if not place.has_records(connection):
+                return 0
+            parameters["target"] = str(table)
+            place.lock(connection)
+            rows = sql.SQL(
+                "DELETE FROM {staging} s WHERE NOT EXISTS "
+                "(SELECT FROM {writers} w WHERE w.writer = s.weir_writer AND w.token >= %(token)s) AND NOT EXISTS "
+                "(SELECT FROM unnest(%(writers)s::int8[], %(numbers)s::int8[]) AS kept (writer, number) "
+                "WHERE kept.writer = s.weir_writer AND kept.number = s.weir_number)"
+            )
+            records = sql.SQL(
+                "DELETE FROM {writers} WHERE job = %(job)s AND sink = %(sink)s AND target = %(target)s "
+                "AND token < %(token)s AND NOT writer = ANY(%(writers)s::int8[])"
+            )
+            names = {"staging": place.staging, "writers": place.writers}
+            removed = connection.execute(rows.format(**names), parameters).rowcount
+            connection.execute(records.format(**names), parameters)
+            return removed
+
+    @contextmanager
+    def _transaction(self) -> Iterator[tuple[psycopg.Connection[Any], ResolvedTable]]:
+        with connect(self._url) as connection, postgres_errors(self._name), connection.transaction():
+            yield connection, find_table(connection, self._name)
+
+    def _move(
+        self, connection: psycopg.Connection[Any], table: ResolvedTable, job: str, staged: Sequence[StagedRows]
+    ) -> int:
+        """Moves the rows that are not recorded as moved, and records them. Returns the number of committables."""
+        place = _Place(table, job, _check_sink(staged, table))
+        if not place.has_records(connection):
+            raise _lost(staged[0], table)
+        place.lock(connection)
+        moved = place.moved_numbers(connection, [each.writer_id for each in staged])
+        due = [each for each in staged if moved.get(each.writer_id, 0) < each.number]
+        due.sort(key=lambda each: (each.token, each.number))
+        for columns, group in groupby(due, lambda each: each.columns):
+            self._insert(connection, place, columns, list(group))
+        if due:
+            make_durable(connection)
+            place.record(connection, due)
+        return len(due)
+
+    def _insert(
+        self, connection: psycopg.Connection[Any], place: _Place, columns: Sequence[str], group: Sequence[StagedRows]
+    ) -> None:
+        parameters = {
+            "writers": [each.writer_id for each in group],
+            "numbers": [each.number for each in group],
+            "tokens": [each.token for each in group],
+        }
+        rows = sql.SQL(_DUE_ROWS).format(staging=place.staging)
+        order = "due.token DESC, due.number DESC, s.weir_row DESC"
+        connection.execute(insert_latest(place.table, columns, self._key, rows, order), parameters)
+        delete = sql.SQL(
+            "DELETE FROM {} s USING unnest(%(writers)s::int8[], %(numbers)s::int8[]) AS due (writer, number) "
+            "WHERE s.weir_writer = due.writer AND s.weir_number = due.number RETURNING s.weir_writer, s.weir_number"
+        )
+        counted = sql.SQL("WITH deleted AS ({}) SELECT weir_writer, weir_number, count(*) FROM deleted GROUP BY 1, 2")
+        found = connection.execute(counted.format(delete.format(place.staging)), parameters)
+        counts = {(writer, number): count for writer, number, count in found}
+        for each in group:
+            if (count := counts.get((each.writer_id, each.number), 0)) != each.rows:
+                raise _lost(each, place.table, count)
+
+
+def _lost(each: StagedRows, table: ResolvedTable, found: int = 0) -> EnvironmentFailure:
+    what = f"{each.rows} rows of sink {each.sink!r}, subtask {each.subtask}, attempt {each.token}, number {each.number}"
+    remedy = "restore the database, or an older checkpoint"
+    return EnvironmentFailure(f"table {table}: {what}, are neither staged ({found} found) nor committed: {remedy}")
+
+
+def _check_committable(committable: Any) -> StagedRows:
+    """The committable. Raises JobRejected if it is malformed: a manifest is not trusted."""
+    try:
+        return msgspec.convert(committable, StagedRows)
+    except msgspec.ValidationError as error:
+        detail = f"a checkpoint names rows to commit that this sink has not written: {committable!r}: {error}"
+        raise JobRejected("bad-committable", "sink", detail) from error
+
+
+def _check_sink(staged: Sequence[StagedRows], table: ResolvedTable) -> str:
+    """The uid of the sink. Raises JobRejected unless all rows are of the same sink and of this table."""
+    found = {(each.sink, each.table) for each in staged}
+    if len(found) > 1 or staged[0].table != str(table):
+        names = ", ".join(sorted(each.table for each in staged))
+        detail = f"the checkpoint has staged rows for {names}, not for {table}: restore with that table first"
+        raise JobRejected("other-table", "table", detail)
+    return staged[0].sink

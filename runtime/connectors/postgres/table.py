@@ -1,0 +1,143 @@
+"""A table in Postgres: its resolved name, its columns, and statements that write rows into it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from runtime.connectors.postgres.columns import TableColumn, check_columns
+from runtime.errors import DataRejected, JobRejected
+
+_TABLE_QUERY = """
+SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p')
+"""
+_COLUMNS_QUERY = """
+SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND a.attgenerated = '',
+    a.attnotnull, a.attgenerated <> '' OR a.attidentity = 'a'
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_KEYS_QUERY = """
+SELECT array_agg(a.attname::text) FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indnkeyatts, i.indnatts HAVING i.indnkeyatts = i.indnatts
+"""
+
+
+def check_table_name(table: str) -> None:
+    """Raises JobRejected unless `table` is `table` or `schema.table`."""
+    parts = table.split(".")
+    if not all(parts) or len(parts) > 2:
+        raise JobRejected("bad-table", "table", f"a table, or schema and table, and not {table!r}")
+
+
+@dataclass(frozen=True)
+class ResolvedTable:
+    """A table as the search path resolved its name."""
+
+    oid: int
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    def columns(self, connection: psycopg.Connection[Any]) -> list[TableColumn]:
+        return [TableColumn(*row) for row in connection.execute(_COLUMNS_QUERY, [self.oid])]
+
+    def check_key(self, connection: psycopg.Connection[Any], key: Sequence[str]) -> None:
+        """Raises JobRejected unless a unique index has exactly the columns of the key."""
+        if key and not any(set(found) == set(key) for (found,) in connection.execute(_KEYS_QUERY, [self.oid])):
+            columns = ", ".join(key)
+            remedy = f"CREATE UNIQUE INDEX ON {self} ({columns}), or correct the key"
+            raise JobRejected("no-unique-index", "key", f"the table {self} has no unique index on {columns}: {remedy}")
+
+
+def find_table(connection: psycopg.Connection[Any], table: str) -> ResolvedTable:
+    """The table; raises JobRejected if there is none."""
+    spelled = sql.Identifier(*table.split(".")).as_string(connection)
+    found = connection.execute(_TABLE_QUERY, [spelled]).fetchone()
+    if found is None:
+        advice = "create it, then restore from the last checkpoint, which keeps its rows"
+        raise JobRejected("missing-table", "table", f"there is no table {table}: {advice}")
+    return ResolvedTable(int(found[0]), str(found[1]), str(found[2]))
+
+
+class RowCheck:
+    """Checks that batches fit the table before a row is written."""
+
+    def __init__(self, table: ResolvedTable, columns: Sequence[TableColumn], key: Sequence[str]) -> None:
+        self._table, self._columns, self._key = table, columns, key
+        self._checked: pa.Schema | None = None
+        self._not_null: list[str] = []
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Checks columns and nulls.
+
+        Raises:
+            JobRejected: columns or types do not fit the table.
+            DataRejected: a column of the key, or a column that is NOT NULL, has a null.
+        """
+        if self._checked is None or not batch.schema.equals(self._checked):
+            self._check_schema(batch.schema)
+        for name in self._not_null:
+            if nulls := batch.column(name).null_count:
+                reason = "belongs to the key" if name in self._key else "is NOT NULL"
+                remedy = "filter the rows, or fill the column"
+                raise DataRejected(
+                    f"Postgres table {self._table}: {nulls} rows have no {name!r}, which {reason}: {remedy}"
+                )
+
+    def _check_schema(self, schema: pa.Schema) -> None:
+        for name in self._key:
+            if name not in schema.names:
+                names = ", ".join(schema.names)
+                raise JobRejected("missing-column", "key", f"the rows have no column {name!r} of the key, only {names}")
+        check_columns(str(self._table), self._columns, schema)
+        strict = {column.name for column in self._columns if column.not_null}.union(self._key)
+        self._not_null = [name for name in schema.names if name in strict]
+        self._checked = schema
+
+
+def identifiers(names: Sequence[str], of: str | None = None) -> sql.Composed:
+    """Column names separated by commas, in the order given; `of`: an alias of their table."""
+    return sql.SQL(", ").join(sql.Identifier(of, name) if of else sql.Identifier(name) for name in names)
+
+
+def insert_latest(
+    table: ResolvedTable, columns: Sequence[str], key: Sequence[str], rows: sql.Composable, order: str
+) -> sql.Composed:
+    """INSERT of `rows`. With a key, the last row of each key replaces the row of the table.
+
+    Rows are inserted in the order of the key, so that concurrent statements lock them in the same order.
+
+    Args:
+        rows: the tables of a FROM clause; `s` is the alias of the table with the columns.
+        order: a descending order, in SQL, in which the last row of a key comes first.
+    """
+    parts = {
+        "table": table.identifier,
+        "columns": identifiers(columns),
+        "found": identifiers(columns, "s"),
+        "rows": rows,
+    }
+    if not key:
+        return sql.SQL("INSERT INTO {table} ({columns}) SELECT {found} FROM {rows}").format(**parts)
+    changed = [name for name in columns if name not in key]
+    update = sql.SQL(", ").join(
+        sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in changed
+    )
+    action = sql.SQL("DO UPDATE SET {}").format(update) if changed else sql.SQL("DO NOTHING")
+    return sql.SQL(
+        "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({by}) {found} FROM {rows} ORDER BY {by}, {order} "
+        "ON CONFLICT ({key}) {action}"
+    ).format(by=identifiers(key, "s"), key=identifiers(key), order=sql.SQL(order), action=action, **parts)

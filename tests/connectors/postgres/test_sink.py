@@ -1,0 +1,373 @@
+"""The Postgres sink on a real server: two phases, upserts, repeated commits, clean-up, errors by name."""
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.connectors.postgres.sink import PostgresSink
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
+from runtime.ports import SinkWriter
+from tests.contracts.test_sinks import context
+from tests.postgres import address_without_password
+
+NUMBERS = iter(range(1_000_000))
+
+
+class Database:
+    """A schema of its own, with a table `rows`."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.address = url, address_without_password(url)
+        self.schema = f"sink_{os.getpid()}_{next(NUMBERS)}"
+        self.table = f"{self.schema}.rows"
+        self.run(f"CREATE SCHEMA {self.schema}; CREATE TABLE {self.table} (id int8 NOT NULL, text text)")
+
+    def run(self, command: str) -> list[Any]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(command)
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self) -> list[Any]:
+        return sorted(self.run(f"SELECT id, text FROM {self.table}"))
+
+    def staged(self) -> int:
+        names = self.run(
+            f"SELECT tablename FROM pg_tables WHERE schemaname = '{self.schema}' AND tablename LIKE 'weir_staged%'"
+        )
+        return sum(self.run(f"SELECT count(*) FROM {self.schema}.{name}")[0][0] for (name,) in names)
+
+    def sink(self, **more: Any) -> PostgresSink:
+        found = PostgresSink(self.address, self.table, **more)
+        found.check()
+        return found
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url)
+    yield made
+    made.run(f"DROP SCHEMA {made.schema} CASCADE")
+
+
+def open_writer(of: PostgresSink, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
+    found = of.writer()
+    found.open(context(job, token, uid, index))
+    return found
+
+
+def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
+    ids, texts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
+
+
+def commit(of: PostgresSink, *committables: Any, token: int = 1, job: str = "7") -> int:
+    return of.committer().commit(permit_from_master(job, Token(token), CheckpointId(1)), committables)
+
+
+# ---------------------------------------------------------------- staged
+
+
+def test_rows_of_all_subtasks_appear_in_one_transaction_and_a_commit_may_be_repeated(database: Database) -> None:
+    """S1-25, S1-38, S1-42, S1-43, S1-55."""
+    of = database.sink()
+    one, two = open_writer(of), open_writer(of, index=1)
+    one.write(rows((1, "a"), (2, None)))
+    two.write(rows((3, 'q"\n\\.')))
+    committables = [*one.prepare(5), *two.prepare(5)]
+    assert [each["rows"] for each in committables] == [2, 1]
+    assert database.rows() == []
+    assert commit(of, *committables) == 2
+    assert database.rows() == [(1, "a"), (2, None), (3, 'q"\n\\.')]
+    database.run(f"DELETE FROM {database.table}")  # a consumer takes the rows away
+    for token in (1, 2):
+        assert commit(of, *committables, token=token) == 0
+    assert database.rows() == []
+    assert database.staged() == 0
+    one.close()
+    two.close()
+
+
+def test_committables_of_several_checkpoints_are_moved_with_old_and_new_ones(database: Database) -> None:
+    of = database.sink()
+    writer = open_writer(of)
+    pending: list[Any] = []
+    for number in (1, 2, 3):
+        writer.write(rows((number, None)))
+        pending += writer.prepare(number)
+        assert writer.prepare(number) == ()
+    assert commit(of, *pending[:1]) == 1
+    assert commit(of, *pending) == 2
+    assert [number for number, _ in database.rows()] == [1, 2, 3]
+    writer.close()
+
+
+def test_rows_without_a_checkpoint_vanish_with_their_writer(database: Database) -> None:
+    """S1-48."""
+    writer = open_writer(database.sink())
+    writer.write(rows((1, "a")))
+    writer.close()
+    assert database.staged() == 0
+
+
+def test_batches_with_other_columns_are_committed_together(database: Database) -> None:
+    of = database.sink()
+    writer = open_writer(of)
+    writer.write(rows((1, "a")))
+    writer.write(rows((2, "b")).select(["id"]))
+    writer.write(rows((3, "c")))
+    committables = writer.prepare(1)
+    assert commit(of, *committables) == 3
+    assert database.rows() == [(1, "a"), (2, None), (3, "c")]
+    writer.close()
+
+
+def test_a_column_that_the_table_gets_later_is_staged_too(database: Database) -> None:
+    of = database.sink()
+    open_writer(of).close()
+    database.run(f"ALTER TABLE {database.table} ADD COLUMN price numeric(10, 2)")
+    writer = open_writer(of, token=2)
+    writer.write(rows((1, "a")).append_column("price", pa.array([1.25]).cast(pa.decimal128(10, 2))))
+    assert commit(of, *writer.prepare(1)) == 1
+    assert str(database.run(f"SELECT price FROM {database.table}")[0][0]) == "1.25"
+    writer.close()
+
+
+def test_the_last_row_of_a_key_wins_over_batches_and_checkpoints(database: Database) -> None:
+    database.run(
+        f"CREATE UNIQUE INDEX ON {database.table} (id); INSERT INTO {database.table} VALUES (1, 'old'), (9, 'x')"
+    )
+    of = database.sink(key=["id"])
+    writer = open_writer(of)
+    writer.write(rows((1, "a"), (2, "a"), (1, "b")))
+    first = writer.prepare(1)
+    writer.write(rows((2, "b"), (3, "b")))
+    writer.write(rows((2, "c")))
+    second = writer.prepare(2)
+    assert commit(of, *first, *second) == 2
+    assert database.rows() == [(1, "b"), (2, "c"), (3, "b"), (9, "x")]
+    writer.close()
+
+
+def test_concurrent_committers_move_each_row_once(database: Database) -> None:
+    """S1-06: the master, the slots and a zombie of an older attempt at the same time."""
+    of = database.sink()
+    writer = open_writer(of)
+    writer.write(rows(*((number, None) for number in range(2_000))))
+    committables = writer.prepare(1)
+    moved: list[int] = []
+    threads = [threading.Thread(target=lambda: moved.append(commit(of, *committables))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(moved) == [0, 0, 0, 0, 0, 1]
+    assert [number for number, _ in database.rows()] == list(range(2_000))
+    writer.close()
+
+
+def test_a_job_that_starts_anew_with_the_same_token_loses_no_row(database: Database) -> None:
+    of = database.sink()
+    for number in (1, 2):
+        writer = open_writer(of)
+        writer.write(rows((number, None)))
+        assert commit(of, *writer.prepare(1)) == 1
+        writer.close()
+    assert len(database.rows()) == 2
+
+
+def test_clean_removes_older_leftovers_of_this_job_and_sink_only(database: Database) -> None:
+    of = database.sink()
+    kept, dropped, newer = (open_writer(of, token=token) for token in (1, 1, 2))
+    others = [open_writer(of, job="8"), open_writer(of, uid="second")]
+    found: list[Any] = []
+    for number, writer in enumerate([kept, dropped, newer, *others]):
+        writer.write(rows((number, None)))
+        found += writer.prepare(1)
+        writer.close()
+    assert of.committer().clean("7", "out", Token(2), found[:1]) == 1
+    assert database.staged() == 4
+    assert commit(of, found[0], token=2) == 1
+    with pytest.raises(EnvironmentFailure, match=r"1 rows of sink 'out', subtask 0.* neither staged"):
+        commit(of, found[1])  # a zombie
+    assert commit(of, found[2], token=2) == 1
+    assert commit(of, found[3], job="8") == 1
+    assert commit(of, found[4]) == 1
+    assert database.rows() == [(0, None), (2, None), (3, None), (4, None)]
+    assert of.committer().clean("7", "out", Token(3), []) == 0
+    assert database.run(f"SELECT job, sink FROM {database.schema}.weir_sink_writers ORDER BY 1, 2") == [
+        ("7", "second"), ("8", "out"),
+    ]  # fmt: skip
+
+
+def test_a_commit_with_lost_rows_moves_none(database: Database) -> None:
+    of = database.sink()
+    writer = open_writer(of)
+    writer.write(rows((1, None), (2, None)))
+    committables = [*writer.prepare(1)]
+    writer.write(rows((3, None)))
+    committables += writer.prepare(2)
+    (name,) = database.run(
+        f"SELECT tablename FROM pg_tables WHERE schemaname = '{database.schema}' AND tablename LIKE 'weir_staged%'"
+    )[0]
+    database.run(f"DELETE FROM {database.schema}.{name} WHERE id = 2")
+    with pytest.raises(EnvironmentFailure, match=r"2 rows of .*number 1, are neither staged \(1 found\)"):
+        commit(of, *committables)
+    assert database.rows() == []
+    writer.close()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 4), st.text('ab"\\,\n', max_size=3)), max_size=6), max_size=5),
+    st.lists(st.integers(0, 5), max_size=5),
+)
+def test_any_order_of_repeated_commits_equals_the_oracle(
+    database: Database, checkpoints: list[list[tuple[int, str]]], commits: list[int]
+) -> None:
+    """S1-25: an upsert of the staged rows equals a dictionary, and repetitions change nothing."""
+    database.run(f"TRUNCATE {database.table}; CREATE UNIQUE INDEX IF NOT EXISTS by_id ON {database.table} (id)")
+    of, oracle, pending = database.sink(key=["id"]), dict[int, str](), list[Any]()
+    writer = open_writer(of)
+    for number, batch in enumerate(checkpoints, 1):
+        writer.write(rows(*batch))
+        pending += writer.prepare(number)
+        oracle.update(batch)
+    writer.close()
+    for count in [*sorted(commits), len(pending), *commits]:
+        commit(of, *pending[:count])
+    assert dict(database.rows()) == oracle
+    assert database.staged() == 0
+
+
+# ---------------------------------------------------------------- immediate
+
+
+def test_an_interval_that_is_replayed_gives_the_same_table(database: Database) -> None:
+    """S1-26, S1-27: the writer is stateless, and nothing is taken back."""
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
+    of = database.sink(key=["id"], commit="immediate")
+    assert of.guarantee == "at-least-once"
+    interval = [rows((1, "a"), (2, "a"), (1, "b")), rows((2, "c"), (3, None))]
+    for token in (1, 2):
+        writer = open_writer(of, token=token)
+        for batch in interval:
+            writer.write(batch)
+        assert writer.prepare(1) == ()
+        writer.close()
+        assert database.rows() == [(1, "b"), (2, "c"), (3, None)]
+
+
+def test_an_upsert_without_a_key_is_refused() -> None:
+    """S1-28."""
+    with pytest.raises(JobRejected, match="would be inserted twice without a key") as refused:
+        PostgresSink("postgresql://h/d", "t", commit="immediate").check()
+    assert refused.value.code == "missing-key"
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("sink", "code"),
+    [
+        (PostgresSink("postgresql://h/d", "a.b.c"), "bad-table"),
+        (PostgresSink("no address", "a"), "bad-url"),
+        (PostgresSink("postgresql://u:literal@h/d", "a"), "literal-secret"),
+        (PostgresSink("postgresql://h/d", "a", commit="later"), "bad-commit"),  # type: ignore[arg-type]
+        (PostgresSink("postgresql://h/d", "a", key="id"), "bad-key"),
+        (PostgresSink("postgresql://h/d", "a", key=["id", "id"]), "bad-key"),
+    ],
+)
+def test_bad_settings_are_refused(sink: PostgresSink, code: str) -> None:
+    with pytest.raises(JobRejected) as refused:
+        sink.check()
+    assert refused.value.code == code
+    assert "literal" not in repr(sink)
+
+
+@pytest.mark.parametrize("mode", ["staged", "immediate"])
+def test_problems_are_named_before_the_first_row(database: Database, mode: Any) -> None:
+    of = database.sink(key=["id"], commit=mode)
+    with pytest.raises(JobRejected, match=r"no unique index on id: CREATE UNIQUE INDEX"):
+        open_writer(of)
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
+    writer = open_writer(of)
+    with pytest.raises(JobRejected, match=r"has no column 'other', only id, text"):
+        writer.write(rows((1, None)).append_column("other", pa.array([1])))
+    with pytest.raises(JobRejected, match=r"column 'text' of the table .* is text"):
+        writer.write(pa.RecordBatch.from_pydict({"id": [1], "text": [1]}))
+    with pytest.raises(DataRejected, match=r"1 rows have no 'id', which belongs to the key: filter"):
+        writer.write(rows((1, None), (None, None)))
+    with pytest.raises(DataRejected, match="invalid byte sequence"):
+        writer.write(rows((1, "a\0b")))
+    writer.close()
+    assert database.rows() == []
+    with pytest.raises(JobRejected, match=r"no table nowhere\.rows: create it"):
+        open_writer(PostgresSink(database.url, "nowhere.rows", key=["id"], commit=mode))
+
+
+def test_a_check_of_the_table_fails_before_the_checkpoint(database: Database) -> None:
+    database.run(f"ALTER TABLE {database.table} ADD CHECK (id < 5)")
+    writer = open_writer(database.sink())
+    with pytest.raises(DataRejected, match="violates check constraint"):
+        writer.write(rows((7, None)))
+    writer.close()
+
+
+def test_a_commit_that_the_table_refuses_is_final_and_keeps_the_rows(database: Database) -> None:
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id); INSERT INTO {database.table} VALUES (1, 'old')")
+    of = database.sink()
+    writer = open_writer(of)
+    writer.write(rows((1, "new"), (2, "new")))
+    committables = writer.prepare(1)
+    writer.close()
+    with pytest.raises(JobRejected, match=r"duplicate key.*2 staged rows wait"):
+        commit(of, *committables)
+    database.run(f"DELETE FROM {database.table}")
+    assert commit(of, *committables) == 1
+    assert database.rows() == [(1, "new"), (2, "new")]
+
+
+def test_servers_and_credentials_are_named(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentFailure, match="refused") as away:
+        open_writer(PostgresSink("postgresql://weir@127.0.0.1:1/weir", "t"))
+    assert isinstance(away.value, TargetAway)
+    unknown = psycopg.conninfo.make_conninfo(database_url, user="nobody_at_all", password="${secret:PG}")
+    with pytest.raises(JobRejected, match="the secret 'PG' is not set"):
+        open_writer(PostgresSink(unknown, "t"))
+    monkeypatch.setenv("WEIR_SECRET_PG", "very hidden")
+    with pytest.raises(JobRejected, match="check user, password and database") as refused:
+        open_writer(PostgresSink(unknown, "t"))
+    assert "very hidden" not in str(refused.value)
+    monkeypatch.setenv("WEIR_SECRET_URL", database_url)
+    with pytest.raises(JobRejected, match=r"no table nowhere\.t"):
+        open_writer(PostgresSink("${secret:URL}", "nowhere.t"))
+
+
+def test_a_role_without_rights_is_named(database: Database) -> None:
+    database.run(f"REVOKE CREATE ON SCHEMA {database.schema} FROM CURRENT_USER")
+    with pytest.raises(JobRejected, match=r"permission denied.*GRANT") as refused:
+        open_writer(database.sink())
+    assert refused.value.code == "no-privilege"
+
+
+def test_a_committable_that_the_sink_did_not_write_is_refused(database: Database) -> None:
+    of = database.sink()
+    writer = open_writer(of)
+    writer.write(rows((1, None)))
+    (committable,) = writer.prepare(1)
+    writer.close()
+    with pytest.raises(JobRejected, match="not written"):
+        commit(of, {"pending": "x"})
+    with pytest.raises(JobRejected, match="restore with that table first"):
+        commit(of, committable | {"table": "public.other"})
+    assert database.rows() == []

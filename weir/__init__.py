@@ -17,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
+    from runtime.connectors.formats.arrow import ArrowFormat as ArrowFormat
+    from runtime.connectors.formats.avro import AvroFormat as AvroFormat
     from runtime.connectors.formats.csv import CsvFormat as CsvFormat
     from runtime.connectors.formats.json_lines import JsonLinesFormat as JsonLinesFormat
     from runtime.connectors.formats.lines import LineFormat as LineFormat
@@ -129,6 +131,8 @@ _HOMES = {
     "KafkaSource": "runtime.connectors.kafka.source",
     "from_spark": "spark_jobs.sources.table",
     "from_spark_stream": "spark_jobs.sources.stream",
+    "ArrowFormat": "runtime.connectors.formats.arrow",
+    "AvroFormat": "runtime.connectors.formats.avro",
     "CsvFormat": "runtime.connectors.formats.csv",
     "JsonLinesFormat": "runtime.connectors.formats.json_lines",
     "LineFormat": "runtime.connectors.formats.lines",

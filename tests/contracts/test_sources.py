@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import io
 import json
 import random
 import resource
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.epochs import EpochFolder
-from runtime.connectors.formats import CsvFormat, JsonLinesFormat, LineFormat, ParquetFormat
+from runtime.connectors.formats import (
+    ArrowFormat,
+    AvroFormat,
+    CsvFormat,
+    JsonLinesFormat,
+    LineFormat,
+    ParquetFormat,
+)
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.connectors.sources.parquet import ParquetSource
@@ -63,6 +72,20 @@ def write_parquet(folder: Path, name: str, numbers: range) -> None:
     (folder / f".{name}").rename(folder / f"{name}.parquet")
 
 
+def write_avro(folder: Path, name: str, numbers: range) -> None:
+    schema = {"type": "record", "name": "row", "fields": [{"name": "id", "type": "long"}]}
+    data = io.BytesIO()
+    fastavro.writer(data, schema, [{"id": number} for number in numbers], sync_interval=6)
+    drop(folder, f"{name}.avro", data.getvalue())
+
+
+def write_arrow(folder: Path, name: str, numbers: range) -> None:
+    table, data = pa.table({"id": pa.array(numbers, pa.int64())}), io.BytesIO()
+    with pa.ipc.new_stream(data, table.schema) as writer:
+        writer.write_table(table, 7)
+    drop(folder, f"{name}.arrows", data.getvalue())
+
+
 def write_split(folder: Path, name: str, numbers: range) -> None:
     splits, table = InputFolder(folder), pa.table({"id": pa.array(numbers, pa.int64())})
     splits.begin(table.schema, keep=True)
@@ -101,6 +124,8 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "lines": (write_lines, lambda path: DirectorySource(path, LineFormat())),
     "parquet": (write_parquet, lambda path: DirectorySource(path, ParquetFormat())),
     "parquet bounded": (write_parquet, ParquetSource),
+    "avro": (write_avro, lambda path: DirectorySource(path, AvroFormat())),
+    "arrow bounded": (write_arrow, lambda path: DirectorySource(path, ArrowFormat(), bounded=True)),
     "epochs": (write_epoch, epoch_source),
     "from_spark": (write_split, lambda path: from_spark(lambda spark: spark.range(1)).in_folder(path)),
 }

@@ -1,5 +1,7 @@
 """File formats, one per module: a file is read as a sequence of batches, starting at any row."""
 
+from runtime.connectors.formats.arrow import ArrowFormat
+from runtime.connectors.formats.avro import AvroFormat
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
 from runtime.connectors.formats.csv import CsvFormat
 from runtime.connectors.formats.json_lines import JsonLinesFormat
@@ -7,6 +9,8 @@ from runtime.connectors.formats.lines import LineFormat
 from runtime.connectors.formats.parquet import ParquetFormat
 
 __all__ = [
+    "ArrowFormat",
+    "AvroFormat",
     "Chunk",
     "CsvFormat",
     "Format",

@@ -8,33 +8,15 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
+from runtime.connectors.avro_types import arrow_type
 from runtime.connectors.kafka.formats import Decode, Encode, decode_with, rows_of
 from runtime.connectors.kafka.registry import FRAME_BYTES, SchemaRegistry, frame, schema_number
 from runtime.connectors.libraries import import_library
 from runtime.errors import DataRejected, JobRejected
-
-_PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-_LOGICAL: Final[Mapping[str, pa.DataType]] = {
-    "date": pa.date32(),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-}
 
 
 @dataclass(frozen=True)
@@ -63,7 +45,7 @@ class KafkaAvro:
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
             raise JobRejected("bad-schema", "format.schema", "must be an Avro schema of a record")
         self._parse(parsed)
-        found: pa.StructType = _arrow_type(parsed, {}, "record")[0]
+        found: pa.StructType = arrow_type(parsed, {}, "record")[0]
         return pa.schema(list(found))
 
     def decoder(self) -> Decode:
@@ -112,44 +94,3 @@ class KafkaAvro:
             return avro.parse_schema(schema)
         except (avro.schema.SchemaParseException, avro.schema.UnknownType, KeyError, TypeError) as error:
             raise JobRejected("bad-schema", "format.schema", f"is no Avro schema: {error!r}") from error
-
-
-def _arrow_type(schema: Any, names: dict[str, pa.DataType], where: str) -> tuple[pa.DataType, bool]:
-    """The column type of an Avro type, and whether it is nullable. `names`: the named types so far."""
-    if isinstance(schema, list):
-        others = [each for each in schema if each != "null"]
-        if len(others) != 1:
-            detail = f"{where}: a union of several types has no column type"
-            raise JobRejected("bad-schema", "format.schema", detail)
-        return _arrow_type(others[0], names, where)[0], len(others) < len(schema)
-    if isinstance(schema, str):
-        if (found := _PRIMITIVES.get(schema) or names.get(schema)) is None:
-            raise JobRejected("bad-schema", "format.schema", f"{where}: the type {schema!r} has no column type")
-        return found, False
-    kind, logical = schema["type"], schema.get("logicalType")
-    if logical in _LOGICAL:
-        return _LOGICAL[logical], False
-    if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0)), False
-    if kind == "array":
-        return pa.list_(_arrow_type(schema["items"], names, f"{where}[]")[0]), False
-    if kind == "map":
-        return pa.map_(pa.string(), _arrow_type(schema["values"], names, f"{where}{{}}")[0]), False
-    if kind == "record":
-        fields = []
-        for each in schema["fields"]:
-            item, nullable = _arrow_type(each["type"], names, f"{where}.{each['name']}")
-            fields.append(pa.field(each["name"], item, nullable=nullable))
-        return _named(schema, names, pa.struct(fields)), False
-    if kind == "enum":
-        return _named(schema, names, pa.string()), False
-    if kind == "fixed":
-        return _named(schema, names, pa.binary(schema["size"])), False
-    return _arrow_type(kind, names, where)
-
-
-def _named(schema: Mapping[str, Any], names: dict[str, pa.DataType], found: pa.DataType) -> pa.DataType:
-    names[schema["name"]] = found
-    if "namespace" in schema:
-        names[f"{schema['namespace']}.{schema['name']}"] = found
-    return found

@@ -1,0 +1,44 @@
+"""Batches of files with their own schema (Parquet, Arrow, Avro), cast to the columns of the stream."""
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.connectors.formats.base import Chunk, MalformedFile
+
+
+def chunk_of(batch: pa.RecordBatch, row: int, first_row: int, wanted: pa.Schema | None) -> Chunk:
+    """The rows of `batch` from row `first_row` of the file on, in the columns of `wanted` (None: all columns).
+
+    Args:
+        row: number of the first row of `batch`; at least one row is at or after `first_row`.
+
+    Raises:
+        MalformedFile: a value has no counterpart in the type of its column, or is missing.
+    """
+    skipped, stop = max(0, first_row - row), row + batch.num_rows
+    return Chunk(batch=_to_schema(batch.slice(skipped), wanted), rows=np.arange(row + skipped, stop), next_row=stop)
+
+
+def _to_schema(batch: pa.RecordBatch, wanted: pa.Schema | None) -> pa.RecordBatch:
+    """The batch in the wanted schema. The writer's metadata is dropped, so that batches of all files are equal."""
+    if wanted is None:
+        fields = pa.schema([item.remove_metadata() for item in batch.schema])
+        return pa.RecordBatch.from_arrays(batch.columns, schema=fields)
+    return pa.RecordBatch.from_arrays([_cast(batch.column(item.name), item) for item in wanted], schema=wanted)
+
+
+def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
+    if column.null_count and not wanted.nullable:
+        raise MalformedFile(f"column {wanted.name!r}: a value is missing")
+    try:
+        return column.cast(wanted.type)
+    except pa.ArrowException as error:
+        raise MalformedFile(f"column {wanted.name!r}: {error}") from error
+
+
+def is_file_error(error: Exception) -> bool:
+    """Whether the file's content is at fault, so that every further read fails. System errors (too many open files, a
+    disk that does not answer, too little memory) carry an errno or have their own type. Arrow's errors about file
+    content have neither.
+    """
+    return getattr(error, "errno", None) is None and not isinstance(error, MemoryError | pa.ArrowCancelled)

@@ -340,6 +340,47 @@ class Sink(Protocol):
         """Raises JobRejected, naming the field, if a setting is invalid. Does no I/O."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutputEpoch:
+    """The rows of a sink between two checkpoints.
+
+    Args:
+        source: identifies the sequence of epochs; a job that starts without a checkpoint has a new source.
+        number: from 1, without gaps, in order.
+        job, sink: the job and the uid of the sink.
+        rows: number of rows.
+    """
+
+    source: str
+    number: int
+    job: str
+    sink: str
+    checkpoint: int
+    rows: int
+
+
+class EpochTarget(Protocol):
+    """The target of a `WriteAheadSink`; used by the job master only. Must be serialisable by cloudpickle."""
+
+    @property
+    def guarantee(self) -> str:
+        """The value of a `Guarantee`: for each record, if epochs are written again after a failure."""
+
+    def check(self) -> None:
+        """Raises JobRejected, naming the field, if a setting is invalid. Does no I/O."""
+
+    def write_epoch(self, epoch: OutputEpoch, batches: Iterable[pa.RecordBatch]) -> None:
+        """Writes the rows of an epoch. Epochs arrive in order, and each at least once.
+
+        A repeated epoch has the same `source`, `number` and rows in the same order. An exactly-once target writes its
+        rows once, also if a write was interrupted or if a master of an older attempt repeats an earlier epoch.
+
+        Raises:
+            EnvironmentFailure: a retry may help; the epoch is repeated until it is written.
+            JobRejected, DataRejected: the target refuses permanently.
+        """
+
+
 @runtime_checkable
 class DeliversEpochs(Protocol):
     """A sink whose committed epochs are delivered by a PySpark stage."""

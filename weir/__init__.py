@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
     from runtime.connectors.sinks.parquet import ParquetSink as ParquetSink
     from runtime.connectors.sinks.print import PrintSink as PrintSink
+    from runtime.connectors.sinks.webhook import Webhook as Webhook
+    from runtime.connectors.sinks.write_ahead import WriteAheadSink as WriteAheadSink
     from runtime.connectors.sources.directory import DirectorySource as DirectorySource
     from runtime.connectors.sources.parquet import ParquetSource as ParquetSource
     from runtime.connectors.sources.sequence import SequenceSource as SequenceSource
@@ -148,6 +150,8 @@ _HOMES = {
     "PrintSink": "runtime.connectors.sinks.print",
     "DiscardSink": "runtime.connectors.sinks.discard",
     "EpochStage": "runtime.connectors.sinks.epoch_stage",
+    "WriteAheadSink": "runtime.connectors.sinks.write_ahead",
+    "Webhook": "runtime.connectors.sinks.webhook",
     "KafkaSink": "runtime.connectors.kafka.sink",
     "DeltaSink": "runtime.connectors.tables.delta",
     "PostgresSink": "runtime.connectors.postgres.sink",

@@ -6,6 +6,7 @@
   `KnowsEventTime` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
   commit).
+- An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
 - A format satisfies `Format` and turns a file into `Chunk`s.
 - An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
 - Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
@@ -21,9 +22,11 @@ from runtime.data_roots import CheckedFolder
 from runtime.ports import (
     Collector,
     DescribesColumns,
+    EpochTarget,
     KnowsEventTime,
     Operator,
     OperatorContext,
+    OutputEpoch,
     ReleasesInput,
     Sink,
     SinkCommitter,
@@ -41,6 +44,7 @@ __all__ = [
     "Collector",
     "CommitPermit",
     "DescribesColumns",
+    "EpochTarget",
     "Format",
     "Guarantee",
     "KnowsEventTime",
@@ -48,6 +52,7 @@ __all__ = [
     "MalformedFile",
     "Operator",
     "OperatorContext",
+    "OutputEpoch",
     "ReleasesInput",
     "Sink",
     "SinkCommitter",

@@ -196,7 +196,7 @@ class ParquetCommitter(SinkCommitter):
         files = [_check_committable(committable, permit.job) for committable in committables]
         here = [file for file in files if self._is_committed(file)]  # the rest was committed in a former folder
         if here:
-            job, sink = _sink_of(here)
+            job, sink = sink_of(here)
             token = max(int(found["token"]) for file in here if (found := _FINAL_NAME.fullmatch(file["final"])))
             new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
             names = {file.name for file in new}
@@ -373,7 +373,7 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     return found
 
 
-def _sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Job and sink of the files, spelled as in file names. Raises JobRejected if there is more than one sink."""
     found = {name.group("job", "uid") for file in files if (name := _FINAL_NAME.fullmatch(file["final"]))}
     if len(found) != 1:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
+from urllib.request import urlopen
 
 import psycopg
 import pyarrow.dataset as ds
@@ -159,4 +160,32 @@ class PostgresUpsert(PostgresStaged):
         return weir.PostgresSink(address_without_password(self._url), self._table, key=["id"], commit="immediate")
 
 
-TARGETS: Final[tuple[type[Target], ...]] = (ParquetFolder, DeltaFolder, KafkaTopic, PostgresStaged, PostgresUpsert)
+class HeldWebhook(Target):
+    """Batches that a server takes once by their idempotency keys, held back until their checkpoint has completed."""
+
+    servers = ("webhook_server",)
+
+    def sink(self) -> Sink:
+        url = f"{self.place.servers['webhook_server']}/{self.place.name}"
+        return weir.WriteAheadSink(weir.Webhook(url, batch_rows=20, guarantee="exactly-once"), str(self._folder))
+
+    def ids(self) -> list[int]:
+        with urlopen(f"{self.place.servers['webhook_server']}/{self.place.name}") as answer:
+            return [row["id"] for row in json.load(answer)]
+
+    def leftovers(self) -> list[str]:
+        return [path.name for path in self._folder.rglob("*.p*")]
+
+    @property
+    def _folder(self) -> Path:
+        return self.place.folder / "held"
+
+
+TARGETS: Final[tuple[type[Target], ...]] = (
+    ParquetFolder,
+    DeltaFolder,
+    KafkaTopic,
+    PostgresStaged,
+    PostgresUpsert,
+    HeldWebhook,
+)

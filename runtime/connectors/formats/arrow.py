@@ -4,6 +4,7 @@ A damaged file may hold offsets outside its buffers, which Arrow does not check 
 validated in full before its values are used.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from runtime.connectors.formats.base import Chunk, MalformedFile, check_schema, 
 from runtime.connectors.formats.columns import chunk_of, is_file_error
 
 _FILE_MAGIC: Final = b"ARROW1"
+_MAX_EXPANSION: Final = 1_000  #: bytes in memory per byte of a file; compression reaches less
+_ALLOCATION: Final = re.compile(r"alloc of size (\d+) failed")
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class ArrowFormat:
                     if row + batch.num_rows > first_row:
                         yield chunk_of(batch, row, first_row, self.schema)
                     row += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
-            if not is_file_error(error):
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if not is_file_error(error) and not _is_impossible_size(error, path):
                 raise
             raise MalformedFile(f"it is not a readable Arrow file or stream: {error}") from error
 
@@ -60,3 +63,9 @@ class ArrowFormat:
             return
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
+
+
+def _is_impossible_size(error: Exception, path: Path) -> bool:
+    """Whether memory ran out for a length that the file cannot have: a damaged file may name any length."""
+    found = _ALLOCATION.search(str(error)) if isinstance(error, MemoryError) else None
+    return found is not None and int(found[1]) > _MAX_EXPANSION * path.stat().st_size

@@ -56,14 +56,17 @@ class AvroFormat:
         for block in blocks:
             stop = row + block.num_records
             if stop > first_row:
-                yield chunk_of(_batch_of(list(block), columns), row, first_row, self.schema)
+                records = list(block)
+                if len(records) != block.num_records:
+                    raise MalformedFile(f"a block holds {len(records)} rows, not {block.num_records}")
+                yield chunk_of(_batch_of(records, columns), row, first_row, self.schema)
             row = stop
 
 
 def _columns_of(schema: Any) -> pa.Schema:
     """The columns of a file. Raises MalformedFile if its records are no rows."""
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise MalformedFile("its Avro schema is not that of a record")
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
+        raise MalformedFile("its Avro schema is not that of a record with fields")
     try:
         found: pa.StructType = arrow_type(schema, {}, "record")[0]
     except JobRejected as error:

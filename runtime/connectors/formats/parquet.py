@@ -36,7 +36,7 @@ class ParquetFormat:
         try:
             with pq.ParquetFile(path) as file:
                 yield from self._chunks(file, first_row)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if not is_file_error(error):
                 raise
             raise MalformedFile(f"it is not a readable Parquet file: {error}") from error

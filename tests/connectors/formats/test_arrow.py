@@ -52,7 +52,7 @@ def test_columns_are_cast_to_the_wanted_types_and_metadata_is_dropped(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 900), at=st.integers(0, 2_000), byte=st.integers(0, 255))
 def test_a_damaged_file_is_malformed_and_raises_no_other_error(
     kind: str, cut: int, at: int, byte: int, tmp_path: Path
@@ -62,3 +62,20 @@ def test_a_damaged_file_is_malformed_and_raises_no_other_error(
     data[at % len(data)] = byte
     with contextlib.suppress(MalformedFile):
         read(tmp_path, bytes(data[: max(0, len(data) - cut)]))
+
+
+def test_a_length_that_no_file_can_have_is_malformed(tmp_path: Path) -> None:
+    """Arrow asks for the memory first: a length of petabytes is a fault of the file, not of the host."""
+    data = arrow_file(pa.table({"n": range(20)}), "stream")
+    outcomes = set()
+    for at in range(0, len(data) - 7, 4):
+        damaged = data[:at] + b"\x00\x00\x00\x00\x00\x00\x10\x00" + data[at + 8 :]
+        with contextlib.suppress(MalformedFile):
+            outcomes.add(len(read(tmp_path, damaged)))
+    assert outcomes, "some bytes are padding"
+
+
+def test_a_column_name_that_is_not_utf8_is_malformed(tmp_path: Path) -> None:
+    data = arrow_file(pa.table({"column": [1]}), "stream").replace(b"column", b"c\xff\xfelum")
+    with pytest.raises(MalformedFile, match="not a readable Arrow file"):
+        read(tmp_path, data, pa.schema([("column", pa.int64())]))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ from runtime.connectors.formats.base import Chunk, MalformedFile, check_schema, 
 from runtime.connectors.formats.columns import chunk_of, is_file_error
 from runtime.connectors.libraries import import_library
 from runtime.errors import JobRejected
+
+_SMALL_FILE_BYTES: Final = 64 << 20  #: a smaller file exhausts the memory only by a damaged length
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class AvroFormat:
             except MalformedFile:
                 raise
             except Exception as error:  # fastavro and its codecs raise errors of many types for the content of a file
-                if not is_file_error(error):
+                is_damaged_length = isinstance(error, MemoryError) and path.stat().st_size < _SMALL_FILE_BYTES
+                if not is_file_error(error) and not is_damaged_length:
                     raise
                 raise MalformedFile(f"it is not a readable Avro file: {error!r}") from error
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.kafka.sink import KafkaSink as KafkaSink
     from runtime.connectors.kafka.source import KafkaSource as KafkaSource
     from runtime.connectors.postgres.sink import PostgresSink as PostgresSink
+    from runtime.connectors.postgres.source import PostgresSource as PostgresSource
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
     from runtime.connectors.sinks.parquet import ParquetSink as ParquetSink
@@ -131,6 +132,7 @@ _HOMES = {
     "ParquetSource": "runtime.connectors.sources.parquet",
     "SequenceSource": "runtime.connectors.sources.sequence",
     "KafkaSource": "runtime.connectors.kafka.source",
+    "PostgresSource": "runtime.connectors.postgres.source",
     "from_spark": "spark_jobs.sources.table",
     "from_spark_stream": "spark_jobs.sources.stream",
     "ArrowFormat": "runtime.connectors.formats.arrow",

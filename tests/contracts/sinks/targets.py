@@ -153,13 +153,6 @@ class PostgresStaged(Target):
             return cursor.fetchall() if cursor.description else []
 
 
-class PostgresUpsert(PostgresStaged):
-    """Rows written at once. Repeated rows meet their key, so the table is exact."""
-
-    def sink(self) -> Sink:
-        return weir.PostgresSink(address_without_password(self._url), self._table, key=["id"], commit="immediate")
-
-
 class HeldWebhook(Target):
     """Batches that a server takes once by their idempotency keys, held back until their checkpoint has completed."""
 
@@ -186,6 +179,5 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     DeltaFolder,
     KafkaTopic,
     PostgresStaged,
-    PostgresUpsert,
     HeldWebhook,
 )

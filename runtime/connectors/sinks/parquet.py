@@ -202,6 +202,14 @@ class ParquetCommitter(SinkCommitter):
             names = {file.name for file in new}
             self._log.add(job, sink, (token, permit.checkpoint), new, lambda: self._visible_files(job, sink, names))
 
+    def committed_elsewhere(self, committables: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+        """Committables that `commit` found committed in a former folder and not in this one, by former folder."""
+        here, found = str(self._folder.absolute()), dict[str, list[Any]]()
+        for file in committables:
+            if file.get("folder", here) != here and not self._is_committed(file):
+                found.setdefault(file["folder"], []).append(file)
+        return found
+
     def _visible_files(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
         """Visible files of the sink that are not among `new`."""
         found = [(path, _FINAL_NAME.fullmatch(path.name)) for path in sorted(self._folder.glob("part-*.parquet"))]

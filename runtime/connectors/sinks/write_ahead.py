@@ -83,7 +83,7 @@ class WriteAheadCommitter(SinkCommitter):
     """Commits files as `ParquetCommitter` does; writes the epochs of its commit log to the target."""
 
     def __init__(self, folder: Path, target: EpochTarget, roots: DataRoots | None = None) -> None:
-        self._folder, self._target = folder, target
+        self._folder, self._target, self._roots = folder, target, roots
         self._files = ParquetCommitter(folder, roots)
         self._log = CommitLog(folder, roots)
 
@@ -93,6 +93,8 @@ class WriteAheadCommitter(SinkCommitter):
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
         """Adds the files to the log as an epoch, and writes every epoch that is not delivered yet, in order.
 
+        Files that were committed in a former folder keep the identity of their epoch there.
+
         Raises:
             EnvironmentFailure: the target or the storage failed, or a file of an undelivered epoch is lost.
             JobRejected, DataRejected: the target refuses permanently.
@@ -101,6 +103,9 @@ class WriteAheadCommitter(SinkCommitter):
         if not committables:
             return
         job, sink = sink_of(committables)
+        for folder, former in self._files.committed_elsewhere(committables).items():
+            # A checkpoint is restored into another folder: the former master may have ended before it delivered them.
+            WriteAheadCommitter(Path(folder), self._target, self._roots).commit_epoch(permit, former)
         for number in self._log.backlog(job, sink):
             for epoch in self._log.epochs(job, sink, [number]):
                 self._deliver(epoch)

@@ -1,5 +1,6 @@
 """The write-ahead sink: rows are held until their checkpoint, delivered in order, and again after a failure."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -200,3 +201,37 @@ def test_a_job_posts_each_row_once_to_a_server_that_is_away_at_times(tmp_path: P
         assert sorted(row["value"] for row in received.rows) == sorted([*range(300)] * 4)
         assert len(received.requests) > 7, "batches were sent again"
     assert held(tmp_path / "held") == []
+
+
+@pytest.mark.parametrize("is_delivered", [False, True])
+def test_rows_that_a_former_folder_has_committed_are_written_once(
+    tmp_path: Path, target: Table, is_delivered: bool
+) -> None:
+    """S1-50: a checkpoint is restored into another folder; the former master ended before or after the delivery."""
+
+    def fail(step: str) -> None:
+        if not is_delivered and step == "before":
+            raise EnvironmentFailure("away")
+
+    former, sink = WriteAheadSink(target, str(tmp_path / "former")), WriteAheadSink(target, str(tmp_path / "here"))
+    committables = prepared(writer(former), 1, 1, 2)
+    target.trouble = fail
+    with contextlib.suppress(EnvironmentFailure):
+        commit_epoch(former.committer(), 1, *committables)
+    target.trouble = lambda _: None
+    for committer in (sink.committer(), sink.committer()):
+        committer.commit(permit_from_master("job", Token(2), CheckpointId(1)), committables)
+        commit_epoch(committer, 1, *committables, token=2)
+    commit_epoch(former.committer(), 1, *committables)
+    assert target.rows == [1, 2]
+    assert held(tmp_path) == []
+
+
+def test_rows_that_are_pending_in_a_former_folder_are_written_once(tmp_path: Path, target: Table) -> None:
+    """S1-50."""
+    former, sink = WriteAheadSink(target, str(tmp_path / "former")), WriteAheadSink(target, str(tmp_path / "here"))
+    committables = prepared(writer(former), 1, 1, 2)
+    for committer in (sink.committer(), sink.committer()):
+        committer.commit(permit_from_master("job", Token(2), CheckpointId(1)), committables)
+        commit_epoch(committer, 1, *committables, token=2)
+    assert target.rows == [1, 2]

@@ -52,6 +52,8 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.dataflow.builder import IterativeStream as IterativeStream
     from runtime.dataflow.builder import KeyedStream as KeyedStream
     from runtime.dataflow.builder import Stream as Stream
+    from runtime.dataflow.connected import ConnectedKeyedStreams as ConnectedKeyedStreams
+    from runtime.dataflow.connected import ConnectedStreams as ConnectedStreams
     from runtime.dataflow.pipelines import Pipeline as Pipeline
     from runtime.dataflow.pipelines import PipelineContext as PipelineContext
     from runtime.errors import CorruptState as CorruptState
@@ -68,6 +70,8 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.operators.aggregates import Mean as Mean
     from runtime.operators.aggregates import Min as Min
     from runtime.operators.aggregates import Sum as Sum
+    from runtime.operators.functions.co_process import CoProcessFunction as CoProcessFunction
+    from runtime.operators.functions.co_process import KeyedCoProcessFunction as KeyedCoProcessFunction
     from runtime.operators.functions.function import BroadcastState as BroadcastState
     from runtime.operators.functions.function import RowCollector as RowCollector
     from runtime.operators.functions.keyed_process import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
@@ -116,6 +120,10 @@ _HOMES = {
     "BroadcastProcessFunction": "runtime.operators.functions.process",
     "SubtaskContext": "runtime.operators.functions.process",
     "KeyedProcessFunction": "runtime.operators.functions.keyed_process",
+    "ConnectedKeyedStreams": "runtime.dataflow.connected",
+    "ConnectedStreams": "runtime.dataflow.connected",
+    "CoProcessFunction": "runtime.operators.functions.co_process",
+    "KeyedCoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedBroadcastProcessFunction": "runtime.operators.functions.keyed_process",
     "ProcessContext": "runtime.operators.functions.keyed_process",
     "RowCollector": "runtime.operators.functions.function",

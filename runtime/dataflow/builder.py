@@ -24,6 +24,7 @@ from runtime.core.job.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.job.guarantee import CheckpointMode, end_to_end_guarantee, is_weaker
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.key_groups import default_max_parallelism
+from runtime.dataflow.connected import ConnectedKeyedStreams, ConnectedStreams
 from runtime.dataflow.plan import CompiledJob, DataflowPlan, PreAggregation, Step
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
@@ -494,6 +495,10 @@ class Stream:
         self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=BROADCAST_INPUT)
         return joined
 
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """This stream and `other`, for a function with a hook per stream and state that both hooks share."""
+        return ConnectedStreams(self, other)
+
     def key_by(self, *columns: str) -> KeyedStream:
         """Partitions by the values of `columns`."""
         if not columns:
@@ -735,6 +740,10 @@ class KeyedStream:
         )
         self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=BROADCAST_INPUT)
         return joined
+
+    def connect(self, other: KeyedStream) -> ConnectedKeyedStreams:
+        """As `Stream.connect`; `other` needs keys of the same number and types, whose names may differ."""
+        return ConnectedKeyedStreams(self, other)
 
     def _then(
         self,

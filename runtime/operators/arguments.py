@@ -21,9 +21,9 @@ _MAX_PANES: Final = 10_000  #: per window: with more, the slide is most likely a
 _MILLISECOND: Final = timedelta(milliseconds=1)
 MAX_WINDOW_LENGTH: Final = timedelta(days=36_525)  #: 100 years; 292 years and more exceed 64 bits in nanoseconds
 _HOOK_NAMES: Final = (
-    "open", "start", "process", "process_broadcast", "process_sorted", "on_watermark", "on_timer", "on_processing_time",
-    "prepare_snapshot_pre_barrier", "snapshot", "checkpoint_completed", "checkpoint_aborted", "settle", "end_input",
-    "finish", "close",
+    "open", "start", "process", "process1", "process2", "process_broadcast", "process_sorted", "on_watermark",
+    "on_timer", "on_processing_time", "prepare_snapshot_pre_barrier", "snapshot", "checkpoint_completed",
+    "checkpoint_aborted", "settle", "end_input", "finish", "close",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from runtime.core.job.graph import Partitioning, Role
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
-from runtime.operators.functions.function import Function, FunctionOperator
+from runtime.operators.functions.function import CoFunction, FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
 from runtime.operators.union import Union
 from runtime.ports import DeliversEpochs, Operator
@@ -69,12 +69,15 @@ def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):
+        if isinstance(operator.function, CoFunction):
+            detail = "BATCH has no function with two streams: run this job in STREAMING"
+            raise JobRejected("connect-in-batch", uid, detail)
         used = _clock_use(operator.function)
         if used is not None:
             raise JobRejected(PROCESSING_TIME, uid, f"{type(operator.function).__name__} uses {used}")
 
 
-def _clock_use(function: Function[Any]) -> str | None:
+def _clock_use(function: FunctionHooks[Any]) -> str | None:
     """The first use of processing time in the code of a function's class. Others are detected at run time."""
     for base in type(function).__mro__:
         if base.__module__.startswith("runtime.operators."):

@@ -181,18 +181,14 @@ def returned_rows_error(value: object) -> JobRejected:
     return JobRejected("rows-returned", "process", detail)
 
 
-class Function(ABC, Generic[C]):
-    """The hooks of a row-wise function; each subtask has its own instance. `out.emit` takes rows as dicts."""
+class FunctionHooks(ABC, Generic[C]):
+    """The hooks of every row-wise function; each subtask has its own instance. `out.emit` takes rows as dicts."""
 
     def open(self, context: C) -> None:
         """Declares states. Declared states hold the restored values."""
 
     def start(self, context: C, out: RowCollector) -> None:
         """Called once before the first row. Emit restored rows that must precede new rows."""
-
-    @abstractmethod
-    def process(self, row: Row, context: C, out: RowCollector) -> None:
-        """Handles a row."""
 
     def on_timer(self, timestamp_ms: int, context: C, out: RowCollector) -> None:
         """Handles a due timer."""
@@ -217,13 +213,33 @@ class Function(ABC, Generic[C]):
         """Emits buffered rows. Called repeatedly in a loop whose inputs have ended, until no rows circulate."""
 
     def end_input(self, input: int, context: C, out: RowCollector) -> None:
-        """Called when input `input` (1: the broadcast rows) has ended. Not called when the job stops."""
+        """Called when input `input` (1: the broadcast rows, or the second stream) has ended. Not called at a stop."""
 
     def finish(self, context: C, out: RowCollector) -> None:
         """Emits the remaining rows when all inputs have ended: the last output. Not called when the job stops."""
 
     def close(self) -> None:
         """Frees resources. Called exactly once, however the subtask ends, also after a failed `open`."""
+
+
+class Function(FunctionHooks[C]):
+    """A function with one main input."""
+
+    @abstractmethod
+    def process(self, row: Row, context: C, out: RowCollector) -> None:
+        """Handles a row."""
+
+
+class CoFunction(FunctionHooks[C]):
+    """A function with two main inputs, which share states and timers. Event time is the minimum of both inputs."""
+
+    @abstractmethod
+    def process1(self, row: Row, context: C, out: RowCollector) -> None:
+        """Handles a row of the first stream."""
+
+    @abstractmethod
+    def process2(self, row: Row, context: C, out: RowCollector) -> None:
+        """Handles a row of the second stream."""
 
 
 class HandlesBroadcast(ABC, Generic[C]):
@@ -243,9 +259,10 @@ class FunctionOperator(Operator, Generic[C]):
         side_outputs: further outputs, for `RowCollector.emit_to`.
     """
 
-    def __init__(self, function: Function[C], schema: pa.Schema, side_outputs: Sequence[OutputTag] = ()) -> None:
+    def __init__(self, function: FunctionHooks[C], schema: pa.Schema, side_outputs: Sequence[OutputTag] = ()) -> None:
         check_hooks("function_factory", type(function))
         self._function = function
+        self._row_hooks = _row_hooks(function)  #: by main input
         self._schema = schema
         self._out = RowCollector(schema, side_outputs)
         self._context: C
@@ -255,11 +272,11 @@ class FunctionOperator(Operator, Generic[C]):
         """The context for the function."""
 
     @abstractmethod
-    def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """Passes rows of the main input to the function."""
+    def _process_rows(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        """Passes rows of a main input to the function."""
 
     @property
-    def function(self) -> Function[C]:
+    def function(self) -> FunctionHooks[C]:
         return self._function
 
     def output_columns(self) -> pa.Schema:
@@ -275,10 +292,10 @@ class FunctionOperator(Operator, Generic[C]):
             self._function.start(self._context, self._out)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        if input == BROADCAST_INPUT:
+        if input == BROADCAST_INPUT and isinstance(self._function, HandlesBroadcast):
             self._process_broadcast_rows(batch, out)
         else:
-            self._process_rows(batch, out)
+            self._process_rows(input, batch, out)
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         with self._out.into(out):
@@ -316,3 +333,11 @@ class FunctionOperator(Operator, Generic[C]):
             for row in rows_of(batch):
                 if (returned := process(row, self._context, self._out)) is not None:
                     raise returned_rows_error(returned)
+
+
+def _row_hooks(function: FunctionHooks[Any]) -> tuple[Callable[..., object], ...]:
+    """The hooks for rows, by main input."""
+    if isinstance(function, CoFunction):
+        return function.process1, function.process2
+    assert isinstance(function, Function), "a function has one main input or two"
+    return (function.process,)

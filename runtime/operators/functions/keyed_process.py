@@ -33,6 +33,7 @@ subtask's loop, one at a time, so rows and timers of a key are never handled con
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ from runtime.operators.event_time import event_times_ms
 from runtime.operators.functions.function import (
     Function,
     FunctionContext,
+    FunctionHooks,
     FunctionOperator,
     HandlesBroadcast,
     returned_rows_error,
@@ -54,6 +56,7 @@ from runtime.operators.functions.row_values import add_row_note, rows_of, values
 from runtime.operators.functions.timers import Timer, Timers
 from runtime.operators.functions.value_state import AggregatingState, ExpiringValueState, ReducingState, ValueState
 from runtime.operators.output_tag import OutputTag
+from runtime.operators.paired_keys import check_key_pairs
 from runtime.ports import Collector, OperatorContext
 from runtime.state.index.factorise import factorise
 from runtime.state.index.hashing import key_groups
@@ -169,6 +172,14 @@ class ProcessContext(FunctionContext):
         return cells
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedInput:
+    """An input of a keyed operator: key columns, and the column of event times, if any."""
+
+    keys: tuple[str, ...]
+    time: str | None = None
+
+
 class KeyedProcessFunction(Function[ProcessContext]):
     """Base class of an author's keyed function; each subtask has its own instance.
 
@@ -189,39 +200,41 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         schema: schema of the output rows.
         time: column of event times.
         side_outputs: further outputs.
+        second: the second input of a function with two inputs.
     """
 
     def __init__(
         self,
-        function: KeyedProcessFunction,
+        function: FunctionHooks[ProcessContext],
         keys: Sequence[str],
         schema: pa.Schema,
         time: str | None = None,
         side_outputs: Sequence[OutputTag] = (),
+        second: KeyedInput | None = None,
     ) -> None:
         super().__init__(function, schema, side_outputs)
-        self._keys = tuple(keys)
-        self._time = time
-        self._checked_schema: pa.Schema | None = None
+        first = KeyedInput(tuple(keys), time)
+        self._inputs = (first,) if second is None else (first, second)
+        self._checked_schemas: dict[int, pa.Schema] = {}  #: by input
         self._sorted_key: KeyAddress | None = None  #: key of the last row of sorted input
 
     @property
     def time(self) -> str | None:
         """The column of event times."""
-        return self._time
+        return self._inputs[0].time
 
     def open(self, context: OperatorContext) -> None:
-        self._groups = context.max_parallelism
+        self._uid, self._groups = context.uid, context.max_parallelism
         super().open(context)
 
     def _create_context(self, context: OperatorContext) -> ProcessContext:
         return ProcessContext(context)
 
-    def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
-        self._check_keys(batch.schema)
-        keys, which = self._keys_of(batch)
-        times = self._times_of(batch)
-        process: Callable[..., object] = self._function.process
+    def _process_rows(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._check_keys(input, batch.schema)
+        keys, which = self._keys_of(input, batch)
+        times = self._times_of(input, batch)
+        process = self._row_hooks[input]
         context, collector, key = self._context, self._out, self._context.key
         with collector.into(out), context.handling(keys):
             row = None
@@ -240,17 +253,17 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         """
         if not batch.num_rows:
             return
-        self._check_keys(batch.schema)
-        keys, which = self._keys_of(batch)
+        self._check_keys(0, batch.schema)
+        keys, which = self._keys_of(0, batch)
         first, last = keys[which[0]], keys[which[-1]]
         if self._sorted_key not in (None, first):
             self._fire(self._context.event_timers.take_due(MAX_WATERMARK), out)
         self._sorted_key = last
-        process: Callable[..., object] = self._function.process
+        process = self._row_hooks[0]
         context, collector, key, timers = self._context, self._out, self._context.key, self._context.event_timers
         with collector.into(out), context.handling(keys):
             key.number = which[0]
-            for row, number, time in zip(rows_of(batch), which, self._times_of(batch)):  # noqa: B905  # times may be endless
+            for row, number, time in zip(rows_of(batch), which, self._times_of(0, batch)):  # noqa: B905  # times may be endless
                 if (due := timers.next_ms) is not None:
                     if number != key.number:
                         self._fire_current(MAX_WATERMARK)
@@ -272,15 +285,17 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
             if (returned := on_timer(timestamp, self._context, self._out)) is not None:
                 raise returned_rows_error(returned)
 
-    def _times_of(self, batch: pa.RecordBatch) -> Iterable[int | None]:
-        return repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
+    def _times_of(self, input: int, batch: pa.RecordBatch) -> Iterable[int | None]:
+        time = self._inputs[input].time
+        return repeat(None) if time is None else event_times_ms(batch, time).tolist()
 
-    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[KeyAddress], list[int]]:
+    def _keys_of(self, input: int, batch: pa.RecordBatch) -> tuple[list[KeyAddress], list[int]]:
         """Key group and key of each distinct key, and by row the number of its key."""
-        columns = batch.select(list(self._keys))
+        names = self._inputs[input].keys
+        columns = batch.select(list(names))
         distinct = factorise(columns.columns)
         once = columns.take(pa.array(distinct.first_rows))
-        groups = key_groups(once, self._keys, self._groups).tolist()
+        groups = key_groups(once, names, self._groups).tolist()
         keys = map(_encode, zip(*map(values_of, once.columns), strict=True))
         return list(zip(groups, keys, strict=True)), distinct.key_numbers.tolist()
 
@@ -305,15 +320,19 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                 if (returned := on_timer(timestamp, self._context, self._out)) is not None:
                     raise returned_rows_error(returned)
 
-    def _check_keys(self, schema: pa.Schema) -> None:
-        if schema is self._checked_schema:
+    def _check_keys(self, input: int, schema: pa.Schema) -> None:
+        if schema is self._checked_schemas.get(input):
             return
-        for name in self._keys:
+        for name in self._inputs[input].keys:
             kind = plain_type(schema.field(name).type)
             if not _can_be_key(kind):
                 detail = f"a key of a process function must be text, binary, an integer or a boolean, not {kind}"
                 raise JobRejected("bad-key-type", name, detail)
-        self._checked_schema = schema
+        self._checked_schemas[input] = schema
+        if len(self._inputs) > 1:
+            first, second = self._inputs
+            schemas = self._checked_schemas
+            check_key_pairs(self._uid, first.keys, second.keys, schemas.get(0), schemas.get(1))
 
 
 def _can_be_key(kind: Any) -> bool:

@@ -105,8 +105,8 @@ class Process(FunctionOperator[SubtaskContext]):
     def _create_context(self, context: OperatorContext) -> SubtaskContext:
         return SubtaskContext(context)
 
-    def _process_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
-        process: Callable[..., object] = self._function.process
+    def _process_rows(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        process = self._row_hooks[input]
         with self._out.into(out):
             for row in rows_of(batch):
                 try:

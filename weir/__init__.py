@@ -48,12 +48,12 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.core.job.restart_strategy import FixedDelay as FixedDelay
     from runtime.core.job.restart_strategy import NoRestart as NoRestart
     from runtime.core.job.settings import CoordinatorSettings as CoordinatorSettings
+    from runtime.dataflow.builder import ConnectedKeyedStreams as ConnectedKeyedStreams
+    from runtime.dataflow.builder import ConnectedStreams as ConnectedStreams
     from runtime.dataflow.builder import Dataflow as Dataflow
     from runtime.dataflow.builder import IterativeStream as IterativeStream
     from runtime.dataflow.builder import KeyedStream as KeyedStream
     from runtime.dataflow.builder import Stream as Stream
-    from runtime.dataflow.connected import ConnectedKeyedStreams as ConnectedKeyedStreams
-    from runtime.dataflow.connected import ConnectedStreams as ConnectedStreams
     from runtime.dataflow.pipelines import Pipeline as Pipeline
     from runtime.dataflow.pipelines import PipelineContext as PipelineContext
     from runtime.errors import CorruptState as CorruptState
@@ -120,8 +120,8 @@ _HOMES = {
     "BroadcastProcessFunction": "runtime.operators.functions.process",
     "SubtaskContext": "runtime.operators.functions.process",
     "KeyedProcessFunction": "runtime.operators.functions.keyed_process",
-    "ConnectedKeyedStreams": "runtime.dataflow.connected",
-    "ConnectedStreams": "runtime.dataflow.connected",
+    "ConnectedKeyedStreams": "runtime.dataflow.builder",
+    "ConnectedStreams": "runtime.dataflow.builder",
     "CoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedCoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedBroadcastProcessFunction": "runtime.operators.functions.keyed_process",

@@ -10,6 +10,8 @@ from runtime import connectors
 from runtime.connectors.kafka.formats import KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.postgres.sink import PostgresSink
+from runtime.connectors.sinks.webhook import Webhook
+from runtime.connectors.sinks.write_ahead import WriteAheadSink
 
 PREFIX = "runtime.connectors."
 #: connectors whose settings decide the guarantee
@@ -22,6 +24,7 @@ BY_SETTINGS: dict[type, list[Any]] = {
         PostgresSink("postgresql://h/d", "t"),
         PostgresSink("postgresql://h/d", "t", key=["id"], commit="immediate"),
     ],
+    WriteAheadSink: [WriteAheadSink(Webhook("http://h/"), folder="/held")],
 }
 
 

@@ -286,6 +286,13 @@ class SinkWriter(ABC):
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         """Makes the output since the last call durable, but not visible. Returns its committables (JSON values)."""
 
+    def next_processing_timer(self) -> int | None:
+        """The time (wall clock, ms) of the next call of `on_processing_time`, or None. Called often."""
+        return None
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Acts on passed time, for example by closing a file without new rows. Never called after the last row."""
+
     def close(self) -> None:
         """Frees resources. Output in progress may be left behind; a later attempt cleans it."""
 

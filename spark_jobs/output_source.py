@@ -6,11 +6,13 @@
 The source reads the commit log of the folder (`runtime/connectors/commit_log`), not the folder's listing. So a read
 returns all rows that a sink wrote for a checkpoint, or none, even while the job commits. The set of epochs is fixed
 when the DataFrame is planned.
+
+Partition columns come from the folder names, as text. A schema given by `.schema(…)` may name other types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
 from runtime.connectors.names import encode_name
+from runtime.connectors.partitions import partition_values
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from spark_jobs.column_types import spark_schema, to_spark_types
 
@@ -44,7 +47,7 @@ class OutputSource(DataSource):
         if newest is None:
             detail = f"{log.output} has no such epoch yet: give the columns by .schema(…), or try again later"
             raise JobRejected("no-epoch", "path", detail)
-        return spark_schema(_schema_of(log.output / newest.files[0].name, newest.number))
+        return spark_schema(_schema_of(log.output, newest.files[0].name, newest.number))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         log, epochs = self._selection()
@@ -115,22 +118,22 @@ class OutputReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FilePartition), "only partitions of this reader"
         for name, epoch in partition.files:
-            path = Path(self._folder, name)
-            plan = self._columns_of(path, epoch)
+            path, values = Path(self._folder, name), partition_values(name)
+            columns = [column for column in self._columns_of(name, epoch) if column not in values]
             with _open_file(path, epoch) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=[field.name for field in plan]):
-                    yield self._cast_batch(batch, path)
+                for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+                    yield self._cast_batch(_with_partition(batch, values), path)
 
-    def _columns_of(self, path: Path, epoch: int) -> list[pa.Field]:
-        """The columns of the file that are in the schema."""
-        held = _schema_of(path, epoch)
+    def _columns_of(self, name: str, epoch: int) -> list[str]:
+        """The columns of the file and its partition that are in the schema."""
+        path, held = Path(self._folder, name), _schema_of(Path(self._folder), name, epoch)
         strange = sorted(set(held.names) - set(self._schema.names))
         if strange and self._all_columns:
             detail = (
                 f"{path}: epoch {epoch} has a column {strange[0]!r}, which the newest epoch lacks: name the columns"
             )
             raise DataRejected(f"schema-differs: {detail} to read by .schema(…)")
-        return [field for field in held if field.name in self._schema.names]
+        return [column for column in held.names if column in self._schema.names]
 
     def _cast_batch(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
         """The batch in the requested schema; a column that an older file lacks is null."""
@@ -161,9 +164,17 @@ def _groups(files: Sequence[tuple[LoggedFile, int]]) -> Iterator[list[tuple[str,
         yield group
 
 
-def _schema_of(path: Path, epoch: int) -> pa.Schema:
-    with _open_file(path, epoch) as file:
-        return file.schema_arrow
+def _schema_of(folder: Path, name: str, epoch: int) -> pa.Schema:
+    """The columns of a file of the folder, and those of its partition."""
+    with _open_file(folder / name, epoch) as file:
+        return pa.schema([*file.schema_arrow, *(pa.field(column, pa.string()) for column in partition_values(name))])
+
+
+def _with_partition(batch: pa.RecordBatch, values: Mapping[str, str | None]) -> pa.RecordBatch:
+    """The batch with the columns of its partition."""
+    for column, value in values.items():
+        batch = batch.append_column(column, pa.repeat(pa.scalar(value, pa.string()), batch.num_rows))
+    return batch
 
 
 def _open_file(path: Path, epoch: int) -> Any:

@@ -25,6 +25,7 @@ from uuid import uuid4
 import msgspec
 
 from runtime.connectors.names import NAME_PATTERN
+from runtime.connectors.partitions import FOLDER_PATTERN
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import CorruptState, JobRejected
@@ -36,11 +37,11 @@ _TEMPORARY_NAME: Final = re.compile(
     rf"\.(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
 )
 _DELIVERED_SUFFIX: Final = ".delivered"
-_VISIBLE_NAME: Final = re.compile(rf"part-{NAME_PATTERN}-\d+-{NAME_PATTERN}-\d+-\d+-\d+\.parquet")
+_VISIBLE_NAME: Final = re.compile(rf"{FOLDER_PATTERN}part-{NAME_PATTERN}-\d+-{NAME_PATTERN}-\d+-\d+-\d+\.parquet")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
-    """A visible file; `rows` is None if the file was committed before the log existed."""
+    """A visible file by its path in the folder; `rows` is None if the file was committed before the log existed."""
 
     name: str
     bytes: int

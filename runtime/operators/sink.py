@@ -27,6 +27,12 @@ class SinkOperator(Operator):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._writer.write(batch)
 
+    def next_processing_timer(self) -> int | None:
+        return self._writer.next_processing_timer()
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        self._writer.on_processing_time(now_ms)
+
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         self._prepared += [(checkpoint, committable) for committable in self._writer.prepare(checkpoint)]
 

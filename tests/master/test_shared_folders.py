@@ -152,7 +152,7 @@ def test_output_that_the_master_cannot_see_fails_its_checkpoint(tmp_path: Path) 
     elsewhere.mkdir()
     flow = Dataflow("numbers")
     source = Numbers(total=1_000, unbounded=True)
-    flow.source("numbers", source).sink("out", Misplacing(str(out), str(elsewhere)))
+    flow.source("numbers", source).sink("out", Misplacing(str(out), elsewhere=str(elsewhere)))
     with running(flow.compile(2), tmp_path / "state", records) as run:
         run.wait_for(lambda: any("cannot be seen from the job master" in report.detail for report in records.reports))
         assert committed(out) == []

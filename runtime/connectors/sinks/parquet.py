@@ -9,6 +9,9 @@ ignore hidden names (Spark, Arrow, Hive) therefore see only committed rows, each
     part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
     .committed-<job>-<token>-<uid>-<subtask>-<n>
 
+With partition columns, the visible name lies in a folder such as `day=2024-01-01/` (`connectors/partitions`). Hidden
+files and marks always lie in the output folder itself.
+
 The last name is the commit mark, an empty file. It records that files 1 to n of this writer are committed or pending in
 the folder. The mark is durable before a file gets its visible name. Every restore repeats the commit; before a restore,
 a consumer may have moved, compacted or deleted the visible file. The mark proves that the file was committed (decision
@@ -28,14 +31,15 @@ import re
 import stat
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.names import NAME_PATTERN, encode_name
+from runtime.connectors.partitions import FOLDER_PATTERN, check_partition_columns, split_by_partition
+from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, ParquetFile
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
@@ -46,9 +50,10 @@ from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 _OWNER_PATTERN: Final = rf"(?P<job>{NAME_PATTERN})-(?P<token>\d+)-(?P<uid>{NAME_PATTERN})-\d+"
 _HIDDEN_NAME: Final = re.compile(rf"\.weir-{_OWNER_PATTERN}-\d+\.(?:inprogress|pending)")
 _PENDING_NAME: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)\.pending")
-_FINAL_NAME: Final = re.compile(rf"part-(?P<owner>{_OWNER_PATTERN})-\d+-(?P<number>\d+)\.parquet")
+_FINAL_NAME: Final = re.compile(rf"{FOLDER_PATTERN}part-(?P<owner>{_OWNER_PATTERN})-\d+-(?P<number>\d+)\.parquet")
 _MARK_NAME: Final = re.compile(rf"\.committed-(?P<owner>{_OWNER_PATTERN})-(?P<number>\d+)")
-ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
+MAX_OPEN_FILES: Final = 100  #: of a writer; the least recently written file is rolled when another is needed
+MAX_WAITING_GROUPS: Final = 4  #: size of all rows that wait to be written, in row groups
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,28 @@ class ParquetSink:
 
     Args:
         path: the folder; created if it does not exist.
+        partition_by: columns whose values choose a sub-folder, as in Hive: `("day",)` writes to `day=2024-01-01/`.
+            Text, integers, booleans or dates.
+        max_bytes: a file is rolled before its row groups exceed this size; the footer comes on top. None: a file per
+            checkpoint and partition.
+        roll_after_idle_ms: a file without new rows for this time is rolled. It is committed with the next checkpoint,
+            as all rolled files.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
 
     path: str
+    partition_by: tuple[str, ...] = ()
+    max_bytes: int | None = None
+    roll_after_idle_ms: int | None = None
 
     def writer(self) -> "ParquetWriter":
-        return ParquetWriter(Path(self.path))
+        return ParquetWriter(
+            Path(self.path),
+            partition_by=self.partition_by,
+            max_bytes=self.max_bytes,
+            roll_after_idle_ms=self.roll_after_idle_ms,
+        )
 
     def committer(self) -> "ParquetCommitter":
         return ParquetCommitter(Path(self.path))
@@ -72,96 +91,143 @@ class ParquetSink:
     def check(self) -> None:
         if not self.path:
             raise JobRejected("bad-path", "path", "must name the output folder")
+        check_partition_columns(self.partition_by)
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise JobRejected("bad-size", "max_bytes", "must be at least 1 byte")
+        if self.roll_after_idle_ms is not None and self.roll_after_idle_ms < 1:
+            raise JobRejected("bad-interval", "roll_after_idle_ms", "must be at least 1 ms")
 
     def folders(self) -> Mapping[str, str]:
         return {"path": self.path}
 
 
 class ParquetWriter(SinkWriter):
-    """Writes a file per checkpoint, unless the checkpoint has no rows."""
+    """Writes a file per partition and checkpoint, or several if files are rolled earlier.
 
-    def __init__(self, folder: Path, roots: DataRoots | None = None, *, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+    A rolled file is pending at once and belongs to the next checkpoint. All files of a checkpoint are therefore pending
+    before a file of the next checkpoint begins; the commit marks rely on this.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        roots: DataRoots | None = None,
+        *,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+        partition_by: Sequence[str] = (),
+        max_bytes: int | None = None,
+        roll_after_idle_ms: int | None = None,
+    ) -> None:
         self._folder, self._row_group_bytes = folder, row_group_bytes
+        self._partition_by, self._max_bytes, self._idle_ms = partition_by, max_bytes, roll_after_idle_ms
         self._checked = CheckedFolder.of("path", folder, roots)
         self._number = 0
-        self._rows = 0
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-        self._path: Path | None = None
-        self._file: Any = None
-        self._parquet: Any = None
+        self._files: dict[str, ParquetFile] = {}  #: by relative folder, the least recently written first
+        self._written_at: dict[str, int] = {}  #: time of the last row, by relative folder; empty without idle time
+        #: rolled files that belong to no checkpoint yet: relative folder, number, committable without its visible name
+        self._pending: list[tuple[str, int, dict[str, Any]]] = []
 
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
+        self._now_ms = context.now_ms
         self._checked.check()
         make_folder(self._folder)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._parquet is None:
-            self._begin(batch.schema)
-        self._rows += batch.num_rows
-        self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= self._row_group_bytes:
-            self._write_group()
+        if not self._partition_by:
+            self._write_to("", batch)
+            return
+        for folder, rows in split_by_partition(batch, self._partition_by):
+            self._write_to(folder, rows)
+        if sum(file.waiting_bytes for file in self._files.values()) >= MAX_WAITING_GROUPS * self._row_group_bytes:
+            max(self._files.values(), key=lambda file: file.waiting_bytes).write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         self._checked.check()
-        if self._parquet is None:
+        for folder in list(self._files):
+            self._roll(folder)
+        if not self._pending:
             return ()
-        assert self._path is not None, "a file that is written has a name"
-        self._write_group()
-        with name_write_errors(self._path):
-            self._parquet.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-        pending = self._path.with_suffix(".pending")
-        self._path.rename(pending)
         sync_path(self._folder)
+        part = f"part-{self._owner}-{checkpoint}"
+        prepared = tuple(
+            file | {"final": str(PurePath(folder, f"{part}-{number}.parquet"))}
+            for folder, number, file in self._pending
+        )
+        self._pending = []
+        return prepared
+
+    def next_processing_timer(self) -> int | None:
+        oldest = next(iter(self._files), None)
+        if self._idle_ms is None or oldest is None:
+            return None
+        return self._written_at[oldest] + self._idle_ms
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Rolls the files that got no rows for the idle time."""
+        if self._idle_ms is not None:
+            for folder in [each for each in self._files if self._written_at[each] + self._idle_ms <= now_ms]:
+                self._roll(folder)
+
+    def close(self) -> None:
+        """Deletes the files in progress and rolled files, which belong to no checkpoint. Prepared files stay."""
+        for file in self._files.values():
+            file.discard()
+        for _, _, rolled in self._pending:
+            (self._folder / rolled["pending"]).unlink(missing_ok=True)
+        self._files, self._pending = {}, []
+
+    # ------------------------------------------------------------ files
+
+    def _write_to(self, folder: str, batch: pa.RecordBatch) -> None:
+        if self._max_bytes is None:
+            self._file_of(folder, batch.schema).write(batch)
+            return
+        rows = max(1, self._max_bytes * batch.num_rows // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, rows):
+            part = batch.slice(start, rows)
+            self._make_room(folder, part.nbytes)
+            self._file_of(folder, part.schema).write(part)
+
+    def _make_room(self, folder: str, nbytes: int) -> None:
+        """Rolls the file if it would exceed `max_bytes` with `nbytes` more.
+
+        Waiting rows are written first: only then is their compressed size known.
+        """
+        assert self._max_bytes is not None, "called with a bound only"
+        file = self._files.get(folder)
+        if file is not None and file.written_bytes + file.waiting_bytes + nbytes > self._max_bytes:
+            file.write_group()
+            if file.written_bytes + nbytes > self._max_bytes:
+                self._roll(folder)
+
+    def _file_of(self, folder: str, schema: pa.Schema) -> ParquetFile:
+        """The file in progress of a partition, now the most recently written file."""
+        file = self._files.pop(folder, None)
+        if file is None:
+            if len(self._files) >= MAX_OPEN_FILES:
+                self._roll(next(iter(self._files)))
+            self._number += 1
+            name = f".weir-{self._owner}-{self._number}"
+            file = ParquetFile(self._checked, name, schema, self._number, self._row_group_bytes)
+        self._files[folder] = file
+        if self._idle_ms is not None:
+            self._written_at[folder] = self._now_ms()
+        return file
+
+    def _roll(self, folder: str) -> None:
+        """Makes the file of a partition pending."""
+        file = self._files[folder]
+        pending = file.finish()
+        del self._files[folder]
+        self._written_at.pop(folder, None)
         committable = {
             "pending": pending.name,
-            "final": f"part-{self._owner}-{checkpoint}-{self._number}.parquet",
-            "rows": self._rows,
+            "rows": file.rows,
             "bytes": pending.stat().st_size,
             "folder": str(self._folder.absolute()),
         }
-        self._path = self._file = self._parquet = None
-        return (committable,)
-
-    def close(self) -> None:
-        """Deletes the file in progress, which belongs to no checkpoint. Pending files stay."""
-        for part in (self._parquet, self._file):
-            if part is not None:
-                with contextlib.suppress(OSError):  # the file is deleted below in any case
-                    part.close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-        self._path = self._file = self._parquet = None
-
-    def _begin(self, schema: pa.Schema) -> None:
-        self._number += 1
-        self._rows = 0
-        path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
-        self._file = os.fdopen(self._checked.open_to_write(path.name, os.O_EXCL), "wb")
-        self._path = path
-        self._parquet = pq.ParquetWriter(
-            self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
-        )
-
-    def _write_group(self) -> None:
-        if self._waiting:
-            assert self._path is not None, "a file that is written has a name"
-            with name_write_errors(self._path):
-                self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
-        self._waiting, self._waiting_bytes = [], 0
-
-
-def dictionary_columns(schema: pa.Schema) -> bool | list[str]:
-    """The columns to dictionary-encode: text. For numbers, writing would take 1.5 times as long and save no space."""
-    if any(pa.types.is_nested(item.type) for item in schema):
-        return True  # nested fields would have to be listed by their own paths
-    return [item.name for item in schema if not pa.types.is_primitive(item.type)]
+        self._pending.append((folder, file.number, committable))
 
 
 class ParquetCommitter(SinkCommitter):
@@ -181,9 +247,15 @@ class ParquetCommitter(SinkCommitter):
         due = [file for file in files if self._is_pending(file)]
         if due:
             self._write_marks(due)
+        for name in {str(PurePath(file["final"]).parent) for file in due if "/" in file["final"]}:
+            folder = self._folder / name
+            CheckedFolder("path", folder, self._checked.roots).check()  # a link may lead out of the data roots
+            make_folder(folder)
         shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
-        if files and self._folder.is_dir():  # also if none is due: an earlier commit may not be durable yet
-            sync_path(self._folder)
+        # also if none is due: an earlier commit may not be durable yet
+        for folder in {self._folder, *((self._folder / file["final"]).parent for file in files)} if files else ():
+            if folder.is_dir():
+                sync_path(folder)
         return shown
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
@@ -212,9 +284,10 @@ class ParquetCommitter(SinkCommitter):
 
     def _visible_files(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
         """Visible files of the sink that are not among `new`."""
-        found = [(path, _FINAL_NAME.fullmatch(path.name)) for path in sorted(self._folder.glob("part-*.parquet"))]
+        paths = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("part-*.parquet"))
+        found = [(path, _FINAL_NAME.fullmatch(path)) for path in sorted(paths)]
         own = [path for path, name in found if name and name.group("job", "uid") == (job, sink)]
-        return [LoggedFile(path.name, path.stat().st_size) for path in own if path.name not in new]
+        return [LoggedFile(path, (self._folder / path).stat().st_size) for path in own if path not in new]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
@@ -351,8 +424,10 @@ class ParquetCommitter(SinkCommitter):
             self._check_not_foreign(pending, final)
             pending.unlink(missing_ok=True)
             return False
-        except FileNotFoundError:  # another holder of a permit was faster
-            return False
+        except FileNotFoundError as error:
+            if os.path.lexists(pending):  # a consumer has removed the empty folder of the partition
+                raise EnvironmentFailure(f"{final}: the folder of the file to commit is gone") from error
+            return False  # another holder of a permit was faster
         except OSError as error:
             raise EnvironmentFailure(f"{pending}: the file cannot be committed: {error}") from error
         return True

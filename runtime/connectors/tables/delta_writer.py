@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runtime.connectors.names import encode_name
-from runtime.connectors.sinks.parquet import ROW_GROUP_BYTES, dictionary_columns
+from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, dictionary_columns
 from runtime.connectors.tables.delta_table import check_columns, delta_schema, load_table
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, name_write_errors, sync_path

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import psycopg
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 import weir
@@ -84,6 +85,17 @@ class DeltaFolder(Target):
         table = DeltaTable(self.place.folder / "table")
         named = {Path(uri).name for uri in table.file_uris()}
         return [path.name for path in (self.place.folder / "table").glob("part-*") if path.name not in named]
+
+
+class PartitionedFolder(ParquetFolder):
+    """Sub-folders by the value of a column, with several files of a checkpoint in each."""
+
+    def sink(self) -> Sink:
+        return weir.ParquetSink(str(self.place.folder / "out"), partition_by=("day",), max_bytes=512)
+
+    def ids(self) -> list[int]:
+        files = [path for path in (self.place.folder / "out").rglob("part-*") if path.parent.name.startswith("day=")]
+        return [number for path in files for number in pq.read_table(path, columns=["id"])["id"].to_pylist()]
 
 
 class KafkaTopic(Target):
@@ -176,6 +188,7 @@ class HeldWebhook(Target):
 
 TARGETS: Final[tuple[type[Target], ...]] = (
     ParquetFolder,
+    PartitionedFolder,
     DeltaFolder,
     KafkaTopic,
     PostgresStaged,

@@ -6,11 +6,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 _SECRET = "TEST_POSTGRES"
 
+# At import, since the processes of a Spark executor inherit the environment before a fixture runs.
+if (_password := conninfo_to_dict(os.environ.get("DATABASE_URL", "")).get("password")) is not None:
+    os.environ[f"WEIR_SECRET_{_SECRET}"] = str(_password)
+
 
 def address_without_password(url: str) -> str:
-    """`url` with a reference in place of the password, which is set for this process and processes it starts."""
-    password = conninfo_to_dict(url).get("password")
-    if password is None:
+    """`url`, which is DATABASE_URL, with a reference in place of the password."""
+    parameters = conninfo_to_dict(url)
+    if parameters.get("password") is None:
         return url
-    os.environ[f"WEIR_SECRET_{_SECRET}"] = str(password)
     return make_conninfo(url, password=f"${{secret:{_SECRET}}}")

@@ -84,7 +84,9 @@ def postgres_server(weir_var: Path) -> Iterator[RunningServer | None]:
     if _EXTERNAL:
         yield None
         return
-    with start_postgres(weir_var, port=_POSTGRES_PORT, password=_PASSWORD, may_create_databases=True) as running:
+    with start_postgres(
+        weir_var, port=_POSTGRES_PORT, password=_PASSWORD, rights=("CREATEDB", "REPLICATION")
+    ) as running:
         yield running
 
 

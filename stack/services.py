@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,23 +63,20 @@ def free_port(preferred: int = 0) -> int:
 # ---------------------------------------------------------------- Postgres
 
 
-def postgres(
-    home: Path, port: int, *, durable: bool = True, password: str = "", may_create_databases: bool = False
-) -> Service:
+def postgres(home: Path, port: int, *, durable: bool = True, password: str = "", rights: Sequence[str] = ()) -> Service:
     """Prepares a cluster with an empty database `weir` under `home/pg`; keeps an existing cluster.
 
     Args:
         durable: False skips fsync. The cluster survives a killed process, but not a crash of the machine.
         password: of the role `weir` in a new cluster; random by default.
-        may_create_databases: whether the role `weir` of a new cluster may create databases, as tests need.
+        rights: of the role `weir` in a new cluster: CREATEDB and REPLICATION, as tests need.
     """
     account = service_account()
     programs = postgres_programs(home, account)
     _check_version(home / "pg/data", programs / "postgres")
     folder = private_folder(home / "pg", account)
     if not (folder / "data").exists():
-        right = "CREATEDB" if may_create_databases else "NOCREATEDB"
-        _make_cluster(folder, programs, account, password or secrets.token_hex(16), right)
+        _make_cluster(folder, programs, account, password or secrets.token_hex(16), rights)
     _drop_foreign_lock(folder / "data/postmaster.pid")
     secret = (folder / "password").read_text(encoding="ascii")
     url = f"postgresql://weir:{secret}@127.0.0.1:{port}/weir"
@@ -91,6 +88,8 @@ def postgres(
         "fsync": "on" if durable else "off",
         "synchronous_commit": "on" if durable else "off",
         "full_page_writes": "on" if durable else "off",
+        "wal_level": "logical",  # for change data capture
+        "max_prepared_transactions": "50",
     }
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     argv = (str(programs / "postgres"), "-D", str(folder / "data"), *options)
@@ -119,7 +118,7 @@ def _check_version(data: Path, program: Path) -> None:
         )
 
 
-def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str, right: str) -> None:
+def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str, rights: Sequence[str]) -> None:
     """Creates a cluster under a temporary name and renames it, so that an incomplete cluster is never used.
 
     The console's role owns its database but is not a superuser, which could read and write files and run programs.
@@ -134,7 +133,7 @@ def _make_cluster(folder: Path, programs: Path, account: Account | None, passwor
     )
     single = [str(programs / "postgres"), "--single", "-D", str(unfinished), "postgres"]
     secret = password.replace("'", "''")
-    role = f"CREATE ROLE weir LOGIN NOSUPERUSER NOCREATEROLE {right} PASSWORD '{secret}'\n"
+    role = f"CREATE ROLE weir LOGIN NOSUPERUSER NOCREATEROLE {' '.join(rights)} PASSWORD '{secret}'\n"
     _run_as(account, single, role + "CREATE DATABASE weir OWNER weir\n")
     unfinished.rename(folder / "data")
 
@@ -212,7 +211,7 @@ class RunningServer:
 
 @contextlib.contextmanager
 def start_postgres(
-    folder: Path, *, port: int = 0, durable: bool = False, password: str = "", may_create_databases: bool = False
+    folder: Path, *, port: int = 0, durable: bool = False, password: str = "", rights: Sequence[str] = ()
 ) -> Iterator[RunningServer]:
     """Runs a Postgres with an empty database `weir` for the block; data, socket and log are under `folder`.
 
@@ -220,7 +219,7 @@ def start_postgres(
     """
 
     def make(chosen: int) -> Service:
-        return postgres(folder, chosen, durable=durable, password=password, may_create_databases=may_create_databases)
+        return postgres(folder, chosen, durable=durable, password=password, rights=rights)
 
     with _run_server(make, folder, port) as running:
         yield running

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.kafka.registry import SchemaRegistry as SchemaRegistry
     from runtime.connectors.kafka.sink import KafkaSink as KafkaSink
     from runtime.connectors.kafka.source import KafkaSource as KafkaSource
+    from runtime.connectors.postgres.changes import PostgresChanges as PostgresChanges
     from runtime.connectors.postgres.sink import PostgresSink as PostgresSink
     from runtime.connectors.postgres.source import PostgresSource as PostgresSource
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
@@ -138,6 +139,7 @@ _HOMES = {
     # Sources and formats
     "DirectorySource": "runtime.connectors.sources.directory",
     "ParquetSource": "runtime.connectors.sources.parquet",
+    "PostgresChanges": "runtime.connectors.postgres.changes",
     "SequenceSource": "runtime.connectors.sources.sequence",
     "KafkaSource": "runtime.connectors.kafka.source",
     "PostgresSource": "runtime.connectors.postgres.source",

@@ -7,7 +7,7 @@ for messages of others: this is the price of a transaction, in Flink too. `trans
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -28,7 +28,7 @@ from runtime.connectors.kafka.transactions import (
 )
 from runtime.connectors.kafka.wire import SASL_MECHANISMS, sasl_mechanism
 from runtime.connectors.libraries import import_library
-from runtime.core.snapshot.commit import CommitPermit
+from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
@@ -78,7 +78,7 @@ class KafkaSink:
     def committer(self) -> SinkCommitter:
         if self.commit == "transaction":
             return KafkaCommitter(self.servers, self.options, self.id_prefix)
-        return NothingToCommit()
+        return NoCommitter()
 
     def check(self) -> None:
         check_connection(self.servers, self.options)
@@ -99,13 +99,6 @@ class KafkaSink:
                 known = ", ".join(SASL_MECHANISMS)
                 advice = f"transactions log in by {known}, not {mechanism}: choose one, or commit='immediate'"
                 raise JobRejected("bad-mechanism", "options.sasl.mechanism", advice)
-
-
-class NothingToCommit(SinkCommitter):
-    """The committer of a sink whose rows are visible at once."""
-
-    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        return 0
 
 
 class RowProducer:

@@ -18,7 +18,7 @@ from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import check_url, connect, limit_transaction, make_durable, postgres_errors
 from runtime.connectors.postgres.staging import StagedCommitter, StagedWriter
 from runtime.connectors.postgres.table import RowCheck, check_table_name, find_table, identifiers, insert_latest
-from runtime.core.snapshot.commit import CommitPermit
+from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
@@ -54,7 +54,7 @@ class PostgresSink:
     def committer(self) -> SinkCommitter:
         if self.commit == "staged":
             return StagedCommitter(self.url, self.table, tuple(self.key))
-        return NothingToCommit()
+        return NoCommitter()
 
     def check(self) -> None:
         check_url(self.url)
@@ -66,13 +66,6 @@ class PostgresSink:
         if self.commit == "immediate" and not self.key:
             advice = "name the columns of a unique index, or use commit='staged', which needs no key"
             raise JobRejected("missing-key", "key", f"repeated rows would be inserted twice without a key: {advice}")
-
-
-class NothingToCommit(SinkCommitter):
-    """The committer of a sink whose rows are visible at once."""
-
-    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        return 0
 
 
 class UpsertWriter(SinkWriter):

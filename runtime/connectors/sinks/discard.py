@@ -5,15 +5,15 @@ under the name `discarded`, an entry per subtask. (A restore does not redistribu
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.core.snapshot.commit import CommitPermit
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+from runtime.connectors.sinks.no_committer import NoCommitter
+from runtime.ports import OperatorContext, SinkWriter
 
 STATE_NAME: Final = "discarded"
 _EXACT_SUMS_FIELD: Final = "exact"  #: sums as decimal text, because JSON numbers are limited to 64 bits
@@ -31,7 +31,7 @@ class DiscardSink:
     def writer(self) -> "DiscardWriter":
         return DiscardWriter()
 
-    def committer(self) -> "NoCommitter":
+    def committer(self) -> NoCommitter:
         return NoCommitter()
 
     def check(self) -> None:
@@ -61,11 +61,6 @@ class DiscardWriter(SinkWriter):
             [{"rows": self._rows, _EXACT_SUMS_FIELD: {name: str(value) for name, value in self._sums.items()}}]
         )
         return ()
-
-
-class NoCommitter(SinkCommitter):
-    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        return 0
 
 
 def totals(entries: Iterable[Any]) -> tuple[int, Counter[str]]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
-from runtime.connectors.sinks.discard import NoCommitter
+from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.ports import OperatorContext, SinkWriter
 
 
@@ -26,7 +26,7 @@ class PrintSink:
     def writer(self) -> "PrintWriter":
         return PrintWriter(self.prefix)
 
-    def committer(self) -> "NoCommitter":
+    def committer(self) -> NoCommitter:
         return NoCommitter()
 
     def check(self) -> None:

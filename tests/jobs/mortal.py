@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from runtime.errors import EnvironmentFailure
+from runtime.errors import WeirError
 from tests.shared import Shared
 
 
@@ -29,7 +29,10 @@ class Deaths(Shared):
 
 
 class Mortal:
-    """Ends its process by SIGKILL if that is a slot of its own; fails the attempt in the process of the test."""
+    """Ends its process by SIGKILL if that is a slot of its own; fails the attempt in the process of the test.
+
+    The error is no EnvironmentFailure: such a commit would be repeated within the attempt.
+    """
 
     def __init__(self, deaths: Deaths, sink: str) -> None:
         self._deaths, self._sink = deaths, sink
@@ -38,4 +41,4 @@ class Mortal:
         if self._deaths.is_due(f"{self._sink}: {step}"):
             if os.getpid() != self._deaths.home:
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise EnvironmentFailure(f"the process ends at {self._sink}: {step}")
+            raise WeirError(f"the process ends at {self._sink}: {step}")

@@ -34,11 +34,14 @@ class FullWriter(ParquetWriter):
 
 class ReadOnlyCommitter(ParquetCommitter):
     away = threading.Event()
+    commits = 0  #: of output, by the master and by slots
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         if committables and self.away.is_set():
             raise OSError(errno.EROFS, "Read-only file system", str(self._folder))
-        return super().commit(permit, committables)
+        shown = super().commit(permit, committables)
+        ReadOnlyCommitter.commits += bool(committables)
+        return shown
 
 
 class TroubledSink(ParquetSink):
@@ -56,6 +59,7 @@ SOON = ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000)
 def present() -> None:
     for event in (FullWriter.away, ReadOnlyCommitter.away):
         event.clear()
+    ReadOnlyCommitter.commits = 0
 
 
 def troubled(source: Any, output: Path) -> Dataflow:
@@ -92,6 +96,7 @@ def test_the_last_output_of_a_drain_waits_for_its_folder(tmp_path: Path) -> None
     job = troubled(source, output).compile(1)
     with running(job, tmp_path / "state", settings=seldom, commit_timeout_ms=0, wait_step_s=0.02) as run:
         run.wait_for(lambda: len(committed(output)) == source.total * source.splits)
+        run.wait_for(lambda: ReadOnlyCommitter.commits >= 2)  # the slot's own, after the master's
         source_rows = committed(output)
         ReadOnlyCommitter.away.set()
         run.ask("drain")

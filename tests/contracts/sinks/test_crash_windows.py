@@ -78,12 +78,12 @@ def log_of(target: Target) -> str:
 
 def check(target: Target) -> None:
     """Every row is there, once; nothing is left behind. A server may show a commit a moment after it was answered."""
-    until(lambda: len(target.ids()) >= TOTAL, 15.0, or_else=lambda: f"{len(target.ids())} rows; {log_of(target)}")
+    until(lambda: len(target.ids()) >= TOTAL, or_else=lambda: f"{len(target.ids())} rows; {log_of(target)}")
     found = sorted(target.ids())
     assert sorted(set(found)) == list(range(TOTAL)), f"{TOTAL - len(set(found))} rows are lost; {log_of(target)}"
     if not target.repeats:
         assert len(found) == TOTAL, f"{len(found) - TOTAL} rows are repeated; {log_of(target)}"
-    until(lambda: target.leftovers() == [], 15.0, or_else=lambda: f"{target.leftovers()} stays")
+    until(lambda: target.leftovers() == [], or_else=lambda: f"{target.leftovers()} stays")
 
 
 def spec_of(target: Target, window: str = "", fraction: float = 0.5, parallelism: int = 2) -> JobSpec:

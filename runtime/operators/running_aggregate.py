@@ -23,7 +23,7 @@ from runtime.state.schema import OPEN_TYPE
 
 OP_COLUMN: Final = "op"  #: changelog column with the row kind
 _MAX_ROWS_PER_BATCH: Final = 65_536
-INSERT, UPDATE_BEFORE, UPDATE_AFTER = "insert", "update_before", "update_after"
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 
 
 class RunningAggregate(Operator):

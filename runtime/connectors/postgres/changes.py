@@ -29,10 +29,9 @@ from runtime.connectors.postgres.table import check_table_name, find_table
 from runtime.connectors.postgres.values import TEXT_SETTINGS, arrow_type, from_text
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.running_aggregate import INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE
+from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE
 from runtime.ports import OperatorContext, SourceReader
 
-DELETE: Final = "delete"
 _MESSAGES_PER_PEEK: Final = 10_000
 _COLUMNS_QUERY: Final = """
 SELECT a.attname, a.atttypid::int8, a.atttypmod, t.typname, t.typtype = 'e' FROM pg_attribute a

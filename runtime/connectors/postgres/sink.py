@@ -17,7 +17,15 @@ from psycopg import sql
 from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import check_url, connect, limit_transaction, make_durable, postgres_errors
 from runtime.connectors.postgres.staging import StagedCommitter, StagedWriter
-from runtime.connectors.postgres.table import RowCheck, check_table_name, find_table, identifiers, insert_latest
+from runtime.connectors.postgres.table import (
+    DELETED,
+    RowCheck,
+    check_table_name,
+    delete_latest,
+    find_table,
+    identifiers,
+    insert_latest,
+)
 from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
@@ -33,6 +41,9 @@ class PostgresSink:
         table: `table` or `schema.table`; it must exist.
         key: columns of a unique index. A row replaces the row of the table with the same key; the last row wins.
             Without a key, rows are appended.
+        op_column: a column of strings that is not written. Rows with `delete` or `update_before` delete their key, and
+            need values in its columns only; rows with `insert` or `update_after` are upserted. The last row of a key
+            wins. Changes of a key must reach one subtask, in order.
         commit: "staged": exactly once; readers see all rows of a checkpoint, or none. The role of the address needs
             CREATE in the schema, for staged rows and the record of commits. "immediate": at least once, without
             delay; needs a key. The table is exact if the rows of a key are the same when they are repeated.
@@ -42,6 +53,7 @@ class PostgresSink:
     table: str
     _: KW_ONLY
     key: Sequence[str] = ()
+    op_column: str | None = None
     commit: Literal["staged", "immediate"] = "staged"
 
     @property
@@ -49,7 +61,8 @@ class PostgresSink:
         return "exactly-once" if self.commit == "staged" else "at-least-once"
 
     def writer(self) -> SinkWriter:
-        return (StagedWriter if self.commit == "staged" else UpsertWriter)(self.url, self.table, tuple(self.key))
+        made = StagedWriter if self.commit == "staged" else UpsertWriter
+        return made(self.url, self.table, tuple(self.key), self.op_column)
 
     def committer(self) -> SinkCommitter:
         if self.commit == "staged":
@@ -63,6 +76,11 @@ class PostgresSink:
             raise JobRejected("bad-commit", "commit", f"must be staged or immediate, not {self.commit!r}")
         if isinstance(self.key, str) or len(set(self.key)) < len(self.key):
             raise JobRejected("bad-key", "key", f"must be a sequence of distinct columns, not {self.key!r}")
+        if self.op_column is not None and not self.key:
+            advice = "name the columns of a unique index, or leave out op_column"
+            raise JobRejected("missing-key", "key", f"a row is deleted by its key: {advice}")
+        if self.op_column is not None and self.op_column in self.key:
+            raise JobRejected("bad-key", "op_column", f"{self.op_column!r} belongs to the key, and is not written")
         if self.commit == "immediate" and not self.key:
             advice = "name the columns of a unique index, or use commit='staged', which needs no key"
             raise JobRejected("missing-key", "key", f"repeated rows would be inserted twice without a key: {advice}")
@@ -71,8 +89,8 @@ class PostgresSink:
 class UpsertWriter(SinkWriter):
     """Upserts each batch in a transaction of its own."""
 
-    def __init__(self, url: str, table: str, key: tuple[str, ...]) -> None:
-        self._url, self._name, self._key = url, table, key
+    def __init__(self, url: str, table: str, key: tuple[str, ...], op_column: str | None) -> None:
+        self._url, self._name, self._key, self._op_column = url, table, key, op_column
         self._connection: psycopg.Connection[Any] | None = None
 
     def open(self, context: OperatorContext) -> None:
@@ -80,26 +98,28 @@ class UpsertWriter(SinkWriter):
         with postgres_errors(self._name), self._connection.transaction():
             self._table = find_table(self._connection, self._name)
             self._table.check_key(self._connection, self._key)
-            self._check = RowCheck(self._table, self._table.columns(self._connection), self._key)
-            self._connection.execute(
-                sql.SQL(
-                    "CREATE TEMP TABLE weir_rows ON COMMIT DELETE ROWS AS SELECT 0::int8 AS weir_row, * FROM {} "
-                    "WITH NO DATA"
-                ).format(self._table.identifier)
+            self._check = RowCheck(self._table, self._table.columns(self._connection), self._key, self._op_column)
+            create = sql.SQL(
+                "CREATE TEMP TABLE weir_rows ON COMMIT DELETE ROWS AS SELECT 0::int8 AS weir_row, false AS {deleted}, "
+                "* FROM {table} WITH NO DATA; ALTER TABLE pg_temp.weir_rows ALTER {deleted} SET DEFAULT false"
             )
+            self._connection.execute(create.format(table=self._table.identifier, deleted=sql.Identifier(DELETED)))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        self._check.check(batch)
+        batch = self._check.check(batch)
         assert self._connection is not None, "the writer is open"
-        names, numbers = batch.schema.names, pa.array(range(batch.num_rows), pa.int64())
-        copied = sql.SQL("COPY pg_temp.weir_rows (weir_row, {}) FROM STDIN (FORMAT csv)").format(identifiers(names))
+        names = [name for name in batch.schema.names if name != DELETED]
+        batch = batch.add_column(0, "weir_row", pa.array(range(batch.num_rows), pa.int64()))
+        copied = sql.SQL("COPY pg_temp.weir_rows ({}) FROM STDIN (FORMAT csv)").format(identifiers(batch.schema.names))
         rows = sql.SQL("pg_temp.weir_rows s")
         with postgres_errors(str(self._table)), self._connection.transaction():
             limit_transaction(self._connection)
             with self._connection.cursor().copy(copied) as copy:
-                copy.write(encode_csv(batch.add_column(0, "weir_row", numbers)))
+                copy.write(encode_csv(batch))
+            if self._op_column is not None:
+                self._connection.execute(delete_latest(self._table, self._key, rows, "s.weir_row DESC"))
             self._connection.execute(insert_latest(self._table, names, self._key, rows, "s.weir_row DESC"))
             make_durable(self._connection)
 

@@ -25,7 +25,15 @@ from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import connect, limit_transaction, make_durable, postgres_errors
-from runtime.connectors.postgres.table import ResolvedTable, RowCheck, find_table, identifiers, insert_latest
+from runtime.connectors.postgres.table import (
+    DELETED,
+    ResolvedTable,
+    RowCheck,
+    delete_latest,
+    find_table,
+    identifiers,
+    insert_latest,
+)
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
@@ -37,6 +45,9 @@ _CREATED_MEANWHILE: Final = (
     psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject, psycopg.errors.DuplicateTable,
 )  # fmt: skip
 _OWN_COLUMNS: Final = ("weir_writer", "weir_number", "weir_row")
+_CHECKS_QUERY: Final = (
+    "SELECT conname, pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conrelid = %s AND contype = 'c'"
+)
 _DUE_ROWS: Final = (
     "{staging} s JOIN unnest(%(writers)s::int8[], %(numbers)s::int8[], %(tokens)s::int8[]) "
     "AS due (writer, number, token) ON s.weir_writer = due.writer AND s.weir_number = due.number"
@@ -53,6 +64,7 @@ class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
     subtask: int
     number: int
     rows: int
+    deletions: int = 0  #: rows that delete their key
     columns: tuple[str, ...]
 
 
@@ -80,7 +92,8 @@ class _Place:
     def create(self, connection: psycopg.Connection[Any]) -> None:
         """Creates the tables, or adds the columns that the target has got since.
 
-        CHECK and NOT NULL of the target hold for staged rows too: a violation is found before the checkpoint.
+        CHECK constraints of the target hold for staged rows too, except for deletions, which may lack values. A
+        violation is found before the checkpoint.
         """
         writers = sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} (writer int8 PRIMARY KEY, job text NOT NULL, sink text NOT NULL, "
@@ -105,12 +118,16 @@ class _Place:
                     )
             return
         own = sql.SQL(", ").join(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(name)) for name in _OWN_COLUMNS)
-        create = sql.SQL("CREATE TABLE {} ({}, LIKE {} INCLUDING CONSTRAINTS)")
-        connection.execute(create.format(self.staging, own, self.table.identifier))
+        create = sql.SQL("CREATE TABLE {} ({}, {} bool NOT NULL DEFAULT false, LIKE {})")
+        deleted = sql.Identifier(DELETED)
+        connection.execute(create.format(self.staging, own, deleted, self.table.identifier))
         for column in columns:
-            if column.not_null and not column.required:  # rows may leave it to its default
+            if column.not_null:  # rows may leave it to its default; `RowCheck` knows
                 drop = sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL")
                 connection.execute(drop.format(self.staging, sql.Identifier(column.name)))
+        for name, condition in connection.execute(_CHECKS_QUERY, [self.table.oid]).fetchall():
+            check = sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} CHECK ({} OR ({}))")
+            connection.execute(check.format(self.staging, sql.Identifier(name), deleted, sql.SQL(condition)))
 
     def moved_numbers(self, connection: psycopg.Connection[Any], writers: Sequence[int]) -> dict[int, int]:
         query = sql.SQL("SELECT writer, moved FROM {} WHERE writer = ANY(%s)").format(self.writers)
@@ -141,11 +158,11 @@ class _Place:
 class StagedWriter(SinkWriter):
     """Copies rows into the staging table. The transaction of a checkpoint begins with its first row."""
 
-    def __init__(self, url: str, table: str, key: tuple[str, ...]) -> None:
-        self._url, self._name, self._key = url, table, key
+    def __init__(self, url: str, table: str, key: tuple[str, ...], op_column: str | None) -> None:
+        self._url, self._name, self._key, self._op_column = url, table, key, op_column
         self._connection: psycopg.Connection[Any] | None = None
         self._id = uuid4().int >> (128 - _WRITER_ID_BITS)
-        self._number, self._rows = 1, 0
+        self._number, self._rows, self._deletions = 1, 0, 0
         self._columns: tuple[str, ...] = ()
         self._staged: list[StagedRows] = []
 
@@ -159,25 +176,28 @@ class StagedWriter(SinkWriter):
             self._place.create(self._connection)
             self._token, self._subtask = int(context.token), context.index
             self._place.record(self._connection, [self._committable(0)])
-            self._check = RowCheck(table, table.columns(self._connection), self._key)
+            self._check = RowCheck(table, table.columns(self._connection), self._key, self._op_column)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        self._check.check(batch)
-        if self._rows and self._columns != tuple(batch.schema.names):
+        batch = self._check.check(batch)
+        columns = tuple(name for name in batch.schema.names if name != DELETED)
+        if self._rows and self._columns != columns:
             self._end_group()
-        self._columns = tuple(batch.schema.names)
+        self._columns = columns
         assert self._connection is not None, "the writer is open"
         count = batch.num_rows
         own = ([self._id] * count, [self._number] * count, range(self._rows, self._rows + count))
         arrays = [*(pa.array(values, pa.int64()) for values in own), *batch.columns]
-        rows = pa.RecordBatch.from_arrays(arrays, names=[*_OWN_COLUMNS, *self._columns])
+        rows = pa.RecordBatch.from_arrays(arrays, names=[*_OWN_COLUMNS, *batch.schema.names])
         copied = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)")
         command = copied.format(self._place.staging, identifiers(rows.schema.names))
         with postgres_errors(str(self._place.table)), self._connection.cursor().copy(command) as copy:
             copy.write(encode_csv(rows))
         self._rows += count
+        if self._op_column is not None:
+            self._deletions += batch.column(DELETED).true_count
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         if self._rows:
@@ -199,7 +219,7 @@ class StagedWriter(SinkWriter):
     def _end_group(self) -> None:
         """Ends a group of rows with the same columns. A checkpoint has several if the columns changed."""
         self._staged.append(self._committable(self._number))
-        self._number, self._rows = self._number + 1, 0
+        self._number, self._rows, self._deletions = self._number + 1, 0, 0
 
     def _committable(self, number: int) -> StagedRows:
         return StagedRows(
@@ -210,6 +230,7 @@ class StagedWriter(SinkWriter):
             subtask=self._subtask,
             number=number,
             rows=self._rows,
+            deletions=self._deletions,
             columns=self._columns,
         )
 
@@ -304,6 +325,11 @@ class StagedCommitter(SinkCommitter):
         }
         rows = sql.SQL(_DUE_ROWS).format(staging=place.staging)
         order = "due.token DESC, due.number DESC, s.weir_row DESC"
+        if any(each.deletions for each in group):
+            if not self._key:
+                detail = "the checkpoint has staged rows that delete their key: restore with the former key"
+                raise JobRejected("missing-key", "key", detail)
+            connection.execute(delete_latest(place.table, self._key, rows, order), parameters)
         connection.execute(insert_latest(place.table, columns, self._key, rows, order), parameters)
         delete = sql.SQL(
             "DELETE FROM {} s USING unnest(%(writers)s::int8[], %(numbers)s::int8[]) AS due (writer, number) "

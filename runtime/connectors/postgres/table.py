@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
 
 from runtime.connectors.postgres.columns import TableColumn, check_columns
 from runtime.errors import DataRejected, JobRejected
+from runtime.operators.running_aggregate import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+
+DELETED: Final = "weir_deleted"  #: column of staged rows: whether the row deletes its key
+_DELETIONS: Final = pa.array([DELETE, UPDATE_BEFORE])
+_OPERATIONS: Final = pa.array([INSERT, UPDATE_AFTER, DELETE, UPDATE_BEFORE])
 
 _TABLE_QUERY = """
 SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -73,23 +79,53 @@ def find_table(connection: psycopg.Connection[Any], table: str) -> ResolvedTable
 
 
 class RowCheck:
-    """Checks that batches fit the table before a row is written."""
+    """Checks that batches fit the table before a row is written, and marks rows that delete their key."""
 
-    def __init__(self, table: ResolvedTable, columns: Sequence[TableColumn], key: Sequence[str]) -> None:
-        self._table, self._columns, self._key = table, columns, key
+    def __init__(
+        self, table: ResolvedTable, columns: Sequence[TableColumn], key: Sequence[str], op_column: str | None
+    ) -> None:
+        self._table, self._columns, self._key, self._op_column = table, columns, key, op_column
         self._checked: pa.Schema | None = None
         self._not_null: list[str] = []
 
-    def check(self, batch: pa.RecordBatch) -> None:
-        """Checks columns and nulls.
+    def check(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The checked rows. A column of operations is replaced by the last column, `DELETED`.
 
         Raises:
             JobRejected: columns or types do not fit the table.
-            DataRejected: a column of the key, or a column that is NOT NULL, has a null.
+            DataRejected: a column of the key has a null, a column that is NOT NULL has a null in a row that is not
+                deleted, or an operation is unknown.
         """
+        deleted = None
+        if self._op_column is not None:
+            deleted, batch = self._take_operations(batch, self._op_column)
         if self._checked is None or not batch.schema.equals(self._checked):
             self._check_schema(batch.schema)
-        for name in self._not_null:
+        self._check_nulls(batch, self._key)
+        if deleted is None:
+            self._check_nulls(batch, self._not_null)
+            return batch
+        self._check_nulls(batch.filter(pc.invert(deleted)) if self._not_null else batch, self._not_null)
+        return batch.append_column(DELETED, deleted)
+
+    def _take_operations(self, batch: pa.RecordBatch, name: str) -> tuple[pa.Array, pa.RecordBatch]:
+        """For each row whether it deletes its key, and the rows without the column of operations."""
+        place = batch.schema.get_field_index(name)
+        if place < 0 or not pa.types.is_string(batch.schema.field(place).type):
+            names = ", ".join(f"{field.name} {field.type}" for field in batch.schema)
+            raise JobRejected(
+                "missing-column", "op_column", f"the rows have no column {name!r} of strings, only {names}"
+            )
+        operations = batch.column(place)
+        known = pc.is_in(operations, _OPERATIONS)
+        if not pc.all(known).as_py() and batch.num_rows:
+            unknown = operations.filter(pc.invert(known))[0].as_py()
+            detail = f"{unknown!r} in column {name!r} is no operation, only {', '.join(_OPERATIONS.to_pylist())}"
+            raise DataRejected(f"Postgres table {self._table}: {detail}: correct or filter the rows")
+        return pc.is_in(operations, _DELETIONS), batch.remove_column(place)
+
+    def _check_nulls(self, batch: pa.RecordBatch, columns: Sequence[str]) -> None:
+        for name in columns:
             if nulls := batch.column(name).null_count:
                 reason = "belongs to the key" if name in self._key else "is NOT NULL"
                 remedy = "filter the rows, or fill the column"
@@ -103,7 +139,7 @@ class RowCheck:
                 names = ", ".join(schema.names)
                 raise JobRejected("missing-column", "key", f"the rows have no column {name!r} of the key, only {names}")
         check_columns(str(self._table), self._columns, schema)
-        strict = {column.name for column in self._columns if column.not_null}.union(self._key)
+        strict = {column.name for column in self._columns if column.not_null}.difference(self._key)
         self._not_null = [name for name in schema.names if name in strict]
         self._checked = schema
 
@@ -116,12 +152,12 @@ def identifiers(names: Sequence[str], of: str | None = None) -> sql.Composed:
 def insert_latest(
     table: ResolvedTable, columns: Sequence[str], key: Sequence[str], rows: sql.Composable, order: str
 ) -> sql.Composed:
-    """INSERT of `rows`. With a key, the last row of each key replaces the row of the table.
+    """INSERT of `rows`. With a key, the last row of each key replaces the row of the table, unless it deletes the key.
 
     Rows are inserted in the order of the key, so that concurrent statements lock them in the same order.
 
     Args:
-        rows: the tables of a FROM clause; `s` is the alias of the table with the columns.
+        rows: the tables of a FROM clause; `s` is the alias of the table with the columns and `DELETED`.
         order: a descending order, in SQL, in which the last row of a key comes first.
     """
     parts = {
@@ -138,6 +174,34 @@ def insert_latest(
     )
     action = sql.SQL("DO UPDATE SET {}").format(update) if changed else sql.SQL("DO NOTHING")
     return sql.SQL(
-        "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({by}) {found} FROM {rows} ORDER BY {by}, {order} "
-        "ON CONFLICT ({key}) {action}"
-    ).format(by=identifiers(key, "s"), key=identifiers(key), order=sql.SQL(order), action=action, **parts)
+        "INSERT INTO {table} ({columns}) SELECT {found} FROM "
+        "(SELECT DISTINCT ON ({by}) {found}, s.{deleted} FROM {rows} ORDER BY {by}, {order}) s "
+        "WHERE NOT s.{deleted} ORDER BY {by} ON CONFLICT ({key}) {action}"
+    ).format(
+        by=identifiers(key, "s"),
+        key=identifiers(key),
+        order=sql.SQL(order),
+        action=action,
+        deleted=sql.Identifier(DELETED),
+        **parts,
+    )
+
+
+def delete_latest(table: ResolvedTable, key: Sequence[str], rows: sql.Composable, order: str) -> sql.Composed:
+    """DELETE of the keys whose last row deletes them; arguments as of `insert_latest`.
+
+    It precedes the INSERT, so that a new row may have a unique value of a deleted row.
+    """
+    matches = sql.SQL(" AND ").join(sql.SQL("t.{name} = s.{name}").format(name=sql.Identifier(name)) for name in key)
+    return sql.SQL(
+        "DELETE FROM {table} t USING "
+        "(SELECT DISTINCT ON ({by}) {by}, s.{deleted} FROM {rows} ORDER BY {by}, {order}) s "
+        "WHERE s.{deleted} AND {matches}"
+    ).format(
+        table=table.identifier,
+        by=identifiers(key, "s"),
+        deleted=sql.Identifier(DELETED),
+        rows=rows,
+        order=sql.SQL(order),
+        matches=matches,
+    )

@@ -248,7 +248,140 @@ def test_any_order_of_repeated_commits_equals_the_oracle(
     assert database.staged() == 0
 
 
+# ---------------------------------------------------------------- deletions
+
+OPERATIONS = ("insert", "update_after", "update_before", "delete")
+Change = tuple[int, str | None, str]
+
+
+def changes(*found: Change) -> pa.RecordBatch:
+    schema = pa.schema([("op", pa.string()), ("id", pa.int64()), ("text", pa.string())])
+    return pa.RecordBatch.from_pylist([{"id": id_, "text": text, "op": op} for id_, text, op in found], schema)
+
+
+def apply(table: dict[int, str | None], found: list[Change]) -> None:
+    """The oracle: changes one after another."""
+    for id_, text, op in found:
+        if op in ("delete", "update_before"):
+            table.pop(id_, None)
+        else:
+            table[id_] = text
+
+
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(["a", "b", None]), st.sampled_from(OPERATIONS)), max_size=8
+)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(CHANGES, CHANGES), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=6),
+    st.integers(0, 5),
+)
+def test_deletions_equal_the_oracle_under_repeats_restores_and_zombies(
+    database: Database,
+    checkpoints: list[tuple[list[Change], list[Change]]],
+    commits: list[tuple[int, bool]],
+    crash: int,
+) -> None:
+    """S1-25, S1-28: two subtasks with their own keys; a new attempt begins at `crash`; zombies repeat any prefix."""
+    database.run(f"TRUNCATE {database.table}; CREATE UNIQUE INDEX IF NOT EXISTS by_id ON {database.table} (id)")
+    of, table, pending = database.sink(key=["id"], op_column="op"), dict[int, str | None](), list[Any]()
+    writers = [open_writer(of, index=index) for index in range(2)]
+    for number, subtasks in enumerate(checkpoints):
+        if number == crash:
+            for writer in writers:
+                writer.write(changes((1, "lost", "insert"), (2, None, "delete")))
+                writer.close()
+            commit(of, *pending, token=2)
+            of.committer().clean("7", "out", Token(2), pending)
+            assert dict(database.rows()) == table
+            writers = [open_writer(of, token=2, index=index) for index in range(2)]
+        for index, (writer, found) in enumerate(zip(writers, subtasks, strict=True)):
+            own = [(id_ * 2 + index, text, op) for id_, text, op in found]
+            for part in (own[:3], own[3:]):
+                writer.write(changes(*part))
+            apply(table, own)
+            pending += writer.prepare(number)
+        for count, is_new in commits if number % 2 else ():
+            if is_new:
+                commit(of, *pending, token=2)
+                assert dict(database.rows()) == table
+            commit(of, *pending[:count])
+            commit(of, *pending)
+    commit(of, *pending)
+    for count, _ in commits:
+        assert commit(of, *pending[:count]) == 0
+    assert dict(database.rows()) == table
+    assert database.staged() == 0
+    for writer in writers:
+        writer.close()
+
+
+@pytest.mark.parametrize("mode", ["staged", "immediate"])
+def test_a_deletion_needs_its_key_only_and_frees_unique_values(database: Database, mode: Any) -> None:
+    database.run(
+        f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ALTER text SET NOT NULL, ADD UNIQUE (text), "
+        f"ADD CHECK (text IS NOT NULL AND text <> 'bad'); INSERT INTO {database.table} VALUES (1, 'x'), (2, 'y')"
+    )
+    of = database.sink(key=["id"], op_column="op", commit=mode)
+    writer = open_writer(of)
+    writer.write(changes((1, None, "delete"), (3, "x", "insert"), (9, None, "delete")))
+    assert commit(of, *writer.prepare(1)) == (mode == "staged")
+    assert database.rows() == [(2, "y"), (3, "x")]
+    with pytest.raises(DataRejected, match=r"1 rows have no 'text', which is NOT NULL"):
+        writer.write(changes((1, None, "delete"), (4, None, "insert")))
+    with pytest.raises(DataRejected, match=r"1 rows have no 'id', which belongs to the key"):
+        writer.write(changes((None, None, "delete")))  # type: ignore[arg-type]
+    with pytest.raises(DataRejected, match=r"violates check constraint"):
+        writer.write(changes((5, "bad", "insert")))
+    writer.close()
+
+
+@pytest.mark.parametrize("mode", ["staged", "immediate"])
+def test_bad_operations_are_named(database: Database, mode: Any) -> None:
+    database.run(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    writer = open_writer(database.sink(key=["id"], op_column="op", commit=mode))
+    for op in ("remove", None):
+        with pytest.raises(DataRejected, match=rf"{op!r} in column 'op' is no operation, only insert, update_after"):
+            writer.write(changes((1, "a", op)))  # type: ignore[arg-type]
+    with pytest.raises(JobRejected, match="no column 'op' of strings, only id int64, text string"):
+        writer.write(rows((1, "a")))
+    writer.close()
+
+
+def test_staged_deletions_are_refused_without_their_key(database: Database) -> None:
+    """A job that is restored with other settings must not append them as rows."""
+    database.run(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id); INSERT INTO {database.table} VALUES (1, 'x')")
+    of = database.sink(key=["id"], op_column="op")
+    writer = open_writer(of)
+    writer.write(changes((1, None, "delete")))
+    committables = writer.prepare(1)
+    writer.close()
+    with pytest.raises(JobRejected, match="restore with the former key"):
+        commit(database.sink(), *committables)
+    assert commit(database.sink(key=["id"]), *committables) == 1
+    assert database.rows() == []
+
+
 # ---------------------------------------------------------------- immediate
+
+
+def test_replayed_deletions_give_the_same_table(database: Database) -> None:
+    """S1-26."""
+    database.run(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id); INSERT INTO {database.table} VALUES (7, 'x')")
+    of = database.sink(key=["id"], op_column="op", commit="immediate")
+    interval = [
+        changes((1, "a", "insert"), (2, "a", "insert"), (1, None, "delete")),
+        changes((7, None, "delete"), (2, "a", "update_before"), (2, "b", "update_after")),
+    ]
+    for token in (1, 2):
+        writer = open_writer(of, token=token)
+        for batch in interval:
+            writer.write(batch)
+        writer.close()
+        assert database.rows() == [(2, "b")]
 
 
 def test_an_interval_that_is_replayed_gives_the_same_table(database: Database) -> None:
@@ -285,6 +418,8 @@ def test_an_upsert_without_a_key_is_refused() -> None:
         (PostgresSink("postgresql://h/d", "a", commit="later"), "bad-commit"),  # type: ignore[arg-type]
         (PostgresSink("postgresql://h/d", "a", key="id"), "bad-key"),
         (PostgresSink("postgresql://h/d", "a", key=["id", "id"]), "bad-key"),
+        (PostgresSink("postgresql://h/d", "a", key=["id"], op_column="id"), "bad-key"),
+        (PostgresSink("postgresql://h/d", "a", op_column="op"), "missing-key"),
     ],
 )
 def test_bad_settings_are_refused(sink: PostgresSink, code: str) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.commit_log import CommitLog
-from tests.acceptance.test_kill_dash_nine import comes_back, command_of, master_pid
+from tests.acceptance import standing_stage
+from tests.acceptance.standing_stage import stage, stage_pid
+from tests.acceptance.test_kill_dash_nine import comes_back, master_pid
 from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
 from tests.waiting import until
@@ -59,13 +61,9 @@ class Tables(WordCount):
     def is_exact(self) -> bool:
         return self.committed == self.fed == self.in_parquet
 
-    @property
-    def stage(self) -> dict[str, Any]:
-        (found,) = self.run["standing_stages"]
-        return dict(found)
-
-    @property
+    @cached_property
     def log(self) -> CommitLog:
+        """The commit log between run and stage; looked up once, since a poll of a short moment must not ask the API."""
         (lineage,) = (self.checkout.var / "storage" / str(self.run["job"]) / "streams").iterdir()
         return CommitLog(lineage / "tables")
 
@@ -73,11 +71,11 @@ class Tables(WordCount):
     def delivered(self) -> int:
         return max((self.log.delivered_epoch(job, sink) for job, sink in self.log.sinks()), default=0)
 
-    @property
-    def recorded(self) -> int:
-        """The last epoch in Postgres."""
+    def is_recorded_only(self) -> bool:
+        """Whether Postgres has recorded an epoch that is not released. The older fact is read first."""
+        delivered = self.delivered
         (found,) = self.execute(f"SELECT coalesce(max(epoch), 0) FROM {SCHEMA}.weir_epochs")
-        return int(found[0])
+        return int(found[0]) > delivered
 
     def is_staged(self) -> bool:
         """Whether an epoch is on its way: its staging table is there, with rows."""
@@ -97,39 +95,22 @@ def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Table
     return tables
 
 
-def stage_pid(words: WordCount) -> int:
-    """The process of the stage that stands beside the run now; it leads a group with its JVM."""
-    wanted = f"stand\0deliver\0--pipeline\0word_table\0--operator\0tables\0--run\0{words.run['id']}\0".encode()
-    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(int(p.name))]
-    return int(found[0].name) if len(found) == 1 else 0
-
-
 def kill_when(words: Tables, is_so: Callable[[], bool]) -> None:
-    """SIGKILL to the stage and its JVM while `is_so`. Its group is stopped first, to look again."""
-    for _ in range(40):
-        pid = until(lambda: stage_pid(words), PATIENCE_S)
-        words.feed(1)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            if is_so():
-                os.killpg(pid, signal.SIGSTOP)
-                if is_so():
-                    os.killpg(pid, signal.SIGKILL)
-                    return
-                os.killpg(pid, signal.SIGCONT)
-    raise AssertionError("the moment never came")
+    standing_stage.kill_when(
+        words, lambda: stage_pid(words, "deliver", "word_table", "tables"), lambda: True if is_so() else None
+    )
 
 
 def survive(words: Tables) -> None:
     """The stage must stand again, and what is fed meanwhile be counted once."""
     words.feed(5)
-    until(lambda: words.stage["state"] == "running", PATIENCE_S)
+    until(lambda: stage(words)["state"] == "running", PATIENCE_S)
     words.feed(5)
     until(words.is_exact, PATIENCE_S)
 
 
 def test_the_stage_reports_and_releases_its_epochs(words: Tables) -> None:
-    until(lambda: words.stage["state"] == "running" and (words.stage["live"] or {}).get("figures"), PATIENCE_S)
+    until(lambda: stage(words)["state"] == "running" and (stage(words)["live"] or {}).get("figures"), PATIENCE_S)
     until(lambda: figures(words)["Last epoch"], PATIENCE_S)
     assert figures(words)["Epoch duration"] > 0
     until(lambda: figures(words)["Epochs waiting"] == 0, PATIENCE_S)
@@ -137,7 +118,7 @@ def test_the_stage_reports_and_releases_its_epochs(words: Tables) -> None:
 
 
 def figures(words: Tables) -> dict[str, Any]:
-    return {one["label"]: one["value"] for one in (words.stage["live"] or {}).get("figures", ())}
+    return {one["label"]: one["value"] for one in (stage(words)["live"] or {}).get("figures", ())}
 
 
 def test_sigkill_of_the_stage_between_staging_and_commit(words: Tables) -> None:
@@ -146,16 +127,16 @@ def test_sigkill_of_the_stage_between_staging_and_commit(words: Tables) -> None:
 
 
 def test_sigkill_of_the_stage_between_commit_and_release(words: Tables) -> None:
-    kill_when(words, lambda: words.recorded > words.delivered)
+    kill_when(words, words.is_recorded_only)
     survive(words)
 
 
 def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: Tables) -> None:
-    owner, token = words.stage["lease_owner"], words.run["token"]
+    owner, token = stage(words)["lease_owner"], words.run["token"]
     words.feed(3)
     os.kill(int(owner.split(":")[1]), signal.SIGKILL)
     os.kill(master_pid(words), signal.SIGKILL)
-    until(lambda: words.run["token"] > token and words.stage["lease_owner"] not in ("", owner), PATIENCE_S)
+    until(lambda: words.run["token"] > token and stage(words)["lease_owner"] not in ("", owner), PATIENCE_S)
     survive(words)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.acceptance.test_kill_dash_nine import command_of, master_pid
+from tests.acceptance import standing_stage
+from tests.acceptance.standing_stage import stage, stage_pid
+from tests.acceptance.test_kill_dash_nine import master_pid
 from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
 from tests.waiting import until
@@ -30,41 +30,21 @@ def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordC
     return words
 
 
-def stage(words: WordCount) -> dict[str, Any]:
-    (found,) = words.run["standing_stages"]
-    return dict(found)
-
-
-def stage_pid(words: WordCount) -> int:
-    """The process of the stage that stands beside the run now; it leads a group with its JVM."""
-    wanted = f"stand\0stream\0--pipeline\0spark_wordcount\0--operator\0lines\0--run\0{words.run['id']}\0".encode()
-    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(int(p.name))]
-    return int(found[0].name) if len(found) == 1 else 0
-
-
 def folder(words: WordCount) -> Path:
     (streams,) = (words.checkout.var / "storage" / str(words.run["job"]) / "streams").iterdir()
     return streams / "lines"
 
 
-def newest_epoch(words: WordCount) -> int:
-    return max((int(path.name) for path in (folder(words) / "epochs").glob("[0-9]*")), default=-1)
+def newest_epoch(epochs: Path) -> int:
+    return max((int(path.name) for path in epochs.glob("[0-9]*")), default=-1)
 
 
-def kill_when(words: WordCount, is_there: Callable[[], int | None]) -> int:
-    """SIGKILL to the stage and its JVM while `is_there` gives an epoch. Its group is stopped first, to look again."""
-    for _ in range(40):
-        pid = until(lambda: stage_pid(words), PATIENCE_S)
-        words.feed(1)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            if is_there() is not None:
-                os.killpg(pid, signal.SIGSTOP)
-                if (epoch := is_there()) is not None:
-                    os.killpg(pid, signal.SIGKILL)
-                    return epoch
-                os.killpg(pid, signal.SIGCONT)
-    raise AssertionError("the moment never came")
+def pid_of_stage(words: WordCount) -> int:
+    return stage_pid(words, "stream", "spark_wordcount", "lines")
+
+
+def kill_when(words: WordCount, epoch: Callable[[], int | None]) -> int:
+    return standing_stage.kill_when(words, lambda: pid_of_stage(words), epoch)
 
 
 def survive(words: WordCount) -> None:
@@ -89,12 +69,12 @@ def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:
     token, epochs = stage(words)["token"], folder(words) / "epochs"
 
     def aside() -> int | None:
-        found = [path for path in epochs.glob(f".*-{stage(words)['token']}") if any(path.glob("*.parquet"))]
+        found = [path for path in epochs.glob(f".*-{token}") if any(path.glob("*.parquet"))]
         return int(found[0].name[1:].partition("-")[0]) if found else None
 
     epoch = kill_when(words, aside)
-    assert newest_epoch(words) < epoch
-    until(lambda: newest_epoch(words) >= epoch, PATIENCE_S)
+    assert newest_epoch(epochs) < epoch
+    until(lambda: newest_epoch(epochs) >= epoch, PATIENCE_S)
     survive(words)
     assert stage(words)["token"] > token
     assert stage(words)["deaths"] > 0
@@ -102,17 +82,17 @@ def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:
 
 def test_sigkill_of_the_stage_after_the_rename(words: WordCount) -> None:
     """The epoch stays as it is; Spark repeats its batch, which is skipped."""
-    commits = folder(words) / "spark/commits"
+    commits, epochs = folder(words) / "spark/commits", folder(words) / "epochs"
 
     def uncommitted() -> int | None:
-        epoch = newest_epoch(words)
+        epoch = newest_epoch(epochs)
         return epoch if epoch >= 0 and not (commits / str(epoch)).exists() else None
 
     epoch = kill_when(words, uncommitted)
-    written = {path.name: path.stat().st_mtime_ns for path in (folder(words) / "epochs" / f"{epoch:012}").iterdir()}
+    written = {path.name: path.stat().st_mtime_ns for path in (epochs / f"{epoch:012}").iterdir()}
     assert written
-    until(lambda: (commits / str(epoch)).exists() or newest_epoch(words) > epoch, PATIENCE_S)
-    kept = folder(words) / "epochs" / f"{epoch:012}"
+    until(lambda: (commits / str(epoch)).exists() or newest_epoch(epochs) > epoch, PATIENCE_S)
+    kept = epochs / f"{epoch:012}"
     if kept.exists():  # no checkpoint has passed it yet
         assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == written
     survive(words)
@@ -129,15 +109,16 @@ def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: WordCount) -
 
 def test_epochs_go_once_no_retained_checkpoint_needs_them(words: WordCount) -> None:
     """A savepoint keeps those that a restore from it reads."""
+    epochs = folder(words) / "epochs"
     words.api.operate(words.job, "savepoint", {}, PATIENCE_S)
-    oldest = min(int(path.name) for path in (folder(words) / "epochs").glob("[0-9]*"))
+    oldest = min(int(path.name) for path in epochs.glob("[0-9]*"))
     words.feed(5)
     until(words.is_exact, PATIENCE_S)
     before = words.newest_checkpoint()
     until(lambda: words.newest_checkpoint() > before + 7, PATIENCE_S)
-    kept = sorted(int(path.name) for path in (folder(words) / "epochs").glob("[0-9]*"))
+    kept = sorted(int(path.name) for path in epochs.glob("[0-9]*"))
     assert oldest >= 0
-    assert len(kept) < newest_epoch(words) + 1, "some have been released"
+    assert len(kept) < newest_epoch(epochs) + 1, "some have been released"
 
 
 def test_stop_and_restore_at_another_parallelism(words: WordCount) -> None:
@@ -145,7 +126,7 @@ def test_stop_and_restore_at_another_parallelism(words: WordCount) -> None:
     words.feed(3)
     words.api.operate(words.job, "stop", {}, PATIENCE_S)
     until(lambda: stage(words)["state"] == "ended", PATIENCE_S)
-    assert not stage_pid(words)
+    assert not pid_of_stage(words)
     words.feed(5)
     savepoint = words.api.checkpoints(words.job)[-1]
     words.api.operate(words.job, "restore", {"checkpoint": savepoint["id"], "parallelism": 3}, PATIENCE_S)

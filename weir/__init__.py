@@ -49,14 +49,14 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.core.job.restart_strategy import FixedDelay as FixedDelay
     from runtime.core.job.restart_strategy import NoRestart as NoRestart
     from runtime.core.job.settings import CoordinatorSettings as CoordinatorSettings
-    from runtime.dataflow.builder import ConnectedKeyedStreams as ConnectedKeyedStreams
-    from runtime.dataflow.builder import ConnectedStreams as ConnectedStreams
     from runtime.dataflow.builder import Dataflow as Dataflow
-    from runtime.dataflow.builder import IterativeStream as IterativeStream
-    from runtime.dataflow.builder import KeyedStream as KeyedStream
-    from runtime.dataflow.builder import Stream as Stream
+    from runtime.dataflow.connected_streams import ConnectedKeyedStreams as ConnectedKeyedStreams
+    from runtime.dataflow.connected_streams import ConnectedStreams as ConnectedStreams
+    from runtime.dataflow.keyed_stream import KeyedStream as KeyedStream
     from runtime.dataflow.pipelines import Pipeline as Pipeline
     from runtime.dataflow.pipelines import PipelineContext as PipelineContext
+    from runtime.dataflow.stream import IterativeStream as IterativeStream
+    from runtime.dataflow.stream import Stream as Stream
     from runtime.errors import CorruptState as CorruptState
     from runtime.errors import DataRejected as DataRejected
     from runtime.errors import EnvironmentFailure as EnvironmentFailure
@@ -104,9 +104,9 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
 _HOMES = {
     # A job and the pipeline that offers it
     "Dataflow": "runtime.dataflow.builder",
-    "Stream": "runtime.dataflow.builder",
-    "KeyedStream": "runtime.dataflow.builder",
-    "IterativeStream": "runtime.dataflow.builder",
+    "Stream": "runtime.dataflow.stream",
+    "KeyedStream": "runtime.dataflow.keyed_stream",
+    "IterativeStream": "runtime.dataflow.stream",
     "Pipeline": "runtime.dataflow.pipelines",
     "PipelineContext": "runtime.dataflow.pipelines",
     # Aggregates of windows and running aggregates
@@ -121,8 +121,8 @@ _HOMES = {
     "BroadcastProcessFunction": "runtime.operators.functions.process",
     "SubtaskContext": "runtime.operators.functions.process",
     "KeyedProcessFunction": "runtime.operators.functions.keyed_process",
-    "ConnectedKeyedStreams": "runtime.dataflow.builder",
-    "ConnectedStreams": "runtime.dataflow.builder",
+    "ConnectedKeyedStreams": "runtime.dataflow.connected_streams",
+    "ConnectedStreams": "runtime.dataflow.connected_streams",
     "CoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedCoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedBroadcastProcessFunction": "runtime.operators.functions.keyed_process",

@@ -22,7 +22,8 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.checkpoint.statistics import distribution
 from runtime.core.job.restart_strategy import NoRestart
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.dataflow.builder import Dataflow, Stream
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.stream import Stream
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Sum
 from runtime.operators.functions.function import RowCollector

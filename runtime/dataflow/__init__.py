@@ -1,1 +1,1 @@
-"""How a job is written and compiled: builder, plan, and the registry of pipelines."""
+"""How a job is written and compiled: builder, kinds of streams, plan, and the registry of pipelines."""

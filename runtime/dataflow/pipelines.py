@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from runtime.data_roots import DataRoots
-from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.errors import JobRejected
 from runtime.ports import Sink, Source, StageFolders, UsesFolders
 

@@ -15,7 +15,8 @@ from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.epochs import LANE_COUNT, EpochSource, schema_file
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import HasStandingStage, ReleasesInput, StageFolders

@@ -6,6 +6,7 @@ import msgspec
 
 import weir
 from runtime.core.job.ids import OperatorId
+from runtime.dataflow.inputs import StepInput
 
 
 class Params(msgspec.Struct):
@@ -30,7 +31,7 @@ def build(params: Params, _: weir.PipelineContext) -> weir.Dataflow:
     steps = numbers.map_batches("one", same)
     last = steps.map_batches("two", same)
     if params.how == "cycle":
-        flow._connect(last, OperatorId("one"))
+        flow._connect(OperatorId("one"), StepInput(stream=last))
     if params.how != "no-sink":
         last.sink("out", weir.DiscardSink())
     return flow

@@ -21,7 +21,7 @@ import weir
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.dataflow.builder import STAGE_FOLDERS
+from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore

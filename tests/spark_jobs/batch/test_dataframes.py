@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow, Stream
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.connectors import STAGE_FOLDERS
+from runtime.dataflow.stream import Stream
 from runtime.errors import DataRejected, JobRejected
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Max

@@ -16,7 +16,8 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.dataflow.builder import Dataflow, Stream
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
 from runtime.operators.functions.function import RowCollector

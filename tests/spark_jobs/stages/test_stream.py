@@ -16,7 +16,8 @@ import pytest
 
 from runtime.connectors.epochs import EpochFolder
 from runtime.connectors.sources.epochs import EpochSource, read_columns, schema_file
-from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.dataflow.pipelines import Pipeline
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders

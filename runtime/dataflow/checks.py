@@ -1,0 +1,54 @@
+"""Checks of a step that is being added. Each error names the step."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.operators.column_difference import column_difference, columns_of
+from runtime.operators.output_tag import OutputTag, check_tags
+from runtime.operators.windows.window import late_columns_error
+from runtime.ports import Operator
+
+T = TypeVar("T")
+
+
+def validate_factory(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
+    """Calls `make` once, so that bad arguments fail before the start, and returns it. Only for code of Weir itself."""
+    with_uid_in_errors(uid, make)
+    return make
+
+
+def with_uid_in_errors(uid: str, make: Callable[[], T]) -> T:
+    """The result of `make`. If `make` raises JobRejected, the error is raised again with `uid` as its field."""
+    try:
+        return make()
+    except JobRejected as error:
+        raise JobRejected(error.code, uid, str(error)) from error
+
+
+def common_columns(uid: str, columns: Sequence[tuple[str, pa.Schema | None]]) -> pa.Schema | None:
+    """The columns of all inputs of step `uid`; None: unknown for all. Raises JobRejected if known columns differ.
+
+    Args:
+        columns: by input, whose uid the error names; None: unknown.
+    """
+    known = [(name, schema) for name, schema in columns if schema is not None]
+    if not known:
+        return None
+    (first, common), *others = known
+    wanted = columns_of(common)
+    for other, schema in others:
+        if list(wanted.items()) != list((found := columns_of(schema)).items()):
+            detail = f"the columns of {other!r} differ from the columns of {first!r}: "
+            advice = "; make them equal with select"
+            raise JobRejected("wrong-columns", uid, detail + column_difference(wanted, found) + advice)
+    return common
+
+
+def check_late_columns(uid: str, late: OutputTag, columns: pa.Schema | None) -> None:
+    """Raises JobRejected if the columns of a side output for late rows are not those of the input, if known."""
+    check_tags(uid, [late])
+    if columns is not None and (error := late_columns_error(late, columns)) is not None:
+        raise JobRejected(error.code, uid, error.detail)

@@ -1,0 +1,108 @@
+"""The inputs of a step: a stream, and its partitioning over the subtasks of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from runtime.core.job.graph import EdgeSpec, Partitioning
+from runtime.core.job.ids import OperatorId
+from runtime.dataflow.checks import with_uid_in_errors
+from runtime.dataflow.plan import PreAggregation
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.partition import Partitioner
+from runtime.state.index.key_codec import plain_type
+from runtime.state.index.key_types import check_keys
+
+if TYPE_CHECKING:
+    from runtime.dataflow.builder import Dataflow
+    from runtime.dataflow.stream import Stream
+
+
+@dataclass(frozen=True)
+class CustomPartitioning:
+    """Custom partitioning by columns and an author's function."""
+
+    columns: tuple[str, ...]
+    function: Partitioner
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInput:
+    """An input of a step. FORWARD is replaced by the stream's custom partitioning, if any.
+
+    Args:
+        keys: key columns, with HASH.
+        build: the build side of a join.
+        feedback: a back-edge of a loop.
+        state: name of the keyed table of the step, and the aggregates in it.
+    """
+
+    stream: Stream
+    partitioning: Partitioning = Partitioning.FORWARD
+    keys: tuple[str, ...] = ()
+    build: bool = False
+    feedback: bool = False
+    pre_aggregation: PreAggregation | None = None
+    state: tuple[str, Mapping[str, Aggregate]] | None = None
+
+    def check(self, flow: Dataflow, target: OperatorId) -> None:
+        """Raises JobRejected unless the stream is a stream of `flow` that `target` can read."""
+        if not hasattr(self.stream, "custom_partitioning"):
+            raise JobRejected("bad-input", target, "its input must be a stream without keys: leave out the key_by")
+        if self.stream.flow is not flow:
+            detail = f"its input {self.stream.uid!r} belongs to another dataflow, {self.stream.flow.name!r}"
+            raise JobRejected("bad-input", target, detail)
+        if self.stream.custom_partitioning is not None and self.partitioning is not Partitioning.FORWARD:
+            detail = f"its input uses {self.partitioning} partitioning: leave out the partition_custom before it"
+            raise JobRejected("bad-partitioning", target, detail)
+
+    @property
+    def partitioner(self) -> Partitioner | None:
+        """The author's function of a custom partitioning."""
+        custom = self.stream.custom_partitioning
+        return None if custom is None else custom.function
+
+    def edge(self, target: OperatorId, number: int) -> EdgeSpec:
+        """The edge into input `number` of `target`. Raises JobRejected: the keys or aggregates do not fit."""
+        custom = self.stream.custom_partitioning
+        return EdgeSpec(
+            source=self.stream.uid,
+            target=target,
+            input=number,
+            partitioning=self.partitioning if custom is None else Partitioning.CUSTOM,
+            keys=self.keys if custom is None else custom.columns,
+            key_types=self._key_types(target) if self.partitioning is Partitioning.HASH else (),
+            value_types=self._value_types(target),
+            build=self.build,
+            feedback=self.feedback,
+            output=self.stream.output,
+        )
+
+    def _key_types(self, target: OperatorId) -> tuple[str, ...]:
+        """The types of key columns; empty if the columns of the stream are unknown.
+
+        Raises:
+            JobRejected: a column is missing, or its type cannot be a key.
+        """
+        columns = self.stream.columns
+        if columns is None:
+            return ()
+        check_keys(columns, self.keys, target)
+        return tuple(str(plain_type(columns.field(key).type)) for key in self.keys)
+
+    def _value_types(self, target: OperatorId) -> tuple[tuple[str, str], ...]:
+        """The state columns of aggregates and their types; empty if the columns of the stream are unknown.
+
+        Raises:
+            JobRejected: an aggregate cannot be computed from the stream's columns.
+        """
+        columns = self.stream.columns
+        if columns is None or self.state is None:
+            return ()
+        table, aggregates = self.state
+        wanted = AggregateSet(aggregates)
+        types = with_uid_in_errors(target, lambda: wanted.state_types(columns))
+        return tuple((f"{table}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))

@@ -1,0 +1,230 @@
+"""Streams partitioned by key group, and the steps with state per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from math import gcd
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from runtime.core.job.graph import Partitioning
+from runtime.dataflow.checks import check_late_columns, validate_factory, with_uid_in_errors
+from runtime.dataflow.connected_streams import ConnectedKeyedStreams
+from runtime.dataflow.functions import add_function, add_transform
+from runtime.dataflow.inputs import StepInput
+from runtime.dataflow.plan import PreAggregation
+from runtime.operators.aggregates import Aggregate
+from runtime.operators.arguments import check_aggregates, check_column, check_function, check_window
+from runtime.operators.functions.keyed_process import (
+    KeyedBroadcastProcessFunction,
+    KeyedProcess,
+    KeyedProcessFunction,
+)
+from runtime.operators.functions.micro_batches import Batches, BatchLimits
+from runtime.operators.output_tag import OutputTag
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.pre_aggregation import WindowPreAggregator
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
+from runtime.operators.windows.window import LateOutput
+from runtime.ports import Operator
+
+if TYPE_CHECKING:
+    from runtime.dataflow.stream import BatchFunction, Stream
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A stream partitioned by key group."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+
+    def window(
+        self,
+        uid: str,
+        size: timedelta,
+        time: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        slide: timedelta | None = None,
+        late_to: OutputTag | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Event-time windows aligned to the epoch.
+
+        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then a column per aggregate.
+
+        Args:
+            time: name of the column of event times (timestamp, date, or integer milliseconds).
+            slide: distance between the starts of two consecutive windows, which may overlap; None: `size`.
+            late_to: side output for late rows: rows whose last window has fired (Flink: `sideOutputLateData`). They
+                keep the columns of the input. Rows are then not aggregated before the shuffle. None: late rows are
+                counted and dropped.
+        """
+        check_column(uid, "time", time)
+        check_aggregates(uid, aggregates)
+        keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
+        pane_ms = gcd(size_ms, slide_ms)
+        combiner = partial(WindowPreAggregator, keys, time, pane_ms, wanted)
+        pre_aggregation = PreAggregation(
+            pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=late_to is not None
+        )
+        late = None if late_to is None else LateOutput(late_to, time, pane_ms, combiner)
+        if late_to is not None:
+            check_late_columns(uid, late_to, self.stream.columns)
+        make: Callable[[], Operator]
+        if slide_ms == size_ms:
+            make, state = partial(TumblingWindow, keys, size_ms, wanted, late), "windows"
+        else:
+            make, state = partial(SlidingWindow, keys, size_ms, slide_ms, wanted, late), "panes"
+        return self.stream.flow._add_operator(
+            uid,
+            validate_factory(uid, make),
+            [self._input(pre_aggregation=pre_aggregation, state=(state, wanted))],
+            parallelism,
+            side_outputs=() if late_to is None else (late_to,),
+        )
+
+    def aggregate(
+        self,
+        uid: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        changelog: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Running aggregates; each batch emits the new values of its keys.
+
+        Args:
+            changelog: emit inserts and updates, with the row kind in column `op`; see `RunningAggregate`.
+        """
+        check_aggregates(uid, aggregates)
+        keys, wanted = self.keys, dict(aggregates)
+        running = validate_factory(uid, lambda: RunningAggregate(keys, wanted, changelog))
+        return self.stream.flow._add_operator(uid, running, [self._input(state=("aggregates", wanted))], parallelism)
+
+    def batches(
+        self,
+        uid: str,
+        function: BatchFunction,
+        *,
+        max_rows: int,
+        max_wait_ms: int | None = None,
+        flush_on_barrier: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies `function` to batches of rows of many keys, in order within each key.
+
+        A batch is emitted at `max_rows` rows, or when its first row has waited `max_wait_ms`. Without a time limit
+        (None) it is emitted only when it is full, or at the end of the input. No batch is empty or above `max_rows`.
+
+        Args:
+            flush_on_barrier: buffered rows are also emitted before each barrier. Snapshots then hold no rows, but the
+                barrier waits for `function`, and frequent checkpoints make small batches. Otherwise buffered rows are
+                part of the snapshot.
+        """
+        check_function(uid, function)
+        limits = with_uid_in_errors(uid, lambda: BatchLimits(max_rows, max_wait_ms, flush_on_barrier))
+        keys = self.keys
+        return self.stream.flow._add_operator(
+            uid, lambda: Batches(keys, function, limits), [self._input()], parallelism
+        )
+
+    def process(
+        self,
+        uid: str,
+        function_factory: Callable[[], KeyedProcessFunction],
+        schema: pa.Schema,
+        *,
+        time: str | None = None,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise function with state and timers per key; see `KeyedProcessFunction`.
+
+        Args:
+            function_factory: creates the function of each subtask; usually its class.
+            schema: schema of the output rows; missing columns are null, unknown columns are refused.
+            time: column of event times, for `context.timestamp`.
+            side_outputs: further outputs; see `OutputTag`.
+        """
+        return self._process(uid, KeyedProcessFunction, function_factory, schema, time, side_outputs, [], parallelism)
+
+    def transform(
+        self,
+        uid: str,
+        operator_factory: Callable[[], Operator],
+        schema: pa.Schema | None = None,
+        *,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """As `Stream.transform`, with all rows of a key in the same subtask.
+
+        State that must follow its keys at a rescale is declared by `keyed_table` or `object_table`.
+        """
+        return add_transform(uid, operator_factory, schema, side_outputs, self._input(), parallelism)
+
+    def connect_broadcast(
+        self,
+        uid: str,
+        rules: Stream,
+        function_factory: Callable[[], KeyedBroadcastProcessFunction],
+        schema: pa.Schema,
+        *,
+        time: str | None = None,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
+        kind, second = KeyedBroadcastProcessFunction, StepInput(stream=rules, partitioning=Partitioning.BROADCAST)
+        return self._process(uid, kind, function_factory, schema, time, side_outputs, [second], parallelism)
+
+    def connect(self, other: KeyedStream) -> ConnectedKeyedStreams:
+        """As `Stream.connect`; `other` needs keys of the same number and types, whose names may differ."""
+        return ConnectedKeyedStreams(self, other)
+
+    def _process(
+        self,
+        uid: str,
+        kind: type,
+        function_factory: Callable[[], KeyedProcessFunction],
+        schema: pa.Schema,
+        time: str | None,
+        side_outputs: Sequence[OutputTag],
+        more: Sequence[StepInput],
+        parallelism: int | None,
+    ) -> Stream:
+        """Adds a keyed function; `more`: further inputs."""
+        if time is not None:
+            check_column(uid, "time", time)
+        keys = self.keys
+        return add_function(
+            uid,
+            kind,
+            function_factory,
+            lambda function, tags: KeyedProcess(function, keys, schema, time, tags),
+            schema,
+            side_outputs,
+            [self._input(), *more],
+            parallelism,
+        )
+
+    def _input(
+        self,
+        pre_aggregation: PreAggregation | None = None,
+        state: tuple[str, Mapping[str, Aggregate]] | None = None,
+    ) -> StepInput:
+        """This stream as the input of a step."""
+        return StepInput(
+            stream=self.stream,
+            partitioning=Partitioning.HASH,
+            keys=self.keys,
+            pre_aggregation=pre_aggregation,
+            state=state,
+        )

@@ -1,0 +1,329 @@
+"""Streams without keys: the output of a step, and the steps that may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.job.graph import Partitioning, Role
+from runtime.core.job.ids import OperatorId
+from runtime.dataflow.checks import common_columns, validate_factory, with_uid_in_errors
+from runtime.dataflow.connected_streams import ConnectedStreams
+from runtime.dataflow.connectors import guarantee_of, prepare_connector
+from runtime.dataflow.functions import add_function, add_transform
+from runtime.dataflow.inputs import CustomPartitioning, StepInput
+from runtime.dataflow.keyed_stream import KeyedStream
+from runtime.errors import JobRejected
+from runtime.operators.arguments import check_column, check_columns, check_expression, check_function, check_schema
+from runtime.operators.broadcast_join import BroadcastJoin
+from runtime.operators.expressions import Filter, Project
+from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
+from runtime.operators.functions.batch import FlatMapRows, MapBatches, MapRows
+from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction
+from runtime.operators.iterate import Iterate
+from runtime.operators.output_tag import OutputTag, unknown_output_error
+from runtime.operators.partition import Partitioner
+from runtime.operators.sink import SinkOperator, WriteThrough
+from runtime.operators.union import Union
+from runtime.ports import Operator, Sink
+
+if TYPE_CHECKING:
+    from runtime.dataflow.builder import Dataflow
+
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The output of a step."""
+
+    flow: Dataflow
+    uid: OperatorId
+    custom_partitioning: CustomPartitioning | None = None  #: custom partitioning to the next step
+    columns: pa.Schema | None = None  #: None: the step does not declare its columns
+    side_outputs: tuple[OutputTag, ...] = ()  #: further outputs of the step
+    output: str = ""  #: name of the side output that this stream is; "": the main output
+
+    def side_output(self, tag: OutputTag) -> Stream:
+        """The rows that the step emits to `tag`: a stream like any other. Rows that no step reads are dropped.
+
+        Raises:
+            JobRejected: the step does not declare this side output.
+        """
+        if tag not in self.side_outputs:
+            raise unknown_output_error(self.uid, tag.name, [each.name for each in self.side_outputs])
+        return Stream(self.flow, self.uid, columns=tag.schema, output=tag.name)
+
+    def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
+        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""
+        check_function(uid, function)
+        return self._then(uid, lambda: MapBatches(function), parallelism)
+
+    def filter(self, uid: str, expression: pc.Expression, *, parallelism: int | None = None) -> Stream:
+        """Forwards the rows for which an Arrow expression is true, such as `pc.field("fare") > 0`. Null is not true.
+
+        Expressions are checked now if the columns of the stream are known, otherwise at the first batch.
+        """
+        check_expression(uid, "expression", expression)
+        return self._then_expression(uid, Filter(expression), parallelism)
+
+    def select(self, uid: str, /, *names: str, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
+        """The columns `names`, then a column per Arrow expression, such as `euros=pc.field("fare") * 0.92`."""
+        check_columns(uid, "names", names)
+        return self._project(uid, {name: pc.field(name) for name in names}, columns, False, parallelism)
+
+    def with_columns(self, uid: str, /, *, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
+        """All columns, and a column per Arrow expression. A column of the same name is replaced where it stands."""
+        return self._project(uid, {}, columns, True, parallelism)
+
+    def map(
+        self,
+        uid: str,
+        function: Callable[[dict[str, Any]], dict[str, Any]],
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise Python function that returns one row of `schema`."""
+        check_function(uid, function)
+        check_schema(uid, schema)
+        return self._then(uid, lambda: MapRows(function, schema), parallelism, schema)
+
+    def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
+        """Applies a row-wise Python function that returns any number of rows of `schema`."""
+        check_function(uid, function, rows=True)
+        check_schema(uid, schema)
+        return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
+
+    def join_broadcast(
+        self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
+    ) -> Stream:
+        """Joins with a bounded stream that every subtask holds as a whole.
+
+        Sources of this stream are read after the end of `build`. Checkpoints complete while `build` is read.
+
+        Args:
+            on: key columns, with the same names on both sides; keys of `build` must be unique.
+            take: columns of `build` to add.
+            how: "inner" or "left".
+        """
+        check_columns(uid, "on", on)
+        check_columns(uid, "take", take)
+        keys, columns = tuple(on), tuple(take)
+        joined = validate_factory(uid, lambda: BroadcastJoin(keys, columns, how))
+        build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True)
+        return self.flow._add_operator(uid, joined, [StepInput(stream=self), build_side])
+
+    def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
+        """The rows of this stream and of `others`, which must have the same columns in the same order.
+
+        Rows of a stream stay in order. Event time is the minimum of the streams, so an idle stream needs idleness.
+        """
+        if not others:
+            raise JobRejected("bad-input", uid, "a union needs at least one other stream")
+        inputs = [StepInput(stream=each) for each in (self, *others)]
+        made = self.flow._add_operator(uid, Union, inputs, parallelism)
+        return self.flow._with_columns(
+            made, common_columns(uid, [(each.uid, each.columns) for each in (self, *others)])
+        )
+
+    def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
+        """Opens a loop: the next steps read this stream and the streams passed to `close_with`.
+
+        A bounded or drained job ends once no records are in flight in the loop. Watermarks in a loop are the watermarks
+        of the loop's input.
+        """
+        head = self._then(uid, Iterate, parallelism)
+        self.flow._plan.loops.append(head.uid)
+        return IterativeStream(self.flow, head.uid, columns=self.columns)
+
+    def process(
+        self,
+        uid: str,
+        function_factory: Callable[[], ProcessFunction],
+        schema: pa.Schema,
+        *,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise function with state and timers per subtask; see `ProcessFunction`.
+
+        Args:
+            function_factory: creates the function of each subtask; usually its class.
+            schema: schema of the output rows; missing columns are null, unknown columns are refused.
+            side_outputs: further outputs; see `OutputTag`.
+        """
+        return add_function(
+            uid,
+            ProcessFunction,
+            function_factory,
+            lambda function, tags: Process(function, schema, tags),
+            schema,
+            side_outputs,
+            [StepInput(stream=self)],
+            parallelism,
+        )
+
+    def transform(
+        self,
+        uid: str,
+        operator_factory: Callable[[], Operator],
+        schema: pa.Schema | None = None,
+        *,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies an author's own operator to Arrow batches: every hook of the runtime is open to it.
+
+        Use the simplest step that suffices: `map_batches` for a function without state; `process` for rows with state
+        and timers, which are stored and restored for the author; `transform` where rows are too slow and batches need
+        state, or where output must precede the barrier, end the input or follow the watermark. See `weir.spi.Operator`.
+        Output is accepted only in hooks that get a collector.
+
+        Args:
+            operator_factory: creates the operator of each subtask; usually its class.
+            schema: columns of the output, if they are the same for every input; checked at the first batch.
+            side_outputs: further outputs; the operator calls `out.emit_to(tag.name, batch)`.
+        """
+        return add_transform(uid, operator_factory, schema, side_outputs, StepInput(stream=self), parallelism)
+
+    def async_map(
+        self,
+        uid: str,
+        function: AsyncFunction,
+        schema: pa.Schema,
+        *,
+        capacity: int = 100,
+        timeout_ms: int = 10_000,
+        ordered: bool = True,
+        on_timeout: TimeoutFunction | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies an asynchronous row function to many rows at a time; see `AsyncMap`.
+
+        Args:
+            function: `async def`; maps a row (dict) to any number of rows of `schema`.
+            capacity: maximum number of requests in flight per subtask; beyond that the input waits.
+            timeout_ms: time limit of a request.
+            ordered: emit results in the order of the input rows; otherwise as they complete.
+            on_timeout: rows to emit for a request that timed out; None: the operator fails.
+        """
+        check_function(uid, function, asynchronous=True)
+        check_schema(uid, schema)
+        limits = with_uid_in_errors(uid, lambda: RequestLimits(capacity, timeout_ms))
+        return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism, schema)
+
+    def connect_broadcast(
+        self,
+        uid: str,
+        rules: Stream,
+        function_factory: Callable[[], BroadcastProcessFunction],
+        schema: pa.Schema,
+        *,
+        side_outputs: Sequence[OutputTag] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
+        return add_function(
+            uid,
+            BroadcastProcessFunction,
+            function_factory,
+            lambda function, tags: Process(function, schema, tags),
+            schema,
+            side_outputs,
+            [StepInput(stream=self), StepInput(stream=rules, partitioning=Partitioning.BROADCAST)],
+            parallelism,
+        )
+
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """This stream and `other`, for a function with a hook per stream and state that both hooks share."""
+        return ConnectedStreams(self, other)
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Partitions by the values of `columns`."""
+        if not columns:
+            raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
+        for column in columns:
+            check_column(self.uid, "key_by", column)
+        return KeyedStream(self, columns)
+
+    def partition_custom(self, function: Partitioner, *columns: str) -> Stream:
+        """Has `function` choose the subtask of the next step for each row.
+
+        The stream has no key, so the next step has no keyed state: use list state, or a union list if a restore
+        must assign values to subtasks as the function does.
+
+        Args:
+            function: maps a batch of `columns` and the number of subtasks to a subtask index (from 0) per row.
+        """
+        if not columns:
+            raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
+        for column in columns:
+            check_column(self.uid, "partition_custom", column)
+        return replace(self, custom_partitioning=CustomPartitioning(columns, function))
+
+    def write_through(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> Stream:
+        """Writes the rows to `sink` with two-phase commit, as at the end of a stream, and returns them as a stream.
+
+        The next steps receive a row before its checkpoint completes, so a row may reach them that is visible in the
+        target only later. A bounded job commits all its sinks with a single checkpoint, however many follow each other.
+        """
+        return self._write(uid, sink, Role.OPERATOR, WriteThrough, parallelism, name)
+
+    def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
+        """Ends the stream in a sink."""
+        self._write(uid, sink, Role.SINK, SinkOperator, parallelism, name)
+
+    def _write(
+        self, uid: str, sink: Sink, role: Role, operator: type[SinkOperator], parallelism: int | None, name: str
+    ) -> Stream:
+        sink = prepare_connector(uid, sink)
+        guarantee = guarantee_of(uid, sink)
+        end = self.flow._add(uid, name, role, parallelism, lambda: operator(sink), guarantee=guarantee)
+        self.flow._plan.sinks[end.uid] = sink
+        self.flow._connect(end.uid, StepInput(stream=self))
+        return replace(end, columns=self.columns)
+
+    def _project(
+        self,
+        uid: str,
+        kept: dict[str, pc.Expression],
+        computed: Mapping[str, pc.Expression],
+        keeps_input: bool,
+        parallelism: int | None,
+    ) -> Stream:
+        for name, expression in computed.items():
+            check_expression(uid, name, expression)
+            if name in kept:
+                raise JobRejected("duplicate-column", uid, f"two output columns have the name {name!r}")
+        if not kept and not computed:
+            raise JobRejected("bad-columns", uid, "it needs at least one column")
+        return self._then_expression(uid, Project({**kept, **computed}, keeps_input=keeps_input), parallelism)
+
+    def _then_expression(self, uid: str, operator: Filter | Project, parallelism: int | None) -> Stream:
+        columns = self.columns
+        after = None if columns is None else with_uid_in_errors(uid, lambda: operator.columns_after(columns))
+        return self._then(uid, lambda: operator, parallelism, after)
+
+    def _then(
+        self, uid: str, make: Callable[[], Operator], parallelism: int | None, columns: pa.Schema | None = None
+    ) -> Stream:
+        return self.flow._add_operator(uid, make, [StepInput(stream=self)], parallelism, columns=columns)
+
+
+@dataclass(frozen=True)
+class IterativeStream(Stream):
+    """The head of a loop."""
+
+    def close_with(self, stream: Stream) -> None:
+        """Feeds `stream`, which must descend from this head and have its columns, back into the head.
+
+        May be called again with another stream.
+        """
+        before = self.flow._plan.back_edge_count(self.uid)
+        self.flow._connect(self.uid, StepInput(stream=stream, feedback=True), before + 1)

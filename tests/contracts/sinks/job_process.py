@@ -1,9 +1,4 @@
-"""A process that runs a job into a sink, from its newest checkpoint, to its end or to its death.
-
-    python -m tests.contracts.sinks.job_process SPEC
-
-SPEC is a file with a cloudpickled `JobSpec`. The exit code is 0 if the job has ended by itself.
-"""
+"""The job of the contract suite: rows with distinct ids into a sink, from the newest checkpoint of its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +10,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import cloudpickle
 
 import weir
 from runtime.core.job.ids import OperatorId
@@ -89,8 +83,8 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
     return replace(job, sinks={SINK: watched}, operators={**job.operators, SINK: lambda: SinkOperator(watched)})
 
 
-def main(path: Path) -> int:
-    spec: JobSpec = cloudpickle.loads(path.read_bytes())
+def run_job(spec: JobSpec) -> int:
+    """Runs the job in this process to its end, unless the process dies before. Returns 0 if the job has succeeded."""
     kill = Kill(spec.window, armed=spec.window == "restore", fraction=spec.fraction, outages=spec.outages)
     records = FileRunStore.take_over(spec.folder / "run", kill)
     storage = spec.folder / "storage"
@@ -103,7 +97,3 @@ def main(path: Path) -> int:
     if records.failure is not None:
         sys.stderr.write(f"{records.failure}\n")
     return ended.value
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,24 @@
+"""The targets of the contract suite: for each sink, how a test makes its target, writes to it and reads it back.
+
+A new sink needs a class in a module of this package and a line in `TARGETS`; every test of the suite then runs on it.
+"""
+
+from typing import Final
+
+from tests.contracts.sinks.targets.files import ParquetFolder, PartitionedFolder
+from tests.contracts.sinks.targets.kafka import KafkaTopic
+from tests.contracts.sinks.targets.postgres import PostgresStaged
+from tests.contracts.sinks.targets.tables import DeltaFolder
+from tests.contracts.sinks.targets.target import Place, Target
+from tests.contracts.sinks.targets.webhook import HeldWebhook
+
+__all__ = ["TARGETS", "Place", "Target"]
+
+TARGETS: Final[tuple[type[Target], ...]] = (
+    ParquetFolder,
+    PartitionedFolder,
+    DeltaFolder,
+    KafkaTopic,
+    PostgresStaged,
+    HeldWebhook,
+)

@@ -11,14 +11,15 @@ Before the clean-up deletes leftovers of a writer, it raises the writer's identi
 file is therefore impossible, even by a master that was stopped just before its commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from runtime.connectors.libraries import import_library
+from runtime.connectors.tables.data_files import check_committable, files_before, modification_time_ms, newest_numbers
 from runtime.connectors.tables.delta_table import check_columns, delta_errors, load_table
-from runtime.connectors.tables.delta_writer import FILE_NAME, OWNER, DeltaWriter, encode_part
+from runtime.connectors.tables.delta_writer import DeltaWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
@@ -82,7 +83,7 @@ class DeltaCommitter(SinkCommitter):
             JobRejected: the table has other columns or needs a writer of another kind.
         """
         self._checked.check()
-        pending = [_check_committable(committable, permit.job) for committable in committables]
+        pending = [check_committable(committable, permit.job) for committable in committables]
         conflict = import_library("deltalake.exceptions", "delta").CommitFailedError
         for _ in range(MAX_CONFLICTS):
             table = load_table(self._folder)
@@ -94,9 +95,7 @@ class DeltaCommitter(SinkCommitter):
                 table = self._create(due[0]["columns"])
             for columns in {each["columns"] for each in due}:
                 check_columns(self._folder, table, columns, self._partition_by)
-            numbers: dict[str, int] = {}
-            for each in due:
-                numbers[each["owner"]] = max(each["number"], numbers.get(each["owner"], 0))
+            numbers = newest_numbers(due)
             actions = [self._add_action(file) for each in due for file in each["files"]]
             sync_path(self._folder)
             with delta_errors(self._folder):
@@ -119,30 +118,23 @@ class DeltaCommitter(SinkCommitter):
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Removes files that no commit and no manifest names. Files of a writer with pending files in `keep` stay."""
         self._checked.check()
-        leftovers = self._files_before(job, uid, token)
+        leftovers = files_before(self._folder, job, uid, token)
         if not leftovers:
             return 0
         table = load_table(self._folder)
         kept = {each["owner"] for each in keep if not self._is_committed(table, each)}
         doomed: dict[str, int] = {}
         names = []
-        for name, owner, number in leftovers:
-            if owner not in kept and number > self._committed_number(table, owner):
-                doomed[owner] = max(number, doomed.get(owner, 0))
-                names.append(name)
+        for file in leftovers:
+            if file.owner not in kept and file.number > self._committed_number(table, file.owner):
+                doomed[file.owner] = max(file.number, doomed.get(file.owner, 0))
+                names.append(file.name)
         if doomed and table is not None:
             with delta_errors(self._folder):
                 self._append(table, [], doomed, {"weir.removed": str(len(names))})
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
         return len(names)
-
-    def _files_before(self, job: str, uid: str, token: Token) -> list[tuple[str, str, int]]:
-        """Name, owner and number of the files that the sink wrote in attempts before `token`."""
-        found = (FILE_NAME.fullmatch(path.name) for path in self._folder.glob("part-*"))
-        sink = (encode_part(job), encode_part(uid))
-        own = [name for name in found if name and name.group("job", "uid") == sink and int(name["token"]) < token]
-        return [(name[0], name["owner"], int(name["number"])) for name in own]
 
     # ------------------------------------------------------------ the table
 
@@ -176,18 +168,12 @@ class DeltaCommitter(SinkCommitter):
     # ------------------------------------------------------------ files
 
     def _add_action(self, file: Mapping[str, Any]) -> Any:
-        path = self._folder / file["path"]
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            raise EnvironmentFailure(f"{path}: the file to commit is neither pending nor committed") from None
-        if found.st_size != file["bytes"]:
-            raise EnvironmentFailure(f"{path}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
+        written_at_ms = modification_time_ms(self._folder / file["path"], file["bytes"])
         return import_library("deltalake.transaction", "delta").AddAction(
             path=file["path"],
             size=file["bytes"],
             partition_values=file["partition"],
-            modification_time=int(found.st_mtime * 1000),
+            modification_time=written_at_ms,
             data_change=True,
             stats=f'{{"numRecords": {int(file["rows"])}}}',
         )
@@ -219,27 +205,3 @@ class DeltaCommitter(SinkCommitter):
             return 0
         with delta_errors(self._folder):
             return table.transaction_version(_APPLICATION_PREFIX + owner) or 0
-
-
-def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
-    """The committable, if its file names are valid and of this job: a manifest is not trusted.
-
-    Raises:
-        JobRejected: the committable is invalid; the message quotes its owner.
-    """
-    try:
-        owner = OWNER.fullmatch(committable["owner"])
-        names = [FILE_NAME.fullmatch(file["path"]) for file in committable["files"]]
-        expected = (committable["owner"], str(committable["number"]))
-        is_valid = owner is not None and owner["job"] == encode_part(job) and _all_of(names, expected)
-    except (KeyError, TypeError):
-        is_valid = False
-    if not is_valid:
-        detail = f"a checkpoint names files to commit that this sink has not written for job {job}: {committable!r}"
-        raise JobRejected("bad-committable", "sink", detail)
-    found: Mapping[str, Any] = committable
-    return found
-
-
-def _all_of(names: Iterable[Any], expected: tuple[str, str]) -> bool:
-    return all(name is not None and name.group("owner", "number") == expected for name in names)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.tables.delta import DeltaSink
-from runtime.connectors.tables.delta_writer import MAX_OPEN_FILES, split
+from runtime.connectors.tables.table_writer import MAX_OPEN_FILES, split
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
@@ -279,7 +279,7 @@ def test_rows_of_every_partition_are_read_back(
     assert read.metadata().partition_columns == by
     assert read.to_pyarrow_table().sort_by("n").select(batch.schema.names).to_pylist() == batch.to_pylist()
     parts = Counter(tuple(row[name] for name in by) for row in found)
-    assert sorted(len(rows) for _, rows in split(batch, by)) == sorted(parts.values())
+    assert sorted(len(rows) for _, rows in split(batch, [batch.column(name) for name in by])) == sorted(parts.values())
 
 
 def test_more_partitions_than_open_files_keep_every_row(sink: DeltaSink) -> None:

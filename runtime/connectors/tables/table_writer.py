@@ -1,0 +1,185 @@
+"""Writers of tables with a transaction log: Parquet files in the table's folder, unseen by readers before the commit.
+
+A writer has a file per checkpoint and partition. The table's format decides the columns of the files and how rows are
+partitioned (`DeltaWriter`, `IcebergWriter`).
+"""
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, dictionary_columns
+from runtime.connectors.tables.data_files import new_owner
+from runtime.data_roots import CheckedFolder
+from runtime.durable import name_write_errors, sync_path
+from runtime.ports import OperatorContext, SinkWriter
+
+MAX_OPEN_FILES: Final = 100  #: partitions that are written at the same time
+
+
+class TableWriter(SinkWriter):
+    """Writes a file per checkpoint and partition.
+
+    `adopt` sets `folder` before the first file is created.
+    """
+
+    folder: CheckedFolder
+
+    def __init__(self) -> None:
+        self._number = 1
+        self._given: pa.Schema | None = None  #: columns of the batches
+        self._open: dict[tuple[Any, ...], _PartitionFile] = {}
+        self._written: list[dict[str, Any]] = []
+        self._waiting_bytes = 0
+
+    def open(self, context: OperatorContext) -> None:
+        self._owner = new_owner(context)
+
+    @abstractmethod
+    def adopt(self, schema: pa.Schema) -> None:
+        """Prepares for rows of these columns. Raises JobRejected unless the table accepts them."""
+
+    @abstractmethod
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the types of the table. Raises DataRejected if a value does not fit."""
+
+    @abstractmethod
+    def partitions(self, batch: pa.RecordBatch) -> Iterable[tuple[tuple[Any, ...], pa.RecordBatch]]:
+        """Converted rows by partition: the partition's values, and the rows as its file contains them."""
+
+    @abstractmethod
+    def partition_json(self, values: tuple[Any, ...]) -> Any:
+        """The values of a partition as the committable names them."""
+
+    @abstractmethod
+    def table_json(self) -> Mapping[str, Any]:
+        """The parts of a committable that describe the table."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if batch.schema != self._given:
+            self.adopt(batch.schema)
+            self._given = batch.schema
+        batch = self.convert(batch)
+        for values, rows in self.partitions(batch):
+            self._file_of(values).add(rows)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_groups()
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._finish_files()
+        if not self._written:
+            return ()
+        self.folder.check()
+        sync_path(self.folder.path)
+        committable = {
+            "owner": self._owner,
+            "number": self._number,
+            "rows": sum(file["rows"] for file in self._written),
+            "bytes": sum(file["bytes"] for file in self._written),
+            "folder": str(self.folder.path.absolute()),
+            "files": self._written,
+            **self.table_json(),
+        }
+        self._written = []
+        self._number += 1
+        return (committable,)
+
+    def close(self) -> None:
+        """Deletes the files that belong to no checkpoint. Prepared files stay."""
+        for file in self._open.values():
+            file.abandon()
+        for written in self._written:
+            (self.folder.path / written["path"]).unlink(missing_ok=True)
+        self._open, self._written = {}, []
+
+    def _file_of(self, values: tuple[Any, ...]) -> "_PartitionFile":
+        if values not in self._open:
+            if len(self._open) == MAX_OPEN_FILES:
+                self._finish_files()
+            name = f"part-{self._owner}-{self._number}-{len(self._written) + len(self._open)}.parquet"
+            self._open[values] = _PartitionFile(self.folder, name, self.partition_json(values))
+        return self._open[values]
+
+    def _write_groups(self) -> None:
+        for file in self._open.values():
+            file.write_group()
+        self._waiting_bytes = 0
+
+    def _finish_files(self) -> None:
+        for values in list(self._open):
+            self._written.append(self._open[values].finish())
+            del self._open[values]
+        self._waiting_bytes = 0
+
+
+class _PartitionFile:
+    """A Parquet file in progress."""
+
+    def __init__(self, folder: CheckedFolder, name: str, partition: Any) -> None:
+        self._path, self._partition = folder.path / name, partition
+        self._rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._parquet: Any = None
+        with name_write_errors(self._path):
+            self._file = os.fdopen(folder.open_to_write(name, os.O_EXCL), "wb")
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+
+    def write_group(self) -> None:
+        if not self._waiting:
+            return
+        schema = self._waiting[0].schema
+        with name_write_errors(self._path):
+            if self._parquet is None:
+                self._parquet = pq.ParquetWriter(
+                    self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
+                )
+            self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
+        self._waiting = []
+
+    def finish(self) -> dict[str, Any]:
+        """Makes the file durable. Returns its part of the committable."""
+        self.write_group()
+        with name_write_errors(self._path):
+            self._parquet.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        size = self._path.stat().st_size
+        return {"path": self._path.name, "bytes": size, "rows": self._rows, "partition": self._partition}
+
+    def abandon(self) -> None:
+        for part in (self._parquet, self._file):
+            if part is not None:
+                with suppress(OSError):  # the file is deleted below in any case
+                    part.close()
+        self._path.unlink(missing_ok=True)
+
+
+def split(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """The rows of each combination of values of `keys`, in their order, with these values as Python objects."""
+    if not keys:
+        yield (), batch
+        return
+    codes = np.zeros(batch.num_rows, np.int64)
+    for key in keys:
+        encoded = pc.dictionary_encode(key, null_encoding="encode")
+        codes = np.unique(codes * len(encoded.dictionary) + np.asarray(encoded.indices), return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    ordered = batch.take(pa.array(order))
+    for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+        row = int(order[start])
+        yield tuple(key[row].as_py() for key in keys), ordered.slice(start, end - start)

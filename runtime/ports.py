@@ -252,6 +252,24 @@ class KnowsEventTime(Protocol):
 
 
 @runtime_checkable
+class ListsInput(Protocol):
+    """A source whose subtasks must agree on its input. The job master lists the input once, before the first attempt.
+
+    The readers ignore the listing if their restored state holds one.
+    """
+
+    def list_input(self) -> bytes | None:
+        """The input as it is now; None: the subtasks need no agreement. Does I/O.
+
+        Raises:
+            WeirError, OSError: the attempt fails, by the kind of the error.
+        """
+
+    def with_input(self, listing: bytes) -> Source:
+        """A copy of the source that reads a listing of `list_input`."""
+
+
+@runtime_checkable
 class ReleasesInput(Protocol):
     """A source that keeps its input until no retained checkpoint needs it."""
 

@@ -19,7 +19,7 @@ from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.operators.partition import Partitioner
 from runtime.operators.windows.pre_aggregation import PreAggregator
-from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader, UsesFolders
+from runtime.ports import KnowsEventTime, ListsInput, Operator, Sink, Source, SourceReader, UsesFolders
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,11 @@ class DataflowPlan:
             waiting += feeding - found
             found |= feeding
         return found
+
+
+def source_with_input(source: Source, listing: bytes | None) -> Source:
+    """The source for readers that share `listing` (None: no listing)."""
+    return source if listing is None or not isinstance(source, ListsInput) else source.with_input(listing)
 
 
 def _emits_watermarks(source: Source) -> bool:

@@ -7,7 +7,7 @@ threads and other processes post.
 import queue
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -63,6 +63,7 @@ class AttemptStart:
     restored: Mapping[SubtaskId, SubtaskRestore]
     markers: Sequence[messages.Marker] = ()  #: of shared folders, for slots on other hosts; removed after deployment
     is_first: bool = False  #: first start of the run
+    inputs: Mapping[OperatorId, bytes] = field(default_factory=dict)  #: listings of `ports.ListsInput`, by source
 
 
 class Attempt:
@@ -260,6 +261,7 @@ class Attempt:
                     list(self._start.markers),
                     self._start.is_first,
                     config.slot_memory_bytes,
+                    dict(self._start.inputs),
                 )
                 self._control.send(each, deploy)
 

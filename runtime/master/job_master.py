@@ -13,9 +13,10 @@ from typing import Any
 
 import structlog
 
-from runtime.core.job.ids import OperatorId
+from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, EnvironmentFailure, WeirError, is_outage
 from runtime.io.control.messages import Marker
@@ -41,7 +42,7 @@ from runtime.master.result import (
 from runtime.master.retention import Retention
 from runtime.master.shared_folders import check_roots, write_markers
 from runtime.master.slot_wait import SlotWait
-from runtime.ports import Clock, SnapshotStore
+from runtime.ports import Clock, ListsInput, SnapshotStore
 from runtime.run_store import RunStore
 
 log = structlog.get_logger()
@@ -76,6 +77,7 @@ class JobMaster:
         self._cancel_operations: list[str] = []
         self._restarts = 0
         self._had_slots = config.has_had_slots
+        self._inputs: dict[OperatorId, bytes | None] = {}  #: listings of sources, made before their first attempt
         self._failover = Failover(config.restart, config.outage_backoff)
         self._retention = Retention(config, records, store, clock, self._retry)
         self._restorer = Restorer(config, records, store, self._retention, self._retry)
@@ -125,6 +127,7 @@ class JobMaster:
         try:
             check_roots(self._config.job)  # a folder may have become a link since the last attempt
             restored = self._restorer.restore(self._token)
+            inputs = self._list_inputs(restored)
         except (WeirError, OSError) as error:
             return master_failure(error)
         is_first = not self._had_slots
@@ -135,7 +138,17 @@ class JobMaster:
             markers = self._write_markers()
         except OSError as error:
             return master_failure(error)
-        return self._run_attempt(AttemptStart(token=self._token, restored=restored, markers=markers, is_first=is_first))
+        return self._run_attempt(
+            AttemptStart(token=self._token, restored=restored, markers=markers, is_first=is_first, inputs=inputs)
+        )
+
+    def _list_inputs(self, restored: Mapping[SubtaskId, SubtaskRestore]) -> Mapping[OperatorId, bytes]:
+        """The listings of the sources without state, by uid: the same in every attempt of this master."""
+        fresh = {subtask.operator for subtask, state in restored.items() if not (state.snapshots or state.finished)}
+        for uid, source in self._config.job.sources.items():
+            if uid in fresh and uid not in self._inputs and isinstance(source, ListsInput):
+                self._inputs[uid] = source.list_input()
+        return {uid: listing for uid, listing in self._inputs.items() if uid in fresh and listing is not None}
 
     def _write_markers(self) -> list[Marker]:
         config = self._config

@@ -9,7 +9,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, SubtaskId, Token
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.restore.state_assignment import SubtaskRestore
@@ -35,7 +35,7 @@ from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import channel_drifts
-from runtime.dataflow.plan import CompiledJob
+from runtime.dataflow.plan import CompiledJob, source_with_input
 from runtime.errors import (
     CorruptState,
     DataRejected,
@@ -116,6 +116,7 @@ class Slot:
         self._tasks: dict[SubtaskId, Task] = {}
         self._order: list[Task] = []
         self._job_id = ""
+        self._inputs: Mapping[OperatorId, bytes] = {}  #: listings of sources
         self._shutdown = False
         self._snapshot_writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._compactor = ThreadPoolExecutor(1, thread_name_prefix="compaction")
@@ -249,6 +250,7 @@ class Slot:
 
     def _deploy(self, deploy: messages.Deploy) -> None:
         self._job_id = deploy.job
+        self._inputs = deploy.inputs
         check_folders(deploy.markers, self._config.index, is_first_start=deploy.is_first_start)
         self._bound_memory(deploy.memory_bytes)
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
@@ -330,7 +332,8 @@ class Slot:
         job = self._config.job
         try:
             if subtask.operator in job.sources:
-                return SourceOperator(job.sources[subtask.operator].reader())
+                source = source_with_input(job.sources[subtask.operator], self._inputs.get(subtask.operator))
+                return SourceOperator(source.reader())
             return job.operators[subtask.operator]()
         except Exception as error:
             raise OperatorFailure(subtask.operator, subtask.index, "its making", error) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,9 @@ import msgspec
 import structlog
 
 from runtime.core.job.ids import OperatorId
+from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
+from runtime.ports import ListsInput
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.subtask import JobFacts
@@ -123,7 +125,7 @@ class _Execution:
             build.unpersist()
 
     def _frame(self, stage: BatchStage) -> DataFrame:
-        task = task_of(stage, self.job, self.builds, self.chunk_rows, self.progress.reporter)
+        task = task_of(_with_input(stage), self.job, self.builds, self.chunk_rows, self.progress.reporter)
         schema = (
             stage.tail.wire.spark_schema() if isinstance(stage.tail, EmitRows) else spark_schema(SINK_RESULT_SCHEMA)
         )
@@ -159,6 +161,14 @@ class _Execution:
         batches = frame.toArrow().to_batches()
         streams = [to_stream(rows.batch) for batch in batches for rows in tail.wire.decode(batch)]
         return self.spark.sparkContext.broadcast(streams)
+
+
+def _with_input(stage: BatchStage) -> BatchStage:
+    """The stage; a source whose subtasks must agree on their input is listed now, so a repeated task reads the same."""
+    head = stage.head
+    if not isinstance(head, ReadSource) or not isinstance(head.source, ListsInput):
+        return stage
+    return replace(stage, head=replace(head, source=source_with_input(head.source, head.source.list_input())))
 
 
 def _sink_result(partition: int, row: Any) -> SinkResult:

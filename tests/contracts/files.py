@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore, _redistribute_lists, _union_lists
+from runtime.core.restore.state_assignment import SubtaskRestore, _broadcast_snapshot, _redistribute_lists, _union_lists
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import OperatorContext, Source
@@ -52,7 +52,11 @@ class Reading:
         lists = _redistribute_lists(before, index, parallelism)
         self.state.restore(
             SubtaskRestore(
-                subtask=SubtaskId(OperatorId("files"), index), snapshots=found, lists=lists, unions=_union_lists(before)
+                subtask=SubtaskId(OperatorId("files"), index),
+                snapshots=found,
+                lists=lists,
+                unions=_union_lists(before),
+                broadcast=_broadcast_snapshot(before),
             )
         )
         self.context = OperatorContext(

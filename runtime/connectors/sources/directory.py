@@ -5,25 +5,29 @@ therefore keyed state and move with their key groups at a rescale. Each subtask 
 
 A file is read as soon as it is seen, so writers must rename finished files into the folder. Names that begin with "."
 or "_" are ignored: unfinished files can have such names. A file that was read to its end is never opened again.
+
+A bounded source reads the files of a single listing, which the job master makes before the first attempt. From the
+first checkpoint on the listing is state: every file of it has a position.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+import msgspec
 import pyarrow as pa
 
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Format, Malformed, MalformedFile
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
+from runtime.connectors.sources.file_positions import FilePositions
+from runtime.connectors.sources.local_folder import ListedFile, Listing, LocalFolder
 from runtime.connectors.sources.open_file import OpenFile
-from runtime.data_roots import CheckedFolder, descriptor_path
+from runtime.data_roots import descriptor_path
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
-from runtime.state.keyed_table import KeyedTable
 
 MALFORMED_RECORDS: Final = "malformed_records"
 _CHUNKS_PER_POLL: Final = 16  #: chunks without a valid row per poll, so that a bad file cannot block the subtask's loop
@@ -41,7 +45,8 @@ class DirectorySource:
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness: how far a row's event time may lie behind the largest event time
             that the same subtask has read.
-        bounded: read the files that exist at the start, then end. After a restart the folder is listed again.
+        bounded: read the files that exist at the start of the job, then end. Later files are not read, also after a
+            restore.
         on_malformed: a row that cannot be read fails the job, is skipped and counted, or is stored as a dead letter.
         dead_letter_path: folder for dead letters.
         discovery_interval_ms: how often a watched folder is listed.
@@ -60,6 +65,7 @@ class DirectorySource:
     dead_letter_path: str | None = None
     discovery_interval_ms: int = 200
     idle_after_ms: int | None = None
+    listing: Listing | None = field(default=None, kw_only=True, repr=False)  #: set by `with_input`
 
     def output_columns(self) -> pa.Schema | None:
         return self.format.columns()
@@ -86,6 +92,18 @@ class DirectorySource:
         letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
         return {"path": self.path, **letters}
 
+    def list_input(self) -> bytes | None:
+        """The files of a bounded source.
+
+        Raises:
+            EnvironmentFailure: there is no such folder.
+            JobRejected, DataRejected: the folder cannot be read.
+        """
+        return msgspec.msgpack.encode(list_files(LocalFolder(self.path))) if self.bounded else None
+
+    def with_input(self, listing: bytes) -> "DirectorySource":
+        return replace(self, listing=msgspec.msgpack.decode(listing, type=Listing))
+
     def _check_policy(self) -> None:
         if self.on_malformed not in ("fail", "skip", "dead_letter"):
             raise JobRejected(
@@ -99,13 +117,12 @@ class DirectorySource:
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
 
 
-@dataclass(slots=True)
-class FilePosition:
-    """How far a file has been read."""
-
-    next_row: int = 0
-    done: bool = False
-    size_bytes: int = 0
+def list_files(folder: LocalFolder) -> Listing:
+    """The files of a bounded source. Raises EnvironmentFailure: there is no such folder."""
+    try:
+        return Listing(tuple(sorted(folder.files())))
+    except FileNotFoundError:
+        raise EnvironmentFailure(f"there is no folder {folder.path}") from None
 
 
 class DirectoryReader(SourceReader):
@@ -113,26 +130,20 @@ class DirectoryReader(SourceReader):
 
     def __init__(self, source: DirectorySource) -> None:
         self._source = source
-        self._folder = Path(source.path)
-        self._checked = CheckedFolder.of("path", source.path)
-        self._positions: dict[str, FilePosition] = {}
-        self._changed: set[str] = set()  #: files whose newest position is not in the keyed table yet
-        self._pending: list[str] = []  #: known files that are not begun, by descending name
+        self._folder = LocalFolder(source.path)
+        self._pending: list[str] = []  #: known files that are not begun, by descending path
         self._known: set[str] = set()
         self._listed_at: int | None = None
         self._idle_since: int | None = None  #: time of the first poll without rows to read
         self._current: OpenFile | None = None
+        self._current_path = ""  #: of the current file, in the folder
         self._schema: pa.Schema | None = source.format.columns()
         self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._letters: DeadLetters | None = None
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._table: KeyedTable = context.state.keyed_table("files", _KEY_SCHEMA, _VALUE_SCHEMA)
-        slots = self._table.row_ids()
-        columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUE_SCHEMA.names]
-        for name, *values in zip(self._table.key_column("file", slots).to_pylist(), *columns, strict=True):
-            self._positions[name] = FilePosition(*values)
+        self._positions = FilePositions(context)
         if self._source.on_malformed == "dead_letter":
             assert self._source.dead_letter_path, "the source was checked"
             self._letters = DeadLetters(Path(self._source.dead_letter_path), context)
@@ -160,7 +171,7 @@ class DirectoryReader(SourceReader):
         """True if the subtask has had no file at all, or no rows to read for `idle_after_ms`."""
         if self._idle_since is None:
             return False
-        if not self._positions:
+        if not len(self._positions):
             return True
         after_ms = self._source.idle_after_ms
         return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
@@ -171,16 +182,9 @@ class DirectoryReader(SourceReader):
     def snapshot(self, checkpoint: int) -> None:
         if self._letters is not None:
             self._letters.sync()
-        names = sorted(self._changed)
-        if not names:
-            return
-        slots = self._table.upsert([pa.array(names, pa.string())])
-        found = [self._positions[name] for name in names]
-        self._table.column("next_row")[slots] = [position.next_row for position in found]
-        self._table.column("done")[slots] = [position.done for position in found]
-        self._table.column("size_bytes")[slots] = [position.size_bytes for position in found]
-        self._table.touch(slots)
-        self._changed.clear()
+        if self._source.bounded:
+            self._discover()  # every snapshot holds the listing, also if no poll has come before the first barrier
+        self._positions.snapshot()
 
     def close(self) -> None:
         if self._current is not None:
@@ -199,67 +203,68 @@ class DirectoryReader(SourceReader):
                 return
         first = self._listed_at is None
         self._listed_at = now
-        new = self._new_names()
+        if self._source.bounded:
+            self._freeze_listing()
+            return
+        new = self._new_files()
         if first:
-            self._check_begun_files(new)
-        self._known.update(new)
-        mine = [name for name in self._own_names(new) if not self._position(name).done]
+            self._check_presence(new)
+        self._known.update(file.path for file in new)
+        self._add_pending(new)
+
+    def _new_files(self) -> list[ListedFile]:
+        try:
+            return self._folder.files(self._known)
+        except FileNotFoundError:
+            return []
+
+    def _freeze_listing(self) -> None:
+        """Makes every file of the listing a position, unless the restored positions are the listing."""
+        if not self._positions.is_listing_complete:
+            listing = self._source.listing or list_files(self._folder)
+            self._check_presence(listing.files)
+            self._add_pending(listing.files)
+            self._positions.complete_listing()
+            return
+        self._pending = sorted(self._positions.unfinished(), reverse=True)
+        if self._pending:
+            self._check_presence(list_files(self._folder).files)
+
+    def _check_presence(self, found: Iterable[ListedFile]) -> None:
+        """Raises EnvironmentFailure if an unfinished file is missing: its remaining rows would be lost silently."""
+        for path in sorted(set(self._positions.unfinished()).difference(file.path for file in found)):
+            raise self._missing_file_error(path)
+
+    def _add_pending(self, files: Iterable[ListedFile]) -> None:
+        sizes = {file.path: file.size_bytes for file in files}
+        mine = [path for path in self._positions.own(list(sizes)) if not self._positions.is_done(path)]
+        if self._source.bounded:
+            for path in mine:
+                self._positions.add(path, sizes[path])
         if mine:
             self._pending = sorted([*self._pending, *mine], reverse=True)
-
-    def _new_names(self) -> list[str]:
-        try:
-            with self._checked.open_folder() as folder, os.scandir(folder) as entries:
-                new = (entry for entry in entries if entry.name not in self._known)
-                return [self._check_name(entry.name) for entry in new if entry.name[0] not in "._" and entry.is_file()]
-        except FileNotFoundError:
-            if self._source.bounded:
-                raise EnvironmentFailure(f"there is no folder {self._folder}") from None
-            return []
-        except NotADirectoryError:
-            raise JobRejected("bad-path", "path", f"{self._folder} is a file: name the folder that holds it") from None
-
-    def _check_name(self, name: str) -> str:
-        """The name, if it can be a key of the positions. Raises DataRejected unless the name is UTF-8."""
-        if not name.isascii() and name.encode(errors="replace").decode() != name:
-            raise DataRejected(f"{self._folder}: the name of the file {name!r} is not UTF-8: rename it")
-        return name
-
-    def _check_begun_files(self, names: list[str]) -> None:
-        """Raises EnvironmentFailure if a partly read file is missing: its remaining rows would be lost silently."""
-        begun = {name for name, position in self._positions.items() if not position.done}
-        for name in sorted(begun.difference(names)):
-            raise _missing_file_error(self._folder / name)
-
-    def _own_names(self, names: list[str]) -> list[str]:
-        if not names:
-            return []
-        groups = key_groups_of_hashes(hash_columns([pa.array(names, pa.string())]), self._context.max_parallelism)
-        own = self._context.key_groups
-        return [name for name, group in zip(names, groups.tolist(), strict=True) if group in own]
-
-    def _position(self, name: str) -> FilePosition:
-        return self._positions.get(name) or FilePosition()
 
     def _begin_next(self) -> bool:
         if not self._pending:
             return False
         name = self._pending.pop()
-        path, position = self._folder / name, self._positions.setdefault(name, FilePosition())
+        path = self._folder.path / name
         try:
-            descriptor = self._checked.open_to_read(name)
+            descriptor = self._folder.open(name)
         except FileNotFoundError:
-            raise _missing_file_error(path) from None
-        if descriptor is None:
-            raise DataRejected(f"{path}: this link leads out of the folders that jobs may read (WEIR_DATA_ROOTS)")
-        chunks = self._source.format.read(descriptor_path(descriptor), position.next_row)
-        self._current = OpenFile(path, descriptor, chunks)
+            raise self._missing_file_error(name) from None
         size = os.fstat(descriptor).st_size
-        if position.next_row and size != position.size_bytes:
+        position = self._positions.add(name, size)
+        chunks = self._source.format.read(descriptor_path(descriptor), position.next_row)
+        self._current, self._current_path = OpenFile(path, descriptor, chunks), name
+        if size != position.size_bytes:
+            since = f"row {position.next_row} of it was read" if position.next_row else "it was listed"
             was = f"it has {size} bytes and had {position.size_bytes}"
-            raise DataRejected(f"{path}: the file has changed since row {position.next_row} of it was read: {was}")
-        position.size_bytes = size
+            raise DataRejected(f"{path}: the file has changed since {since}: {was}")
         return True
+
+    def _missing_file_error(self, path: str) -> EnvironmentFailure:
+        return EnvironmentFailure(f"{self._folder.path / path}: the file is gone before it was read to its end")
 
     # ------------------------------------------------------------ rows
 
@@ -273,17 +278,15 @@ class DirectoryReader(SourceReader):
             self._on_malformed(file, [Malformed(row=None, column="", reason=str(error), text="")])
             piece = None
         except FileNotFoundError:
-            raise _missing_file_error(file.path) from None
-        position = self._positions[file.path.name]
-        self._changed.add(file.path.name)
+            raise self._missing_file_error(self._current_path) from None
         if piece is None:
-            position.done = True
+            self._positions.finish(self._current_path)
             file.close()
             self._current = None
             return None
         if piece.malformed:
             self._on_malformed(file, piece.malformed)
-        position.next_row = piece.next_row
+        self._positions.advance(self._current_path, piece.next_row)
         return self._check_columns(piece.batch, file.path) if piece.batch.num_rows else None
 
     def _on_malformed(self, file: OpenFile, rows: Any) -> None:
@@ -307,17 +310,3 @@ class DirectoryReader(SourceReader):
 def _shorten(message: str) -> str:
     """The message, shortened for the console: a parser may quote a value of any size."""
     return message if len(message) <= 1_000 else f"{message[:700]} … {message[-300:]}"
-
-
-def _missing_file_error(path: Path) -> EnvironmentFailure:
-    return EnvironmentFailure(f"{path}: the file is gone before it was read to its end")
-
-
-_KEY_SCHEMA: Final = pa.schema([pa.field("file", pa.string())])
-_VALUE_SCHEMA: Final = pa.schema(
-    [
-        pa.field("next_row", pa.int64(), nullable=False),
-        pa.field("done", pa.bool_(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-    ]
-)

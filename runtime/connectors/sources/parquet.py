@@ -37,5 +37,11 @@ class ParquetSource:
     def folders(self) -> Mapping[str, str]:
         return {"path": self.path}
 
+    def list_input(self) -> bytes | None:
+        return self._as_directory().list_input()
+
+    def with_input(self, listing: bytes) -> DirectorySource:
+        return self._as_directory().with_input(listing)
+
     def _as_directory(self) -> DirectorySource:
         return DirectorySource(self.path, ParquetFormat(self.schema), bounded=True)

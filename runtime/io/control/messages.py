@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import CheckpointId, SubtaskId
+from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import (
     CheckpointAborted,
@@ -42,6 +42,7 @@ class Deploy(ControlMessage, frozen=True):
     markers: list[Marker] = []
     is_first_start: bool = False  #: first start of the run: a folder that is not shared rejects the job
     memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
+    inputs: dict[OperatorId, bytes] = {}  #: listings of `ports.ListsInput`, by source
 
 
 class StartSubtasks(ControlMessage, frozen=True):

@@ -1,4 +1,7 @@
-"""`python -m stack up | down | clean | status | logs | demo`: the commands behind the Makefile."""
+"""`python -m stack up | down | clean | status | logs | demo`: the commands behind the Makefile.
+
+`python -m stack examples` writes the input of an example pipeline, or checks its output.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="start everything in the foreground and run the flights job")
     demo.add_argument("--exit", action="store_true", help="end after the result is checked, with its exit code")
     demo.set_defaults(command=_demo)
+    examples = commands.add_parser("examples", help="write the input of an example, or check its output")
+    examples.add_argument("arguments", nargs=argparse.REMAINDER, help="feed NAME | check NAME | --help")
+    examples.set_defaults(command=_examples)
     for name, command, text in (
         ("down", _down, "stop all processes of this checkout"),
         ("clean", _clean, "stop all processes of this checkout and remove all its data"),
@@ -118,6 +124,16 @@ def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
     environment = child_environment(settings, read_env_file(settings.var))
     story = plan.demo(environment, settings, arguments.exit)
     return subprocess.run(list(story.argv), env=environment, cwd=ROOT, check=False).returncode
+
+
+def _examples(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Runs `spark_jobs.samples` with the environment of the running stack."""
+    if not _is_up(settings):
+        sys.stderr.write("the stack is down; `make up` starts it\n")
+        return 1
+    environment = child_environment(settings, read_env_file(settings.var))
+    argv = [sys.executable, "-m", "spark_jobs.samples", *arguments.arguments]
+    return subprocess.run(argv, env=environment, cwd=ROOT, check=False).returncode
 
 
 def _down(settings: Settings, _: argparse.Namespace) -> int:

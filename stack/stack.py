@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from stack import plan
+from stack.examples_database import VARIABLE, ensure_examples_database
 from stack.processes import (
     SERVER_PROGRAMS,
     ProcessId,
@@ -95,6 +96,8 @@ class Stack:
             self._url = f"http://127.0.0.1:{port}/"
             _remember_port(settings, "http", port)
             variables = stack_variables(settings, database, broker, port)
+            if not settings.given_database:
+                variables[VARIABLE] = ensure_examples_database(settings.var, database)
             write_env_file(settings, variables)
             self._environment = child_environment(settings, variables)
             for step in plan.preparations(self._environment):

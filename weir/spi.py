@@ -9,6 +9,7 @@
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
 - A format satisfies `Format` and turns a file into `Chunk`s.
 - An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
+- `resolve_secrets` replaces `${secret:NAME}` in an option by its value, where the job runs.
 - Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
 
 All of them are pickled by cloudpickle and sent to the slots.
@@ -36,6 +37,7 @@ from runtime.ports import (
     StateStore,
     UsesFolders,
 )
+from runtime.secrets import resolve as resolve_secrets
 from runtime.state.index.hashing import key_groups
 
 __all__ = [
@@ -63,4 +65,5 @@ __all__ = [
     "Token",
     "UsesFolders",
     "key_groups",
+    "resolve_secrets",
 ]

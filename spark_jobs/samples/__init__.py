@@ -1,0 +1,1 @@
+"""Input of the example pipelines, and the DuckDB queries that check their output."""

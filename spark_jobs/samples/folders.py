@@ -1,0 +1,17 @@
+"""The folders of the examples, below the first folder of WEIR_DATA_ROOTS, which is `var/data` unless set."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
+#: The address of the database of the examples, which the stack puts into the environment of its processes.
+EXAMPLES_URL: Final = "${secret:examples-url}"
+
+
+def sample_folder(name: str) -> str:
+    """The absolute path of a folder of an example."""
+    roots = os.environ.get("WEIR_DATA_ROOTS", "").split(os.pathsep)[0]
+    return str(Path(roots or Path(os.environ.get("WEIR_VAR") or "var", "data")).absolute() / name)

@@ -5,6 +5,9 @@ older epoch of a transactional id (it closes the connection and sends no error c
 list aborted transactions in a fetch, so a `read_committed` consumer sees aborted rows. `committed_values` therefore
 applies the markers of the log itself, as a broker does when it builds that list.
 
+It resolves a committed transaction late, or never where transactions end at the same moment: see `Broker.settle` and
+`kafka_proxy.serial_broker`.
+
 Its newest offset counts a batch of several messages as one message, so `produce` sends each message alone. It finds a
 time by the time of arrival. It neither adds partitions, nor deletes records, nor reports an offset out of range.
 """
@@ -105,6 +108,23 @@ class Broker:
                     ended += 1
         consumer.close()
         return [value for number in sorted(found) for value in found[number]]
+
+    def settle(self, topic: str, partitions: int) -> None:
+        """Ends a transaction without visible rows in every partition.
+
+        The broker resolves a transaction when it or a later one with a common partition ends, and only if no
+        overlapping transaction is open. Transactions A {0}, B {0, 1}, C {1} that end in this order leave A unresolved:
+        partition 0 has no last stable offset until a further transaction ends there. A transaction that is truly open
+        stays open.
+        """
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": f"settle-{uuid.uuid4()}", **QUIET})
+        producer.list_topics(timeout=30)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for partition in range(partitions):
+            producer.produce(topic, b"", partition=partition)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30)
 
     def committed_values(self, topic: str, partitions: int = 1) -> list[bytes]:
         """The values of the log below the last stable offset whose transaction has committed, by the log's markers."""

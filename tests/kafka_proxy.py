@@ -1,13 +1,22 @@
-"""A proxy before a Kafka broker that answers or swallows single requests, for errors that the broker does not give."""
+"""A proxy before a Kafka broker: it answers or swallows requests, for errors that the broker does not give.
+
+`serial_broker` hides a fault of the broker. Requests that end transactions at the same moment may leave a partition
+without a last stable offset for ever (seen in 1 of 14 rounds of three transactions with the same partitions). One
+request marks the other's transaction as committed before its marker is written. The marker then registers the committed
+transaction again, and no later transaction of the partition is resolved.
+"""
 
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
+from runtime.connectors.kafka.wire import END_TXN
 from tests.kafka import Broker, free_port, running_broker
+
+INIT_PRODUCER_ID = 22  #: ends an open transaction of its id
 
 #: (api key, body of the request behind its correlation id) -> answer behind the correlation id, b"" to forward the
 #: request and close the connection before its answer, or None to forward both
@@ -18,6 +27,8 @@ Rule = Callable[[int, bytes], bytes | None]
 class Proxy:
     broker: Broker
     rule: Rule = field(default=lambda api, body: None)
+    serial: frozenset[int] = frozenset()  #: api keys of requests that the broker gets one at a time
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 @contextmanager
@@ -34,6 +45,14 @@ def proxied_broker() -> Iterator[Proxy]:
         thread.join()
 
 
+@contextmanager
+def serial_broker() -> Iterator[Broker]:
+    """A broker that ends one transaction at a time."""
+    with proxied_broker() as proxy:
+        proxy.serial = frozenset({END_TXN, INIT_PRODUCER_ID})
+        yield proxy.broker
+
+
 def _accept(server: socket.socket, behind: tuple[str, int], proxy: Proxy) -> None:
     with suppress(OSError):
         while True:
@@ -48,8 +67,9 @@ def _serve(client: socket.socket, behind: tuple[str, int], proxy: Proxy) -> None
             api, _, correlation = struct.unpack_from(">hhi", request)
             answer = proxy.rule(api, request[8:])
             if answer is None or not answer:
-                broker.sendall(struct.pack(">i", len(request)) + request)
-                received = _frame(broker)
+                with proxy.turn if api in proxy.serial else nullcontext():
+                    broker.sendall(struct.pack(">i", len(request)) + request)
+                    received = _frame(broker)
                 if answer is not None:
                     return
                 client.sendall(struct.pack(">i", len(received)) + received)

@@ -25,7 +25,8 @@ from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
 from tests.jobs.conftest import Jobs
 from tests.jobs.live import Run
 from tests.jobs.mortal import Deaths, Mortal
-from tests.kafka import Broker, running_broker
+from tests.kafka import Broker
+from tests.kafka_proxy import serial_broker
 
 PARTITIONS = 4
 SIZE_MS = 100
@@ -36,7 +37,7 @@ PHASES = ("prepare", "prepared", "commit", "committed")
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with running_broker() as found:
+    with serial_broker() as found:
         yield found
 
 
@@ -134,6 +135,7 @@ class Topics:
         )
 
     def committed(self) -> Counter[tuple[int, int, int, int]]:
+        self.broker.settle(self.output, 3)
         rows = [json.loads(value) for value in self.broker.committed_values(self.output, 3)]
         return Counter((row["key"], _window(row["window_start"]), row["n"], row["total"]) for row in rows)
 

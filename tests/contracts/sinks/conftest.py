@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.sinks.targets import TARGETS, Place, Target
-from tests.kafka import running_broker
+from tests.kafka_proxy import serial_broker
 from tests.webhook_server import running_webhook
 
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[str]:
-    with running_broker() as found:
+    with serial_broker() as found:
         yield found.servers
 
 

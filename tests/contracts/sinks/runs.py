@@ -14,6 +14,7 @@ def log_of(target: Target) -> str:
 
 def check(target: Target) -> None:
     """Every row is there, once; nothing is left behind. A server may show a commit a moment after it was answered."""
+    target.settle()
     until(lambda: len(target.ids()) >= TOTAL, or_else=lambda: f"{len(target.ids())} rows; {log_of(target)}")
     found = sorted(target.ids())
     assert sorted(set(found)) == list(range(TOTAL)), f"{TOTAL - len(set(found))} rows are lost; {log_of(target)}"

@@ -24,6 +24,9 @@ class KafkaTopic(Target):
             self._broker.servers, self.place.name, format_, key="name", id_prefix=self.place.name.replace("-", "_")
         )
 
+    def settle(self) -> None:
+        self._broker.settle(self.place.name, 3)
+
     def ids(self) -> list[int]:
         return [json.loads(value)["id"] for value in self._broker.committed_values(self.place.name, 3)]
 

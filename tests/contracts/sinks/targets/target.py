@@ -34,6 +34,9 @@ class Target(ABC):
     @abstractmethod
     def sink(self) -> Sink: ...
 
+    def settle(self) -> None:
+        """Called once after a job has ended, for a server that shows a commit late."""
+
     @abstractmethod
     def ids(self) -> list[int]:
         """The `id` of each row that a reader of the target sees."""

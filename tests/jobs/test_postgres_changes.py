@@ -1,8 +1,10 @@
-"""Change data capture Postgres → Parquet as a whole job whose slots end: the folded changes are the table."""
+"""Change data capture as whole jobs whose slots end: folded changes in Parquet, and a copy of the table in Postgres."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,12 +57,22 @@ class Accounts:
         flow.source("accounts", source).sink("out", MortalSink(weir.ParquetSink(str(output)), deaths))
         return flow.compile(parallelism)
 
-    def rows(self) -> dict[int, int]:
-        return dict(self.run(f"SELECT id, n FROM {self.name}"))
+    def copy_job(self, parallelism: int, deaths: Deaths) -> CompiledJob:
+        """Initial rows, then changes, into another table of the same database."""
+        flow = weir.Dataflow("copy", max_parallelism=16)
+        source = weir.PostgresChanges(
+            self.address, self.name, self.name, self.name, initial_snapshot=True, poll_interval_ms=20
+        )
+        sink = weir.PostgresSink(self.address, f"{self.name}_copy", key=["id"], op_column="op")
+        flow.source("accounts", source).sink("out", MortalSink(sink, deaths))
+        return flow.compile(parallelism)
+
+    def rows(self, suffix: str = "") -> dict[int, int]:
+        return dict(self.run(f"SELECT id, n FROM {self.name}{suffix}"))
 
     def close(self) -> None:
         self.run(f"SELECT pg_drop_replication_slot('{self.name}')")
-        self.run(f"DROP PUBLICATION {self.name}; DROP TABLE {self.name}")
+        self.run(f"DROP PUBLICATION {self.name}; DROP TABLE {self.name}; DROP TABLE IF EXISTS {self.name}_copy")
         self.connection.close()
 
 
@@ -124,3 +136,60 @@ def test_changes_arrive_once_though_slots_end_at_each_phase(jobs: Jobs, accounts
             run.wait_for(lambda: is_complete(output, accounts))
             savepoint = run.end(kind)
     assert folded(output) == accounts.rows()
+
+
+class Writer:
+    """A second connection that changes other rows of the table until it is closed, sometimes in long transactions."""
+
+    def __init__(self, url: str, table: str) -> None:
+        self._url, self._table, self._stop = url, table, threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            for number in itertools.count():
+                first, pause_s = 1_000_000 + number % 500, 0.05 if number % 10 == 0 else 0.002
+                if self._stop.wait(pause_s):
+                    return
+                with connection.transaction():
+                    connection.execute(
+                        f"INSERT INTO {self._table} VALUES ({first}, 0) ON CONFLICT (id) DO UPDATE SET n = {number}"
+                    )
+                    self._stop.wait(pause_s)
+                    connection.execute(f"DELETE FROM {self._table} WHERE id = {first - number % 7 - 1}")
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def test_a_copy_of_the_table_is_exact_with_a_concurrent_writer(
+    jobs: Jobs, accounts: Accounts, database_url: str, tmp_path: Path
+) -> None:
+    """S1-22, S1-25, S1-43: slots end within the initial rows and at each phase; parallelism 2 -> 3."""
+    storage, again, deaths = tmp_path / "state", FixedDelay(attempts=100, delay_ms=30), Deaths()
+    accounts.run(f"CREATE TABLE {accounts.name}_copy (LIKE {accounts.name} INCLUDING ALL)")
+    accounts.run(f"INSERT INTO {accounts.name} SELECT n, 0 FROM generate_series(2000000, 2003000) AS n")
+    deaths.add("out: prepare")
+    writer = Writer(database_url, accounts.name)
+    try:
+        with jobs.running(accounts.copy_job(2, deaths), storage, restart=again) as run:
+            first = run.records.token
+            run.wait_for(lambda: run.records.token > first)
+            for phase in PHASES:
+                run.wait_for(lambda: accounts.rows("_copy"))
+                before = run.records.token
+                deaths.add(f"out: {phase}")
+                accounts.change()
+                run.wait_for(lambda before=before: run.records.token > before)  # type: ignore[misc]
+            savepoint = run.end("stop")
+        records = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
+        with jobs.running(accounts.copy_job(3, deaths), storage, records, restart=again) as run:
+            accounts.change()
+            writer.close()
+            run.wait_for(lambda: accounts.rows("_copy") == accounts.rows())
+            run.end("drain")
+    finally:
+        writer.close()
+    assert accounts.rows("_copy") == accounts.rows()

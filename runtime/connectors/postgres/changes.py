@@ -4,11 +4,11 @@ A subtask peeks into a replication slot by plain SQL, which consumes no change. 
 last whole transaction, and the number of rows that were emitted of the transaction behind it. The slot advances only to
 positions of completed checkpoints, so the log that a restore needs is kept by the server.
 
+With `initial_snapshot`, the rows of the table come first (`initial_rows`), and changes that they contain are dropped.
+Without, the stream begins at the slot's creation.
+
 A restore skips the transactions before its position. A checkpoint before the slot's position cannot be restored: its
 log may be gone, so the job ends with an error.
-
-The stream begins at the slot's creation. To begin with the whole table, create the slot before the first row is
-written, or read the table by another source and write both streams with a key.
 """
 
 from collections import deque
@@ -24,9 +24,11 @@ from psycopg import sql
 
 from runtime.connectors.postgres import pgoutput
 from runtime.connectors.postgres.connection import check_url, connect, postgres_errors
+from runtime.connectors.postgres.initial_rows import Chunk, InitialRows, InitialRowsFilter, find_key
 from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
-from runtime.connectors.postgres.table import check_table_name, find_table
+from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
 from runtime.connectors.postgres.values import TEXT_SETTINGS, arrow_type, from_text
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE
@@ -42,6 +44,9 @@ _SLOT_QUERY: Final = """
 SELECT plugin, database = current_database(), (confirmed_flush_lsn - '0/0'::pg_lsn)::int8, wal_status
 FROM pg_replication_slots WHERE slot_name = %s
 """
+_NOW_QUERY: Final = (
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::int8"
+)
 _PEEK: Final = """
 SELECT data FROM pg_logical_slot_peek_binary_changes(
     %s, '0/0'::pg_lsn + %s, %s, 'proto_version', '1', 'publication_names', %s)
@@ -63,6 +68,14 @@ class PostgresChanges:
         table: `table` or `schema.table`.
         columns: the columns to emit; empty: the columns of the table at the first start. A column that is added later
             then ends the job.
+        initial_snapshot: emit the rows of the table as inserts, then its changes. The table needs a primary key. Until
+            all rows are read, a transaction stays open, and there is no watermark.
+        commit_time: name of a further column with the time of the commit; for rows of the initial snapshot, the time
+            of their transaction.
+        event_time: column with the event time of a row, for example that of `commit_time`. Watermarks of commit times
+            advance without changes too. A column of the table needs REPLICA IDENTITY FULL, since deletions lack it.
+        max_disorder_ms: the time by which a row may follow rows with a later event time. Commits appear in the log up
+            to 600 ms late if they are asynchronous.
         ignore_truncate: False: TRUNCATE of the table ends the job, since a changelog has no such row.
         poll_interval_ms: time between looks into the slot.
     """
@@ -76,8 +89,16 @@ class PostgresChanges:
     table: str
     _: KW_ONLY
     columns: Sequence[str] = ()
+    initial_snapshot: bool = False
+    commit_time: str | None = None
+    event_time: str | None = None
+    max_disorder_ms: int = 1_000
     ignore_truncate: bool = False
     poll_interval_ms: int = 200
+
+    @property
+    def has_event_time(self) -> bool:
+        return self.event_time is not None
 
     def reader(self) -> "ChangesReader":
         return ChangesReader(self)
@@ -90,6 +111,14 @@ class PostgresChanges:
                 raise JobRejected("bad-name", name, f"must name the {name}")
         if isinstance(self.columns, str) or len(set(self.columns)) < len(self.columns):
             raise JobRejected("bad-columns", "columns", f"must be distinct column names, not {self.columns!r}")
+        if self.commit_time in (OP_COLUMN, "", *self.columns):
+            raise JobRejected(
+                "bad-name", "commit_time", f"must be the name of a further column, not {self.commit_time!r}"
+            )
+        if self.event_time is not None and self.columns and self.event_time not in (self.commit_time, *self.columns):
+            raise JobRejected("missing-column", "event_time", f"columns must contain {self.event_time!r}")
+        if self.max_disorder_ms < 0:
+            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if OP_COLUMN in self.columns:
             raise JobRejected("bad-columns", "columns", f"{OP_COLUMN!r} is the name of the column of row kinds")
         if self.poll_interval_ms < 1:
@@ -115,12 +144,18 @@ class _Column(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """The position in state: end of the last whole transaction, and emitted rows of the next transaction."""
+    """The position in state: end of the last whole transaction, and emitted rows of the next transaction.
+
+    `chunks` are those of the initial snapshot, until no change can be in its rows. `is_initial`: it is not complete.
+    """
 
     slot: str
     lsn: int
     rows: int
     columns: list[_Column]
+    chunks: list[Chunk] = []
+    is_initial: bool = False
+    event_time: int | None = None
 
 
 class ChangesReader(SourceReader):
@@ -135,13 +170,21 @@ class ChangesReader(SourceReader):
         self._limit = _MESSAGES_PER_PEEK
         self._peeked_at: int | None = None
         self._pause_ms = source.poll_interval_ms
-        self._places: dict[int, tuple[int, ...] | None] = {}  #: relation -> places of the columns; None: another table
+        self._relations: dict[int, pgoutput.Relation] = {}  #: of this table only
+        self._places: dict[int, tuple[int, ...]] = {}  #: relation -> places of the columns
+        self._initial: InitialRows | None = None  #: until all rows of the initial snapshot are emitted
+        self._chunks: tuple[Chunk, ...] = ()
+        self._filter: InitialRowsFilter | None = None
+        self._filter_end: int | None = None  #: position behind which no change is in the initial rows
+        self._transaction = pgoutput.Begin(0, 0, 0)  #: the transaction that is read
         self._ready: deque[_Change] = deque()
         self._lsn = self._rows = self._confirmed = 0  #: position of the emitted rows
         self._read_lsn = 0  #: end of the last transaction that was read; its rows may wait in `_ready`
         self._is_skipped = False  #: whether the transaction that is read lies before the restored position
         self._read_rows = 0  #: rows of the transaction that is read
         self._to_skip = 0  #: rows of the next transaction that were emitted before the restored checkpoint
+        self._server_ms = 0  #: time of the server before the last peek
+        self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._positions: dict[int, int] = {}  #: checkpoint -> end of its last whole transaction
 
     def open(self, context: OperatorContext) -> None:
@@ -161,10 +204,18 @@ class ChangesReader(SourceReader):
             self._oid, self._name = table.oid, str(table)
             self._check_publication(self._connection)
             self._columns = tuple(stored[0].columns) if stored else self._find_columns(self._connection)
-        if stored:
-            self._resume(stored[0])
+            if stored:
+                self._resume(stored[0])
+            self._check_event_time(self._connection)
+            if stored[0].is_initial if stored else self._source.initial_snapshot:
+                self._begin_initial(self._connection, table)
+            elif self._chunks:
+                self._filter = self._make_filter(self._connection, table)
+        self._table = table
         self._read_lsn = self._lsn
         fields = [pa.field(column.name, column.arrow) for column in self._columns]
+        if self._source.commit_time:
+            fields.append(pa.field(self._source.commit_time, pa.timestamp("us", "UTC")))
         self._schema = pa.schema([*fields, pa.field(OP_COLUMN, pa.string())])
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
@@ -172,6 +223,8 @@ class ChangesReader(SourceReader):
             return None
         try:
             with postgres_errors(self._what):
+                if self._initial is not None:
+                    return self._read_initial(self._connection, self._initial, max_rows)
                 if self._window is None and not self._ready and not self._peek(self._connection):
                     return None
                 return self._next_batch(max_rows)
@@ -187,12 +240,25 @@ class ChangesReader(SourceReader):
 
     @property
     def idle(self) -> bool:
-        """True: the rows have no event time."""
-        return True
+        return self._connection is None or not self._source.has_event_time
+
+    def watermark(self) -> int | None:
+        return None if self._initial is not None else self._clock.watermark
 
     def snapshot(self, checkpoint: int) -> None:
         if self._connection is not None:
-            position = _Position(self._source.slot, self._lsn, self._rows, list(self._columns))
+            chunks = self._chunks if self._initial is None else self._initial.chunks
+            if self._filter_end is not None and self._lsn >= self._filter_end:
+                chunks = ()
+            position = _Position(
+                self._source.slot,
+                self._lsn,
+                self._rows,
+                list(self._columns),
+                list(chunks),
+                self._initial is not None,
+                self._clock.max_event_time,
+            )
             self._state.replace([msgspec.json.decode(msgspec.json.encode(position))])
             self._positions[checkpoint] = self._lsn
 
@@ -225,18 +291,35 @@ class ChangesReader(SourceReader):
             detail = f"the publication {self._source.publication!r} does not contain {self._name}: {remedy}"
             raise JobRejected("no-publication", "publication", detail)
 
+    def _all_columns(self, connection: psycopg.Connection[Any]) -> list[_Column]:
+        return [_Column(*row) for row in connection.execute(_COLUMNS_QUERY, [self._oid]).fetchall()]
+
     def _find_columns(self, connection: psycopg.Connection[Any]) -> tuple[_Column, ...]:
-        found = [_Column(*row) for row in connection.execute(_COLUMNS_QUERY, [self._oid]).fetchall()]
+        found = self._all_columns(connection)
         by_name = {column.name: column for column in found}
         for name in self._source.columns:
             if name not in by_name:
                 known = ", ".join(by_name)
                 raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {known}")
         columns = tuple(by_name[name] for name in self._source.columns) or tuple(found)
-        if OP_COLUMN in {column.name for column in columns}:
-            advice = f"the stream has row kinds in a column of that name: leave {OP_COLUMN!r} out of `columns`"
-            raise JobRejected("duplicate-column", OP_COLUMN, advice)
+        for own in (OP_COLUMN, self._source.commit_time):
+            if own is not None and own in {column.name for column in columns}:
+                advice = f"the stream has a column of its own of that name: leave {own!r} out of `columns`"
+                raise JobRejected("duplicate-column", own, advice)
         return columns
+
+    def _check_event_time(self, connection: psycopg.Connection[Any]) -> None:
+        """Raises JobRejected unless each row has the event time, also a deletion."""
+        name = self._source.event_time
+        if name is None or name == self._source.commit_time:
+            return
+        if name not in {column.name for column in self._columns}:
+            known = ", ".join(column.name for column in self._columns)
+            raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {known}")
+        (identity,) = _row(connection, "SELECT relreplident FROM pg_class WHERE oid = %s", self._oid)
+        if identity not in ("f", b"f"):
+            remedy = f"ALTER TABLE {self._name} REPLICA IDENTITY FULL, or take commit_time as event_time"
+            raise JobRejected("replica-identity", "event_time", f"a deletion has no value of {name!r}: {remedy}")
 
     def _resume(self, stored: _Position) -> None:
         if stored.slot != self._source.slot:
@@ -246,6 +329,35 @@ class ChangesReader(SourceReader):
             detail = "the slot has advanced beyond the checkpoint, so changes would be lost: restore a newer checkpoint"
             raise JobRejected("slot-has-advanced", "slot", f"{self._what}: {detail}")
         self._lsn, self._rows, self._to_skip = stored.lsn, stored.rows, stored.rows
+        self._chunks = tuple(stored.chunks)
+        source = self._source
+        self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, stored.event_time)
+
+    # ------------------------------------------------------------ the initial snapshot
+
+    def _begin_initial(self, connection: psycopg.Connection[Any], table: ResolvedTable) -> None:
+        found = {column.name: column for column in self._all_columns(connection)}
+        for column in self._columns:
+            self._check_column(column, found.get(column.name))
+        columns = [(column.name, column.type) for column in self._columns]
+        self._initial = InitialRows(connection, table, columns, find_key(connection, table), self._chunks)
+
+    def _read_initial(
+        self, connection: psycopg.Connection[Any], initial: InitialRows, max_rows: int
+    ) -> pa.RecordBatch | None:
+        now = self._context.now_ms()
+        if self._peeked_at is not None and 0 <= now - self._peeked_at < self._source.poll_interval_ms:
+            return None
+        rows = initial.read(max_rows)
+        self._peeked_at = None if rows else now
+        if initial.is_complete:
+            self._chunks, self._initial = initial.chunks, None
+            self._filter = self._make_filter(connection, self._table)
+            self._peeked_at = None
+        return self._batch([INSERT] * len(rows), rows, [initial.time_us] * len(rows)) if rows else None
+
+    def _make_filter(self, connection: psycopg.Connection[Any], table: ResolvedTable) -> InitialRowsFilter:
+        return InitialRowsFilter(connection, self._name, find_key(connection, table), self._chunks)
 
     # ------------------------------------------------------------ messages
 
@@ -258,8 +370,11 @@ class ChangesReader(SourceReader):
         if self._peeked_at is not None and 0 <= now - self._peeked_at < self._pause_ms:
             return False
         self._peeked_at = now
-        (end,) = _row(connection, "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::int8")
+        if self._filter is not None and self._filter_end is None:
+            self._filter_end = self._filter.end()
+        self._server_ms, end = _row(connection, _NOW_QUERY)
         if end <= self._read_lsn:
+            self._advance_clock(self._server_ms)
             return False
         window = connection.cursor("weir_changes", withhold=True, binary=True)
         publication = sql.Identifier(self._source.publication).as_string(connection)
@@ -274,7 +389,8 @@ class ChangesReader(SourceReader):
             messages = self._window.fetchmany(max_rows)
             self._window_size += len(messages)
             for (data,) in messages:
-                self._read(pgoutput.decode(bytes(data)))
+                if not (self._is_skipped and pgoutput.is_change(data)):
+                    self._read(pgoutput.decode(data))
             if not messages:
                 self._end_window(self._window)
         return self._emit(max_rows)
@@ -287,32 +403,43 @@ class ChangesReader(SourceReader):
             self._limit = self._window_size + _MESSAGES_PER_PEEK
             self._peeked_at = None
         elif self._window_end > self._read_lsn:  # every transaction that ends before has been read
-            self._end_transaction(self._window_end)
+            self._end_transaction(self._window_end, self._server_ms)
 
-    def _end_transaction(self, lsn: int) -> None:
+    def _end_transaction(self, lsn: int, time_ms: int | None = None) -> None:
         self._read_lsn = lsn
-        self._ready.append(_Change(None, (), lsn, 0))
+        self._ready.append(_Change(None, (), lsn, 0, 0 if time_ms is None else time_ms))
+        if self._filter_end is not None and lsn >= self._filter_end:
+            self._filter = None
+
+    def _advance_clock(self, time_ms: int) -> None:
+        """All commits before this time of the server have been emitted."""
+        if self._source.event_time is not None and self._source.event_time == self._source.commit_time:
+            self._clock.advance(time_ms)
 
     def _read(self, message: pgoutput.Message | None) -> None:
         match message:
             case pgoutput.Relation():
-                self._places[message.oid] = self._find_places(message)
+                if message.oid == self._oid:
+                    self._relations[message.oid] = message
+                    self._places.pop(message.oid, None)
             case pgoutput.Begin():
                 self._is_skipped = message.commit_lsn < self._read_lsn
-                self._read_rows = 0
+                self._read_rows, self._transaction = 0, message
             case pgoutput.Commit():
                 if not self._is_skipped:
                     self._to_skip = 0
                     self._end_transaction(message.end_lsn)
             case pgoutput.Truncate():
-                is_ours = any(self._places.get(oid) is not None for oid in message.relations)
-                if is_ours and not self._is_skipped and not self._source.ignore_truncate:
+                is_seen = self._filter is not None and self._filter.is_seen_by_all(self._transaction.xid)
+                is_ours = self._oid in message.relations and not self._is_skipped and not is_seen
+                if is_ours and not self._source.ignore_truncate:
                     remedy = "delete rows with DELETE, or set ignore_truncate"
                     raise DataRejected(f"Postgres: {self._name} was truncated, which a changelog cannot show: {remedy}")
             case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete():
-                places = self._places[message.relation]
-                if places is not None and not self._is_skipped:
-                    for kind, row in _changes(message):
+                if message.relation in self._relations and not self._is_skipped:
+                    changes = self._without_initial(message.relation, list(_changes(message)))
+                    places = self._find_places(message.relation) if changes else ()
+                    for kind, row in changes:
                         self._add(kind, tuple(row[place] for place in places))
             case None:
                 pass
@@ -320,28 +447,47 @@ class ChangesReader(SourceReader):
     def _add(self, kind: str, row: Row) -> None:
         self._read_rows += 1
         if self._read_rows > self._to_skip:
-            self._ready.append(_Change(kind, row, 0, self._read_rows))
+            self._ready.append(_Change(kind, row, 0, self._read_rows, self._transaction.time_us))
 
-    def _find_places(self, relation: pgoutput.Relation) -> tuple[int, ...] | None:
-        """The place of each column in rows of the relation; None for another table.
+    def _without_initial(self, relation: int, changes: list[tuple[str, Row]]) -> list[tuple[str, Row]]:
+        """The changes that the initial rows lack. Half of an update of the key is a deletion or an insert."""
+        if self._filter is None:
+            return changes
+        known = {column.name: place for place, column in enumerate(self._relations[relation].columns)}
+        places = [known.get(name) for name in self._filter.key]
+        new = [
+            (kind, row)
+            for kind, row in changes
+            if self._filter.is_new(self._transaction.xid, tuple(None if at is None else row[at] for at in places))
+        ]
+        if len(new) == 1 and len(changes) == 2:
+            return [({UPDATE_BEFORE: DELETE, UPDATE_AFTER: INSERT}.get(kind, kind), row) for kind, row in new]
+        return new
+
+    def _find_places(self, oid: int) -> tuple[int, ...]:
+        """The place of each column in rows of the relation.
 
         Raises:
             JobRejected: a column of the stream is gone or has another type, or the table has a new column.
         """
-        if relation.oid != self._oid:
-            return None
+        if oid in self._places:
+            return self._places[oid]
+        relation = self._relations[oid]
         known = {column.name: place for place, column in enumerate(relation.columns)}
         for column in self._columns:
-            found = relation.columns[known[column.name]] if column.name in known else None
-            if found is None or (found.type, found.modifier) != (column.type, column.modifier):
-                change = "is gone" if found is None else "has another type"
-                detail = f"the column {change} since the job began: begin anew with another slot, or name `columns`"
-                raise JobRejected("column-changed", column.name, f"table {self._name}: {detail}")
+            self._check_column(column, relation.columns[known[column.name]] if column.name in known else None)
         new = [name for name in known if name not in {column.name for column in self._columns}]
         if new and not self._source.columns:
             detail = f"the table {self._name} has a new column: name the columns to read in `columns`"
             raise JobRejected("new-column", new[0], detail)
-        return tuple(known[column.name] for column in self._columns)
+        self._places[oid] = tuple(known[column.name] for column in self._columns)
+        return self._places[oid]
+
+    def _check_column(self, column: _Column, found: _Column | pgoutput.RelationColumn | None) -> None:
+        if found is None or (found.type, found.modifier) != (column.type, column.modifier):
+            change = "is gone" if found is None else "has another type"
+            detail = f"the column {change} since the job began: begin anew with another slot, or name `columns`"
+            raise JobRejected("column-changed", column.name, f"table {self._name}: {detail}")
 
     # ------------------------------------------------------------ rows
 
@@ -349,34 +495,52 @@ class ChangesReader(SourceReader):
         """The next rows, and the position behind them."""
         kinds: list[str] = []
         rows: list[Row] = []
+        times: list[int] = []
+        heard = None
         while self._ready and (len(rows) < max_rows or self._ready[0].kind is None):
             change = self._ready.popleft()
             if change.kind is None:
                 self._lsn, self._rows = max(change.lsn, self._lsn), 0
+                heard = change.time or heard
             else:
                 kinds.append(change.kind)
                 rows.append(change.row)
+                times.append(change.time)
                 self._rows = change.number
-        if not rows:
-            return None
+        batch = self._batch(kinds, rows, times) if rows else None
+        if heard is not None:
+            self._advance_clock(heard)
+        return batch
+
+    def _batch(self, kinds: Sequence[str], rows: Sequence[Row], times: Sequence[int]) -> pa.RecordBatch:
+        """The rows as Arrow; `times` of their commits in us."""
         arrays = []
-        for place, field_ in enumerate(list(self._schema)[:-1]):
+        for place, field_ in enumerate(list(self._schema)[: len(self._columns)]):
             values = [row[place] for row in rows]
             if UNCHANGED in values:
                 detail = f"an update does not contain the unchanged large value of column {field_.name!r}"
                 remedy = f"ALTER TABLE {self._name} REPLICA IDENTITY FULL, or leave the column out of `columns`"
                 raise DataRejected(f"Postgres: table {self._name}: {detail}: {remedy}")
             arrays.append(from_text(field_.name, values, field_.type))  # type: ignore[arg-type]
-        return pa.RecordBatch.from_arrays([*arrays, pa.array(kinds, pa.string())], schema=self._schema)
+        if self._source.commit_time:
+            arrays.append(pa.array(times, pa.timestamp("us", "UTC")))
+        batch = pa.RecordBatch.from_arrays([*arrays, pa.array(kinds, pa.string())], schema=self._schema)
+        self._clock.on_batch(batch)
+        return batch
 
 
 class _Change(NamedTuple):
-    """A row with its number in its transaction; without a kind: the end of a transaction at `lsn`."""
+    """A row with its number in its transaction, and the time of the commit in us.
+
+    Without a kind: the end of a transaction at `lsn`. `time`, unless 0: the server's time in ms before which all
+    commits have been read.
+    """
 
     kind: str | None
     row: Row
     lsn: int
     number: int
+    time: int
 
 
 def _changes(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete) -> Iterator[tuple[str, Row]]:
@@ -396,8 +560,8 @@ def _changes(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete) -> It
             yield UPDATE_AFTER, message.new
 
 
-def _row(connection: psycopg.Connection[Any], query: LiteralString) -> tuple[Any, ...]:
-    found = connection.execute(query).fetchone()
+def _row(connection: psycopg.Connection[Any], query: LiteralString, *parameters: object) -> tuple[Any, ...]:
+    found = connection.execute(query, parameters).fetchone()
     assert found is not None, "the query has no condition"
     return tuple(found)
 

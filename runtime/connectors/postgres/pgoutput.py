@@ -41,9 +41,11 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """`commit_lsn`: position of the transaction's commit record."""
+    """`commit_lsn`: position of the transaction's commit record. `time_us` since the epoch. `xid` has 32 bits."""
 
     commit_lsn: int
+    time_us: int
+    xid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,13 @@ class Truncate:
     relations: tuple[int, ...]
 
 
+_EPOCH_US: Final = 946_684_800_000_000  #: 2000-01-01, the epoch of Postgres
 Message = Relation | Begin | Commit | Insert | Update | Delete | Truncate
+
+
+def is_change(data: bytes) -> bool:
+    """Whether the message is an insert, update or deletion of a row."""
+    return data[:1] in (b"I", b"U", b"D")
 
 
 def decode(data: bytes) -> Message | None:
@@ -101,7 +109,7 @@ def _decode(message: "_Bytes") -> Message | None:
     kind = message.take("c")
     match kind:
         case b"B":
-            return Begin(message.take("q"))
+            return Begin(message.take("q"), message.take("q") + _EPOCH_US, message.take("I"))
         case b"C":
             message.take("bq")
             return Commit(message.take("q"))

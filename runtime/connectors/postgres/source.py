@@ -43,13 +43,6 @@ _COLUMNS_QUERY: Final = """
 SELECT a.attname, t.typname, a.atttypmod FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-#: Transactions with a lock that an INSERT needs, on the table or one of its partitions.
-_WRITERS_QUERY: Final = """
-SELECT DISTINCT virtualtransaction FROM pg_locks WHERE granted AND locktype = 'relation'
-AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-AND relation IN (SELECT %(table)s::oid UNION ALL SELECT relid::oid FROM pg_partition_tree(%(table)s::oid::regclass))
-"""
 
 
 @dataclass(frozen=True)
@@ -232,9 +225,9 @@ class PostgresReader(SourceReader):
                 highest = self._end
             if highest is None or highest <= self._last:
                 return False
-            self._awaited = (highest, self._writers(connection))
+            self._awaited = (highest, self._table.writers(connection))
         bound, before = self._awaited
-        if before & self._writers(connection):
+        if before & self._table.writers(connection):
             return False
         self._bound, self._awaited, self._due_ms = bound, None, 0
         return True
@@ -243,9 +236,6 @@ class PostgresReader(SourceReader):
         query = sql.SQL("SELECT max({}) FROM {}").format(sql.Identifier(self._source.cursor), self._table.identifier)
         found = connection.execute(query).fetchone()
         return None if found is None or found[0] is None else int(found[0])
-
-    def _writers(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
-        return frozenset(name for (name,) in connection.execute(_WRITERS_QUERY, {"table": self._table.oid}))
 
     def _batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         columns = list(zip(*rows, strict=True))[:-1]

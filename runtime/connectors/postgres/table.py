@@ -34,6 +34,14 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND 
 GROUP BY i.indexrelid, i.indnkeyatts, i.indnatts HAVING i.indnkeyatts = i.indnatts
 """
 
+#: Transactions with a lock that an INSERT needs, on the table or one of its partitions.
+_WRITERS_QUERY: Final = """
+SELECT DISTINCT virtualtransaction FROM pg_locks WHERE granted AND locktype = 'relation'
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+AND relation IN (SELECT %(table)s::oid UNION ALL SELECT relid::oid FROM pg_partition_tree(%(table)s::oid::regclass))
+"""
+
 
 def check_table_name(table: str) -> None:
     """Raises JobRejected unless `table` is `table` or `schema.table`."""
@@ -59,6 +67,10 @@ class ResolvedTable:
 
     def columns(self, connection: psycopg.Connection[Any]) -> list[TableColumn]:
         return [TableColumn(*row) for row in connection.execute(_COLUMNS_QUERY, [self.oid])]
+
+    def writers(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
+        """The transactions that hold a lock to write the table."""
+        return frozenset(name for (name,) in connection.execute(_WRITERS_QUERY, {"table": self.oid}))
 
     def check_key(self, connection: psycopg.Connection[Any], key: Sequence[str]) -> None:
         """Raises JobRejected unless a unique index has exactly the columns of the key."""

@@ -19,6 +19,10 @@ class BoundedOutOfOrderness:
             largest = int(event_times_ms(batch, self._column).max())
             self._max_event_time = largest if self._max_event_time is None else max(largest, self._max_event_time)
 
+    def advance(self, time_ms: int) -> None:
+        """The source knows that later rows have at least this event time, minus the disorder."""
+        self._max_event_time = time_ms if self._max_event_time is None else max(time_ms, self._max_event_time)
+
     @property
     def max_event_time(self) -> int | None:
         """The largest event time so far, in ms."""

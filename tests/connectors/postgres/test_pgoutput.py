@@ -43,7 +43,7 @@ def test_changes(oid: int, new: Any, old: Any) -> None:
 
 @given(LSNS, LSNS)
 def test_transactions(lsn: int, end: int) -> None:
-    assert pgoutput.decode(b"B" + struct.pack("!qqI", lsn, 7, 9)) == pgoutput.Begin(lsn)
+    assert pgoutput.decode(b"B" + struct.pack("!qqI", lsn, 7, 9)) == pgoutput.Begin(lsn, 946_684_800_000_007, 9)
     assert pgoutput.decode(b"C" + struct.pack("!bqqq", 0, lsn, end, 7)) == pgoutput.Commit(end)
 
 

@@ -1,14 +1,15 @@
 """The test server as connectors get its address: the password is a reference to a secret."""
 
 import os
+from typing import Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-_SECRET = "TEST_POSTGRES"
+SECRET: Final = "TEST_POSTGRES"
 
 # At import, since the processes of a Spark executor inherit the environment before a fixture runs.
 if (_password := conninfo_to_dict(os.environ.get("DATABASE_URL", "")).get("password")) is not None:
-    os.environ[f"WEIR_SECRET_{_SECRET}"] = str(_password)
+    os.environ[f"WEIR_SECRET_{SECRET}"] = str(_password)
 
 
 def address_without_password(url: str) -> str:
@@ -16,4 +17,4 @@ def address_without_password(url: str) -> str:
     parameters = conninfo_to_dict(url)
     if parameters.get("password") is None:
         return url
-    return make_conninfo(url, password=f"${{secret:{_SECRET}}}")
+    return make_conninfo(url, password=f"${{secret:{SECRET}}}")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.sources.parquet import ParquetSource as ParquetSource
     from runtime.connectors.sources.sequence import SequenceSource as SequenceSource
     from runtime.connectors.tables.delta import DeltaSink as DeltaSink
+    from runtime.connectors.tables.iceberg import IcebergSink as IcebergSink
     from runtime.core.job.guarantee import CheckpointMode as CheckpointMode
     from runtime.core.job.restart_strategy import ExponentialDelay as ExponentialDelay
     from runtime.core.job.restart_strategy import FixedDelay as FixedDelay
@@ -166,6 +167,7 @@ _HOMES = {
     "Webhook": "runtime.connectors.sinks.webhook",
     "KafkaSink": "runtime.connectors.kafka.sink",
     "DeltaSink": "runtime.connectors.tables.delta",
+    "IcebergSink": "runtime.connectors.tables.iceberg",
     "PostgresSink": "runtime.connectors.postgres.sink",
     "ParquetTable": "spark_jobs.sinks.parquet_table",
     "PostgresTable": "spark_jobs.sinks.postgres_table",

@@ -1,0 +1,279 @@
+"""Rows appended to an Iceberg table, exactly once.
+
+Slots write Parquet files into the table's data folder. Readers see a file only when a snapshot names it. The job master
+adds the files of a checkpoint by a single snapshot, so a reader sees all rows of a checkpoint or none. The summary of
+the snapshot names job, sink and checkpoint.
+
+The commit of a snapshot also changes a property of the table that records the commits of the sink
+(`iceberg_commits`). A repeated commit reads the record first and leaves out committed files. A commit is valid only on
+top of the snapshot whose record it has read: another commit in between makes the catalog refuse it.
+
+The clean-up of a new attempt adds an empty snapshot with a new record before it deletes a file. From then on, a master
+of an older attempt can commit nothing, even if it was stopped just before its commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from urllib.parse import urlparse
+
+import pyarrow.parquet as pq
+
+from runtime.connectors.libraries import import_library
+from runtime.connectors.tables.data_files import (
+    OWNER,
+    check_committable,
+    files_before,
+    modification_time_ms,
+    newest_numbers,
+)
+from runtime.connectors.tables.iceberg_catalog import check_catalog, iceberg_errors, load_table, open_catalog
+from runtime.connectors.tables.iceberg_commits import CommitRecord
+from runtime.connectors.tables.iceberg_table import parse_partition
+from runtime.connectors.tables.iceberg_writer import IcebergWriter, data_folder
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import sync_path
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import SinkCommitter
+
+MAX_CONFLICTS: Final = 20  #: commits in a row that other writers of the table may win
+
+
+@dataclass(frozen=True)
+class IcebergSink:
+    """Appends rows to an Iceberg table in a local folder. The first row creates the table if it is missing.
+
+    Every column of the stream must be in the table with the same type. Needs the extra `iceberg`.
+
+    Args:
+        table: namespace and name, such as `sales.orders`.
+        catalog: properties of the catalog as pyiceberg takes them, such as `type`, `uri` and `warehouse`. Values may
+            contain `${secret:NAME}`.
+        catalog_name: name of the catalog. A catalog in a database can hold several.
+        partition_by: partitions of a new table: columns, or `years(at)`, `months(at)`, `days(at)`, `hours(at)`. Empty:
+            those of the existing table.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    table: str
+    catalog: Mapping[str, str] = field(repr=False)
+    catalog_name: str = "default"
+    partition_by: Sequence[str] = ()
+
+    def writer(self) -> IcebergWriter:
+        return IcebergWriter(self.table, self.catalog_name, self.catalog, self.partition_by)
+
+    def committer(self) -> "IcebergCommitter":
+        return IcebergCommitter(self.table, self.catalog_name, self.catalog)
+
+    def check(self) -> None:
+        if not isinstance(self.table, str) or not all(self.table.split(".")) or "." not in self.table:
+            raise JobRejected("bad-table", "table", "must be a namespace and a name, such as sales.orders")
+        check_catalog(self.catalog)
+        if isinstance(self.partition_by, str) or len(set(self.partition_by)) != len(self.partition_by):
+            raise JobRejected("bad-partition", "partition_by", "must be a list of distinct columns")
+        for expression in self.partition_by:
+            parse_partition(expression)
+        import_library("pyiceberg.catalog", "iceberg")
+
+    def folders(self) -> Mapping[str, str]:
+        place = urlparse(self.catalog.get("warehouse", ""))
+        return {"catalog": place.path} if place.scheme in ("", "file") and place.path else {}
+
+
+class IcebergCommitter(SinkCommitter):
+    """Adds written files to the table."""
+
+    def __init__(
+        self, name: str, catalog_name: str, catalog: Mapping[str, str], roots: DataRoots | None = None
+    ) -> None:
+        self._name, self._address, self._roots = name, (catalog_name, catalog), roots
+        self._opened: Any = None
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        """Adds the files of all committables that are not in the table yet, by a single snapshot.
+
+        Raises:
+            EnvironmentFailure: a file is missing, the catalog failed, or other writers have won every commit.
+            JobRejected: the table is gone, another one or partitioned otherwise; or a newer attempt writes to it.
+        """
+        pending = [check_committable(committable, permit.job) for committable in committables]
+        conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
+        for _ in range(MAX_CONFLICTS if pending else 0):
+            table = self._table()
+            here = self._of_table(table, pending)
+            if not here:
+                return 0
+            job, uid = _sink_of(here[0])
+            record = CommitRecord.of(table, job, uid)
+            record.refuse_older(permit.token)
+            due = [each for each in here if not record.is_committed(each)]
+            if not due:
+                return 0
+            files = self._data_files(table, due)
+            summary = {
+                "weir.job": permit.job,
+                "weir.sink": uid,
+                "weir.checkpoint": str(permit.checkpoint),
+                "weir.token": str(permit.token),
+            }
+            with iceberg_errors(self._name):
+                try:
+                    self._append(table, files, record.after(newest_numbers(due), permit.token), summary)
+                    return len(due)
+                except conflict:
+                    continue  # the table has changed, perhaps by a commit of the same files
+        if pending:
+            raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
+        return 0
+
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        self.commit(permit, committables)
+
+    def missing(self, committables: Sequence[Any]) -> list[str]:
+        lost = [
+            (each, path)
+            for each in committables
+            for file in each["files"]
+            if not (path := Path(each["folder"]) / file["path"]).exists()
+        ]
+        table = self._table() if lost else None
+        if table is None:
+            return [str(path) for _, path in lost]
+        return [str(path) for each, path in lost if not CommitRecord.of(table, *_sink_of(each)).is_committed(each)]
+
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        """Refuses commits of older attempts from now on, and removes files that no commit and no manifest names."""
+        table = self._table()
+        if table is None:
+            return 0
+        conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
+        folder = self._folder_of(table)
+        kept = {each["owner"] for each in keep}
+        for _ in range(MAX_CONFLICTS):
+            record = CommitRecord.of_sink(table, job, uid)
+            leftovers = [
+                file
+                for file in files_before(folder, job, uid, token)
+                if file.owner not in kept and not record.is_settled(file.owner, file.number)
+            ]
+            if record.token >= token:
+                break
+            if not leftovers and not record.token:
+                return 0  # the sink has never written to the table
+            # A writer is forgotten once its leftovers are gone: an interrupted clean-up can then be continued.
+            remembered = kept | {file.owner for file in leftovers}
+            with iceberg_errors(self._name):
+                try:
+                    self._append(
+                        table, [], record.without_older(token, remembered), {"weir.job": job, "weir.sink": uid}
+                    )
+                    break
+                except conflict:
+                    table = self._table()
+        else:
+            raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
+        return self._delete(folder, [file.name for file in leftovers])
+
+    def _delete(self, folder: Path, names: Sequence[str]) -> int:
+        """Deletes files, except files that a snapshot names: the record of commits may have been removed by hand."""
+        if not names:
+            return 0
+        with iceberg_errors(self._name):
+            paths = self._table().inspect.all_files()["file_path"].to_pylist()
+        unnamed = set(names) - {path.rpartition("/")[2] for path in paths}
+        for name in unnamed:
+            (folder / name).unlink(missing_ok=True)
+        return len(unnamed)
+
+    # ------------------------------------------------------------ the table
+
+    def _table(self, name: str = "") -> Any:
+        if self._opened is None:
+            self._opened = open_catalog(*self._address)
+        return load_table(self._opened, name or self._name)
+
+    def _append(self, table: Any, files: Sequence[Any], record: CommitRecord, summary: Mapping[str, str]) -> None:
+        """Commits a snapshot on top of the current one of `table`, unless another snapshot has replaced that one."""
+        # The library would otherwise repeat a refused commit on top of the new snapshot, without reading the record.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        with table.transaction() as transaction:
+            with transaction.update_snapshot(dict(summary)).fast_append() as append:
+                for file in files:
+                    append.append_data_file(file)
+            transaction.set_properties({record.key: record.text})
+
+    def _folder_of(self, table: Any) -> Path:
+        folder = data_folder(table)
+        CheckedFolder.of("catalog", folder, self._roots).check()
+        return folder
+
+    def _of_table(self, table: Any, pending: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The committables of the table. Committables of a former table must be committed there.
+
+        A savepoint can be restored into another table. Its pending files have the former table's field ids, so they
+        cannot be committed here.
+        """
+        here = [each for each in pending if table is not None and each["table"] == str(table.metadata.table_uuid)]
+        for each in pending:
+            if each in here:
+                continue
+            former = self._table(each["name"])
+            if former is None or str(former.metadata.table_uuid) != each["table"]:
+                problem = f"output of a checkpoint belongs to the table {each['name']}, which was dropped or replaced"
+                remedy = "bring the table back, or start the job without this checkpoint"
+                raise JobRejected("no-table", "table", f"{problem}: {remedy}")
+            if not CommitRecord.of(former, *_sink_of(each)).is_committed(each):
+                problem = f"output of the checkpoint is pending for the table {each['name']}, not for {self._name}"
+                raise JobRejected("other-table", "table", f"{problem}: restore it into that table first")
+        return here
+
+    def _data_files(self, table: Any, due: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The files as a snapshot names them, with the statistics of their footers."""
+        folder = self._folder_of(table)
+        for each in due:
+            if each["spec"] != table.spec().spec_id:
+                problem = f"{self._name} was partitioned otherwise when files for a checkpoint were written"
+                raise JobRejected(
+                    "unsupported-table", "table", f"{problem}: set the former partitioning until they are in"
+                )
+        found = [_data_file(table, each, folder, file) for each in due for file in each["files"]]
+        sync_path(folder)
+        return found
+
+
+def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: Mapping[str, Any]) -> Any:
+    path = folder / file["path"]
+    modification_time_ms(path, file["bytes"])
+    library, manifest = (import_library(f"pyiceberg.{module}", "iceberg") for module in ("io.pyarrow", "manifest"))
+    schema = table.schemas()[committable["schema"]]
+    with iceberg_errors(str(path)):
+        statistics = library.data_file_statistics_from_parquet_metadata(
+            parquet_metadata=pq.read_metadata(path),
+            stats_columns=library.compute_statistics_plan(schema, table.properties),
+            parquet_column_mapping=library.parquet_path_to_id_mapping(schema),
+        )
+    record = import_library("pyiceberg.typedef", "iceberg").Record
+    return manifest.DataFile.from_args(
+        content=manifest.DataFileContent.DATA,
+        file_path=f"{table.location_provider().data_path}/{file['path']}",
+        file_format=manifest.FileFormat.PARQUET,
+        partition=record(*file["partition"]),
+        file_size_in_bytes=file["bytes"],
+        sort_order_id=None,
+        spec_id=committable["spec"],
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _sink_of(committable: Mapping[str, Any]) -> tuple[str, str]:
+    """Job and uid as parts of file names."""
+    found = OWNER.fullmatch(committable["owner"])
+    assert found is not None, "checked before"
+    return found["job"], found["uid"]

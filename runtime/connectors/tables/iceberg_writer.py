@@ -1,0 +1,118 @@
+"""The writer of an Iceberg sink: Parquet files in the table's data folder, with Iceberg's field ids."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pyarrow as pa
+
+from runtime.connectors.tables.iceberg_catalog import create_together, load_table, open_catalog
+from runtime.connectors.tables.iceberg_table import (
+    PartitionKey,
+    check_columns,
+    file_columns,
+    iceberg_schema,
+    partition_keys,
+    partition_spec,
+)
+from runtime.connectors.tables.table_writer import TableWriter, split
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import make_folder
+from runtime.errors import DataRejected, JobRejected
+from runtime.ports import OperatorContext
+
+
+class IcebergWriter(TableWriter):
+    """Writes a file per checkpoint and partition. The first row creates the table if it is missing."""
+
+    def __init__(
+        self,
+        name: str,
+        catalog_name: str,
+        catalog: Mapping[str, str],
+        partition_by: Sequence[str],
+        roots: DataRoots | None = None,
+    ) -> None:
+        super().__init__()
+        self._name, self._partition_by, self._roots = name, tuple(partition_by), roots
+        self._address = (catalog_name, catalog)
+        self._catalog: Any = None
+        self._arrow: pa.Schema | None = None  #: columns of the files
+        self._keys: list[PartitionKey] = []
+        self._table: dict[str, Any] = {}  #: the table's part of a committable
+
+    def open(self, context: OperatorContext) -> None:
+        """Connects to the catalog, so that a wrong address fails the job before the first row."""
+        super().open(context)
+        self._catalog = open_catalog(*self._address)
+        load_table(self._catalog, self._name)
+
+    def adopt(self, schema: pa.Schema) -> None:
+        table = load_table(self._catalog, self._name)
+        if table is None:
+            table = self._create(schema)
+        check_columns(table, schema, self._partition_by)
+        arrow = file_columns(table, schema)
+        described = {
+            "table": str(table.metadata.table_uuid),
+            "name": self._name,
+            "schema": table.schema().schema_id,
+            "spec": table.spec().spec_id,
+        }
+        if self._arrow is not None and (arrow != self._arrow or described != self._table):
+            problem = "the columns of the stream or the table have changed: restart the job"
+            raise JobRejected("schema-mismatch", "table", f"{self._name}: {problem}")
+        self.folder = CheckedFolder.of("catalog", data_folder(table), self._roots)
+        self.folder.check()
+        make_folder(self.folder.path)
+        self._keys = partition_keys(table, arrow)
+        self._arrow, self._table = arrow, described
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        assert self._arrow is not None, "adopted"
+        batch = batch.select(self._arrow.names)
+        for field, column in zip(self._arrow, batch.columns, strict=True):
+            if not field.nullable and column.null_count:
+                problem = f"column {field.name} is required in the table, and a row has no value: filter such rows"
+                raise DataRejected(f"{self._name}: {problem}")
+        try:
+            return batch.cast(self._arrow)
+        except pa.ArrowInvalid as error:
+            raise DataRejected(f"{self._name}: a value does not fit its column of the table: {error}") from error
+
+    def partitions(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+        return split(batch, [key.apply(batch.column(key.column)) for key in self._keys])
+
+    def partition_json(self, values: tuple[Any, ...]) -> list[Any]:
+        return list(values)
+
+    def table_json(self) -> Mapping[str, Any]:
+        return self._table
+
+    def _create(self, schema: pa.Schema) -> Any:
+        """The empty table, perhaps created by another writer in between."""
+        columns = iceberg_schema(schema)
+        spec = partition_spec(columns, self._partition_by)
+
+        def create() -> Any:
+            if (table := load_table(self._catalog, self._name)) is not None:
+                return table
+            self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+            return self._catalog.create_table(self._name, columns, partition_spec=spec)
+
+        return create_together(self._name, create)
+
+
+def data_folder(table: Any) -> Path:
+    """The local folder of the table's data files.
+
+    Raises:
+        JobRejected: the table lies in an object store.
+    """
+    place = urlparse(table.location_provider().data_path)
+    if place.scheme not in ("", "file") or place.netloc:
+        name = ".".join(table.name())
+        problem = f"lies at {place.scheme}://{place.netloc}: this sink writes to local folders; mount the storage"
+        raise JobRejected("unsupported-table", "table", f"{name} {problem}")
+    return Path(place.path)

@@ -1,6 +1,6 @@
 """`python -m stack up | down | clean | status | logs | demo`: the commands behind the Makefile.
 
-`python -m stack examples` writes the input of an example pipeline, or checks its output.
+`python -m stack examples` prepares an example pipeline, writes its input, or checks its output.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="start everything in the foreground and run the flights job")
     demo.add_argument("--exit", action="store_true", help="end after the result is checked, with its exit code")
     demo.set_defaults(command=_demo)
-    examples = commands.add_parser("examples", help="write the input of an example, or check its output")
-    examples.add_argument("arguments", nargs=argparse.REMAINDER, help="feed NAME | check NAME | --help")
+    examples = commands.add_parser("examples", help="prepare an example, write its input, or check its output")
+    examples.add_argument("arguments", nargs=argparse.REMAINDER, help="prepare NAME | feed NAME | check NAME | --help")
     examples.set_defaults(command=_examples)
     for name, command, text in (
         ("down", _down, "stop all processes of this checkout"),

@@ -1,5 +1,6 @@
-"""Writes the input of an example pipeline, or checks its output; `python -m stack examples` starts it.
+"""Prepares an example pipeline, writes its input, or checks its output; `python -m stack examples` starts it.
 
+    python -m spark_jobs.samples prepare enrichment
     python -m spark_jobs.samples feed clickstream --seconds 30
     python -m spark_jobs.samples check clickstream
 
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from tqdm import tqdm
 
-from spark_jobs.samples import clickstream, enrichment
+from spark_jobs.samples import change_capture, clickstream, enrichment
 from spark_jobs.samples.check import differences
 from spark_jobs.samples.folders import sample_folder
 
@@ -36,29 +37,27 @@ class Sample(NamedTuple):
 
 SAMPLES: Final = {
     module.__name__.rsplit(".", 1)[-1]: Sample(module.STEPS, module.prepare, module.write_step, module.tables)
-    for module in (clickstream, enrichment)
+    for module in (change_capture, clickstream, enrichment)
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.samples", description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=["feed", "check"])
+    parser.add_argument("action", choices=["prepare", "feed", "check"])
     parser.add_argument("example", choices=sorted(SAMPLES))
     parser.add_argument("--seconds", type=float, default=30.0, help="time over which the input is written")
     arguments = parser.parse_args(argv)
     database = os.environ.get(DATABASE_VARIABLE, "")
     folder = Path(sample_folder(arguments.example))
-    if arguments.action == "feed":
-        return _feed(SAMPLES[arguments.example], folder, database, arguments.seconds)
-    return _check(arguments.example, folder, database)
-
-
-def _feed(sample: Sample, folder: Path, database: str, seconds: float) -> int:
+    if arguments.action == "check":
+        return _check(arguments.example, folder, database)
+    sample = SAMPLES[arguments.example]
     sample.prepare(folder, database)
-    for step in tqdm(range(sample.steps), desc="writing", unit=" steps", disable=None):
-        if step:
-            time.sleep(seconds / sample.steps)
-        sample.write_step(folder, database, step)
+    if arguments.action == "feed":
+        for step in tqdm(range(sample.steps), desc="writing", unit=" steps", disable=None):
+            if step:
+                time.sleep(arguments.seconds / sample.steps)
+            sample.write_step(folder, database, step)
     return 0
 
 

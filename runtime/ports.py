@@ -365,6 +365,15 @@ class Sink(Protocol):
         """Raises JobRejected, naming the field, if a setting is invalid. Does no I/O."""
 
 
+@runtime_checkable
+class ExpiringOutput(Protocol):
+    """A sink whose target drops prepared output that is not committed in time."""
+
+    @property
+    def output_expires_ms(self) -> int | None:
+        """Milliseconds from the first row after a barrier to the loss of the prepared output; None: never."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputEpoch:
     """The rows of a sink between two checkpoints.

@@ -5,7 +5,7 @@
 - A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
   `KnowsEventTime` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
-  commit).
+  commit). `ExpiringOutput` is optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
 - A format satisfies `Format` and turns a file into `Chunk`s.
 - An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
@@ -24,6 +24,7 @@ from runtime.ports import (
     Collector,
     DescribesColumns,
     EpochTarget,
+    ExpiringOutput,
     KnowsEventTime,
     Operator,
     OperatorContext,
@@ -47,6 +48,7 @@ __all__ = [
     "CommitPermit",
     "DescribesColumns",
     "EpochTarget",
+    "ExpiringOutput",
     "Format",
     "Guarantee",
     "KnowsEventTime",

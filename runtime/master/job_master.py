@@ -26,7 +26,7 @@ from runtime.master.delivery import DeliveryBacklog
 from runtime.master.failover import Failover, GiveUp, Restart
 from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
-from runtime.master.output_commit import commit_pending
+from runtime.master.output_commit import check_expiry, commit_pending
 from runtime.master.restore import Restorer
 from runtime.master.result import (
     AttemptFailed,
@@ -125,6 +125,7 @@ class JobMaster:
             return SavepointCompleted(savepoint)
         self._check_interrupt()
         try:
+            check_expiry(self._config.job.sinks, self._config.coordinator)
             check_roots(self._config.job)  # a folder may have become a link since the last attempt
             restored = self._restorer.restore(self._token)
             inputs = self._list_inputs(restored)

@@ -13,11 +13,12 @@ import structlog
 
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit, pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import EnvironmentFailure, JobRejected, WeirError
-from runtime.ports import Sink, SinkCommitter
+from runtime.ports import ExpiringOutput, Sink, SinkCommitter
 
 #: Before repetitions of a failed commit. Afterwards the attempt ends, and its restore commits.
 COMMIT_PAUSES_S: Final = (0.2, 0.5, 1.0)
@@ -92,6 +93,30 @@ class CheckpointOutput:
         if uid not in self._committers:
             self._committers[uid] = self._sinks[uid].committer()
         return self._committers[uid]
+
+
+def check_expiry(sinks: Sinks, settings: CoordinatorSettings) -> None:
+    """Refuses a job whose checkpoints may take longer than a target keeps prepared output.
+
+    The first row after a barrier waits for the next checkpoint, and that checkpoint for its completion. Without
+    periodic checkpoints the wait has no bound, which is logged only: a bounded job commits at its end.
+
+    Raises:
+        JobRejected: names the sink and both times.
+    """
+    for uid, sink in sinks.items():
+        expires_ms = sink.output_expires_ms if isinstance(sink, ExpiringOutput) else None
+        if expires_ms is None:
+            continue
+        if settings.interval_ms is None:
+            log.warning("prepared output may expire: there are no periodic checkpoints", operator=uid, ms=expires_ms)
+        elif max(settings.interval_ms, settings.min_pause_ms) + settings.timeout_ms >= expires_ms:
+            detail = (
+                f"its target drops output that is not committed within {expires_ms} ms, but a checkpoint interval of "
+                f"{settings.interval_ms} ms and a checkpoint time-out of {settings.timeout_ms} ms together allow for "
+                "more: lower them, raise the time-out of the sink, or choose a sink whose output does not expire"
+            )
+            raise JobRejected("output-expires", uid, detail)
 
 
 def commit_pending(sinks: Sinks, manifest: Manifest, token: Token) -> None:

@@ -1,8 +1,11 @@
-"""A topic of Kafka as a sink: a transaction per checkpoint, or a producer without transactions.
+"""A topic of Kafka as a sink: a transaction per checkpoint, rows staged in files, or a producer without transactions.
 
 With `commit="transaction"` the rows of a checkpoint are a transaction of their subtask. Consumers that read committed
 messages see it when the checkpoint has completed. While it is pending, such consumers of the same partitions wait, also
 for messages of others: this is the price of a transaction, in Flink too. `transactions` describes ids and commits.
+
+With `commit="staged"` the rows lie in files until their checkpoint has completed. The job master then writes them in a
+short transaction (`epochs`).
 """
 
 import contextlib
@@ -16,7 +19,9 @@ import msgspec
 import pyarrow as pa
 
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
-from runtime.connectors.kafka.formats import Encode, MessageFormat, key_bytes
+from runtime.connectors.kafka.epochs import KafkaEpochs
+from runtime.connectors.kafka.formats import MessageFormat
+from runtime.connectors.kafka.rows import PARTITIONER, RowProducer
 from runtime.connectors.kafka.transactions import (
     CommitRecord,
     KafkaCommitter,
@@ -29,15 +34,14 @@ from runtime.connectors.kafka.transactions import (
 from runtime.connectors.kafka.wire import SASL_MECHANISMS, sasl_mechanism
 from runtime.connectors.libraries import import_library
 from runtime.connectors.sinks.no_committer import NoCommitter
+from runtime.connectors.sinks.write_ahead import WriteAheadSink
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter, StageFolders
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000  #: the largest that brokers accept by default
 _MIN_TRANSACTION_TIMEOUT_MS: Final = 10_000
-_PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
 _STATISTICS_INTERVAL_MS: Final = 50
 _IDENTITY_POLLS: Final = 200
-_QUEUE_FULL_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,41 +55,77 @@ class KafkaSink:
         key: column with the keys of the messages: bytes as they are, other values as text. None: no keys, and the
             messages are spread over the partitions.
         commit: "transaction": exactly once for consumers that read committed messages. "immediate": at least once,
-            without delay; a message is written when its row arrives.
-        transaction_timeout_ms: the broker aborts a transaction that is older, and its rows are lost. It must exceed the
-            checkpoint interval and the longest outage together; brokers limit it by `transaction.max.timeout.ms`.
+            without delay; a message is written when its row arrives. "staged": exactly once as well, by a single
+            short transaction after each checkpoint; no rows are lost in a long outage.
+        transaction_timeout_ms: the broker aborts a transaction that is older. With "transaction" its rows are then
+            lost, so the time must exceed the checkpoint interval and the longest outage together. With "staged" it
+            must exceed the time to write the rows of a checkpoint. Brokers limit it by `transaction.max.timeout.ms`.
         id_prefix: beginning of the transactional ids and of the consumer groups that record commits; access rights go
             by it. Installations of Weir that share a cluster need different ones: each aborts leftovers of its jobs.
         options: further options of librdkafka, such as `sasl.password`; a secret is written `${secret:NAME}`.
+        folder: with "staged", holds the rows of a checkpoint, on a file system that every host mounts. A job that the
+            console starts has its own folder for this, and the argument may be left out.
     """
 
     servers: str
     topic: str
     format: MessageFormat
     key: str | None = None
-    commit: Literal["transaction", "immediate"] = "transaction"
+    commit: Literal["transaction", "immediate", "staged"] = "transaction"
     transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
     id_prefix: str = "weir"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: str = ""
 
     @property
     def guarantee(self) -> str:
-        return "exactly-once" if self.commit == "transaction" else "at-least-once"
+        return "at-least-once" if self.commit == "immediate" else "exactly-once"
+
+    @property
+    def output_expires_ms(self) -> int | None:
+        return self.transaction_timeout_ms if self.commit == "transaction" else None
+
+    def bind(self, uid: str, folders: StageFolders) -> "KafkaSink | WriteAheadSink":
+        return self._write_ahead().bind(uid, folders) if self.commit == "staged" else self
+
+    def folders(self) -> Mapping[str, str]:
+        return self._write_ahead().folders() if self.commit == "staged" else {}
 
     def writer(self) -> SinkWriter:
-        return TransactionWriter(self) if self.commit == "transaction" else ImmediateWriter(self)
+        match self.commit:
+            case "transaction":
+                return TransactionWriter(self)
+            case "immediate":
+                return ImmediateWriter(self)
+            case "staged":
+                return self._write_ahead().writer()
 
     def committer(self) -> SinkCommitter:
-        if self.commit == "transaction":
-            return KafkaCommitter(self.servers, self.options, self.id_prefix)
-        return NoCommitter()
+        match self.commit:
+            case "transaction":
+                return KafkaCommitter(self.servers, self.options, self.id_prefix)
+            case "immediate":
+                return NoCommitter()
+            case "staged":
+                return self._write_ahead().committer()
+
+    def _write_ahead(self) -> WriteAheadSink:
+        return WriteAheadSink(KafkaEpochs(self), self.folder)
 
     def check(self) -> None:
+        self.check_settings()
+        if self.commit == "staged":
+            self._write_ahead().check()
+
+    def check_settings(self) -> None:
+        """As `check`, apart from the folder."""
         check_connection(self.servers, self.options)
         check_topics("topic", [self.topic])
         self.format.check()
-        if self.commit not in ("transaction", "immediate"):
-            raise JobRejected("bad-commit", "commit", f"must be transaction or immediate, not {self.commit!r}")
+        if self.commit not in ("transaction", "immediate", "staged"):
+            raise JobRejected("bad-commit", "commit", f"must be transaction, staged or immediate, not {self.commit!r}")
+        if self.folder and self.commit != "staged":
+            raise JobRejected("bad-folder", "folder", "is used with commit='staged' only")
         if not re.fullmatch(r"[A-Za-z0-9_.]{1,64}", self.id_prefix):
             raise JobRejected(
                 "bad-prefix", "id_prefix", f"must be letters, digits, '_' and '.', not {self.id_prefix!r}"
@@ -97,67 +137,8 @@ class KafkaSink:
             mechanism = sasl_mechanism(self.options)
             if mechanism not in SASL_MECHANISMS:
                 known = ", ".join(SASL_MECHANISMS)
-                advice = f"transactions log in by {known}, not {mechanism}: choose one, or commit='immediate'"
+                advice = f"transactions log in by {known}, not {mechanism}: choose one, or commit='staged'"
                 raise JobRejected("bad-mechanism", "options.sasl.mechanism", advice)
-
-
-class RowProducer:
-    """Produces rows through a producer of librdkafka, and keeps the first failed delivery."""
-
-    def __init__(self, sink: KafkaSink, encode: Encode, connection: KafkaConnection, producer: Any) -> None:
-        self._sink, self._encode, self._connection, self.producer = sink, encode, connection, producer
-        self._library = import_library("confluent_kafka", "kafka")
-        self._failed: Any = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Queues the rows; blocks while the queue of the producer is full.
-
-        Raises:
-            DataRejected: a row is too large, or the format cannot hold it.
-            EnvironmentFailure, JobRejected: a delivery has failed.
-        """
-        messages: list[dict[str, Any]] = [{"value": value} for value in self._encode(batch)]
-        if self._sink.key is not None:
-            for message, key in zip(messages, key_bytes(self._key_column(batch)), strict=True):
-                message["key"] = key
-        while messages:
-            with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
-                self.producer.produce_batch(self._sink.topic, messages, on_delivery=self._on_delivery)
-            messages = [each for each in messages if self._is_left(each)]
-            self.producer.poll(_QUEUE_FULL_POLL_S if messages else 0)
-            self._check()
-
-    def flush(self) -> None:
-        """Waits until the broker has acknowledged every row."""
-        left = self.producer.flush(self._connection.timeout_s)
-        while left and not self._failed:  # as long as deliveries go on
-            before, left = left, self.producer.flush(self._connection.timeout_s)
-            if left >= before:
-                what = f"Kafka at {self._sink.servers}: topic {self._sink.topic!r}"
-                raise EnvironmentFailure(f"{what}: {left} rows are not acknowledged")
-        self._check()
-
-    def _is_left(self, message: dict[str, Any]) -> bool:
-        error = message.pop("_error", None)
-        if error is None:
-            return False
-        if error.code() == self._library.KafkaError._QUEUE_FULL:
-            return True
-        raise self._connection.failure_of(error, f"topic {self._sink.topic!r}")
-
-    def _check(self) -> None:
-        if self._failed is not None:
-            raise self._connection.failure_of(self._failed, f"topic {self._sink.topic!r}")
-
-    def _on_delivery(self, error: Any, message: Any) -> None:
-        if error is not None and self._failed is None:
-            self._failed = error
-
-    def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
-        if self._sink.key not in batch.schema.names:
-            names = ", ".join(batch.schema.names)
-            raise JobRejected("missing-column", "key", f"the rows have no column {self._sink.key!r}; they have {names}")
-        return batch.column(self._sink.key)
 
 
 class ImmediateWriter(SinkWriter):
@@ -169,7 +150,7 @@ class ImmediateWriter(SinkWriter):
 
     def open(self, context: OperatorContext) -> None:
         connection = KafkaConnection(self._sink.servers, self._sink.options)
-        producer = connection.producer({"enable.idempotence": True, "partitioner": _PARTITIONER})
+        producer = connection.producer({"enable.idempotence": True, "partitioner": PARTITIONER})
         check_topic_exists(connection, producer, self._sink.topic)
         self._rows = RowProducer(self._sink, self._sink.format.encoder(self._sink.topic), connection, producer)
 
@@ -285,7 +266,7 @@ class TransactionWriter(SinkWriter):
             {
                 "transactional.id": free.name,
                 "transaction.timeout.ms": self._sink.transaction_timeout_ms,
-                "partitioner": _PARTITIONER,
+                "partitioner": PARTITIONER,
                 "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
                 "stats_cb": on_statistics,
             }

@@ -84,10 +84,10 @@ class PreparedTransaction:
 
 def new_writer_name(prefix: str, job: str, uid: str, token: Token, subtask: int) -> str:
     """The part that the ids of a writer share. Every call returns another name."""
-    return f"{prefix}-{_encode(job)}-{_encode(uid)}-{token}-{subtask}-{secrets.token_hex(4)}"
+    return f"{prefix}-{encode_id_part(job)}-{encode_id_part(uid)}-{token}-{subtask}-{secrets.token_hex(4)}"
 
 
-def _encode(name: str) -> str:
+def encode_id_part(name: str) -> str:
     """As `encode_name`, without `~`, which some brokers rewrite in the names of groups."""
     return encode_name(name).replace("~", "=")
 
@@ -125,7 +125,7 @@ class CommitRecord:
         except self._library.KafkaException as error:
             raise self._connection.failure(error, "list of consumer groups") from error
         found = [(group.group_id, _ID_PATTERN.fullmatch(group.group_id)) for group in groups]
-        owner = (prefix, _encode(job), _encode(uid))
+        owner = (prefix, encode_id_part(job), encode_id_part(uid))
         mine = [(name, own) for name, own in found if own and own.group("prefix", "job", "uid") == owner]
         return [name for name, own in mine if int(own["token"]) < token]
 
@@ -283,7 +283,7 @@ def _check_committable(committable: Any, job: str) -> PreparedTransaction:
         found = PreparedTransaction(**committable)
         own = _ID_PATTERN.fullmatch(found.id)
         numbers = (found.number, found.producer, found.epoch, found.rows, found.checkpoint)
-        valid = own is not None and own["job"] == _encode(job) and all(isinstance(each, int) for each in numbers)
+        valid = own is not None and own["job"] == encode_id_part(job) and all(isinstance(each, int) for each in numbers)
     except TypeError:
         valid = False
     if not valid:

@@ -6,7 +6,7 @@ A new sink needs a class in a module of this package and a line in `TARGETS`; ev
 from typing import Final
 
 from tests.contracts.sinks.targets.files import ParquetFolder, PartitionedFolder
-from tests.contracts.sinks.targets.kafka import KafkaTopic
+from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
 from tests.contracts.sinks.targets.postgres import PostgresStaged
 from tests.contracts.sinks.targets.tables import DeltaFolder
 from tests.contracts.sinks.targets.target import Place, Target
@@ -19,6 +19,7 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     PartitionedFolder,
     DeltaFolder,
     KafkaTopic,
+    StagedKafkaTopic,
     PostgresStaged,
     HeldWebhook,
 )

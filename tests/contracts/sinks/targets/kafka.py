@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import weir
 from runtime.ports import Sink
@@ -40,3 +41,25 @@ class KafkaTopic(Target):
     @property
     def _broker(self) -> Broker:
         return Broker(self.place.servers["kafka_broker"])
+
+
+class StagedKafkaTopic(KafkaTopic):
+    """Rows in files, written to the topic in one transaction after their checkpoint."""
+
+    def sink(self) -> Sink:
+        return weir.KafkaSink(
+            self._broker.servers,
+            self.place.name,
+            weir.KafkaJson(),
+            key="name",
+            commit="staged",
+            id_prefix=self.place.name.replace("-", "_"),
+            folder=str(self._folder),
+        )
+
+    def leftovers(self) -> list[str]:
+        return [*super().leftovers(), *(path.name for path in self._folder.rglob("*.p*"))]
+
+    @property
+    def _folder(self) -> Path:
+        return self.place.folder / "held"

@@ -1,0 +1,82 @@
+"""Rows of Arrow batches as messages of a topic, through a producer of librdkafka."""
+
+import contextlib
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from runtime.connectors.kafka.connection import KafkaConnection
+from runtime.connectors.kafka.formats import Encode, key_bytes
+from runtime.connectors.libraries import import_library
+from runtime.errors import EnvironmentFailure, JobRejected
+
+PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
+_QUEUE_FULL_POLL_S: Final = 0.1
+
+
+class Messages(Protocol):
+    """The topic of the messages, and the column with their keys."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def key(self) -> str | None: ...
+
+
+class RowProducer:
+    """Produces rows through a producer of librdkafka, and keeps the first failed delivery."""
+
+    def __init__(self, to: Messages, encode: Encode, connection: KafkaConnection, producer: Any) -> None:
+        self._to, self._encode, self._connection, self.producer = to, encode, connection, producer
+        self._library = import_library("confluent_kafka", "kafka")
+        self._failed: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queues the rows; blocks while the queue of the producer is full.
+
+        Raises:
+            DataRejected: a row is too large, or the format cannot hold it.
+            EnvironmentFailure, JobRejected: a delivery has failed.
+        """
+        messages: list[dict[str, Any]] = [{"value": value} for value in self._encode(batch)]
+        if self._to.key is not None:
+            for message, key in zip(messages, key_bytes(self._key_column(batch)), strict=True):
+                message["key"] = key
+        while messages:
+            with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
+                self.producer.produce_batch(self._to.topic, messages, on_delivery=self._on_delivery)
+            messages = [each for each in messages if self._is_left(each)]
+            self.producer.poll(_QUEUE_FULL_POLL_S if messages else 0)
+            self._check()
+
+    def flush(self) -> None:
+        """Waits until the broker has acknowledged every row."""
+        left = self.producer.flush(self._connection.timeout_s)
+        while left and not self._failed:  # as long as deliveries go on
+            before, left = left, self.producer.flush(self._connection.timeout_s)
+            if left >= before:
+                what = f"Kafka at {self._connection.servers}: topic {self._to.topic!r}"
+                raise EnvironmentFailure(f"{what}: {left} rows are not acknowledged")
+        self._check()
+
+    def _is_left(self, message: dict[str, Any]) -> bool:
+        error = message.pop("_error", None)
+        if error is None:
+            return False
+        if error.code() == self._library.KafkaError._QUEUE_FULL:
+            return True
+        raise self._connection.failure_of(error, f"topic {self._to.topic!r}")
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._connection.failure_of(self._failed, f"topic {self._to.topic!r}")
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error
+
+    def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
+        if self._to.key not in batch.schema.names:
+            names = ", ".join(batch.schema.names)
+            raise JobRejected("missing-column", "key", f"the rows have no column {self._to.key!r}; they have {names}")
+        return batch.column(self._to.key)

@@ -1,0 +1,109 @@
+"""Epochs of a write-ahead sink as transactions of a real broker: once each, whatever is repeated or interrupted."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.kafka.epochs import KafkaEpochs
+from runtime.connectors.kafka.formats import KafkaText
+from runtime.connectors.kafka.sink import KafkaSink
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import OutputEpoch, StageFolders
+from tests.kafka import Broker
+
+UNIQUE_SOURCE = iter(range(1_000_000))
+
+
+@pytest.fixture
+def epoch() -> OutputEpoch:
+    """The first epoch of a sequence that no other test has."""
+    return OutputEpoch(f"{os.getpid():x}{next(UNIQUE_SOURCE):x}", 1, "job 1", "out", 5, 4)
+
+
+def sink(broker: Broker, topic: str) -> KafkaSink:
+    return KafkaSink(broker.servers, topic, KafkaText("n"), commit="staged", options={"socket.timeout.ms": "1000"})
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
+
+
+def visible(broker: Broker, topic: str) -> list[int]:
+    """The rows of committed transactions, in the order of the log."""
+    return [int(value) for value in broker.committed_values(topic)]
+
+
+def is_stable(broker: Broker, topic: str) -> bool:
+    return broker.end(topic) == broker.end(topic, stable=False)
+
+
+def test_an_epoch_is_written_once_however_often_it_is_repeated(broker: Broker, epoch: OutputEpoch) -> None:
+    """S1-60: by any master, also one whose epochs lie far behind. The rows keep their order."""
+    topic = broker.topic()
+    for _ in range(2):
+        KafkaEpochs(sink(broker, topic)).write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+    target = KafkaEpochs(sink(broker, topic))
+    target.write_epoch(replace(epoch, number=2), [rows(5)])
+    target.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+    assert visible(broker, topic) == [1, 2, 3, 4, 5]
+    target.write_epoch(replace(epoch, source=epoch.source + "f"), [rows(6)])
+    assert visible(broker, topic) == [1, 2, 3, 4, 5, 6]
+    assert is_stable(broker, topic)
+
+
+def test_an_interrupted_epoch_is_invisible_and_blocks_no_consumer(broker: Broker, epoch: OutputEpoch) -> None:
+    topic = broker.topic()
+    target = KafkaEpochs(sink(broker, topic))
+
+    def lost() -> Iterator[pa.RecordBatch]:
+        yield rows(1, 2)
+        raise FileNotFoundError("a file of the epoch")
+
+    with pytest.raises(FileNotFoundError):
+        target.write_epoch(epoch, lost())
+    assert visible(broker, topic) == []
+    assert is_stable(broker, topic)
+    target.write_epoch(epoch, [rows(1, 2)])
+    assert visible(broker, topic) == [1, 2]
+
+
+def test_two_masters_that_write_the_same_epoch_write_it_once(broker: Broker, epoch: OutputEpoch) -> None:
+    """A zombie in the middle of an epoch is fenced by the master that has taken over."""
+    topic = broker.topic()
+    zombie, master = KafkaEpochs(sink(broker, topic)), KafkaEpochs(sink(broker, topic))
+
+    def interleaved() -> Iterator[pa.RecordBatch]:
+        yield rows(1, 2)
+        master.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+        yield rows(3, 4)
+
+    with pytest.raises(EnvironmentFailure):
+        zombie.write_epoch(epoch, interleaved())
+    zombie.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+    assert visible(broker, topic) == [1, 2, 3, 4]
+    assert is_stable(broker, topic)
+
+
+def test_a_missing_topic_is_named(broker: Broker, epoch: OutputEpoch) -> None:
+    with pytest.raises(JobRejected, match="has no topic 'absent'"):
+        KafkaEpochs(sink(broker, "absent")).write_epoch(epoch, [rows(1)])
+
+
+def test_settings_are_checked_with_and_without_a_folder_of_the_run(tmp_path: Path) -> None:
+    staged = KafkaSink("broker:9092", "t", KafkaText("n"), commit="staged", options={"sasl.password": "${secret:p}"})
+    assert staged.guarantee == "exactly-once"
+    assert staged.output_expires_ms is None
+    with pytest.raises(JobRejected, match="folder"):
+        staged.check()
+    replace(staged, folder=str(tmp_path)).check()
+    bound = staged.bind("out", StageFolders(str(tmp_path), streams=str(tmp_path)))
+    bound.check()
+    with pytest.raises(JobRejected, match="transaction_timeout_ms"):
+        replace(staged, transaction_timeout_ms=1).bind("out", StageFolders("", streams=str(tmp_path))).check()
+    with pytest.raises(JobRejected, match="staged"):
+        replace(staged, commit="immediate", folder=str(tmp_path)).check()
+    assert "secret" not in repr(bound)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from stack import plan
+from stack.services import postgres
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKER = ROOT / "docker"
@@ -112,6 +113,14 @@ def test_the_role_of_the_console_is_not_the_superuser_that_the_image_makes(servi
         url = service.get("environment", {}).get("DATABASE_URL", "")
         assert not url.startswith(f"postgresql://{superuser}:"), name
         assert "POSTGRES_PASSWORD" not in url, name
+
+
+def test_postgres_has_the_settings_of_the_embedded_server(services: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    """Change data capture, and transactions that a sink prepares."""
+    _, *options = services["postgres"]["command"]
+    embedded = postgres(tmp_path, 1).spec.argv
+    assert options[::2] == ["-c", "-c"]
+    assert set(options[1::2]) <= set(embedded)
 
 
 def test_no_secret_is_written_down_and_only_loopback_is_published(services: dict[str, dict[str, Any]]) -> None:

@@ -27,7 +27,7 @@ from runtime.connectors.postgres.connection import check_url, connect, postgres_
 from runtime.connectors.postgres.initial_rows import Chunk, InitialRows, InitialRowsFilter, find_key
 from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
 from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
-from runtime.connectors.postgres.values import TEXT_SETTINGS, arrow_type, from_text
+from runtime.connectors.postgres.values import TEXT_SETTINGS, Column, find_columns, from_text
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
@@ -35,11 +35,6 @@ from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDAT
 from runtime.ports import OperatorContext, SourceReader
 
 _MESSAGES_PER_PEEK: Final = 10_000
-_COLUMNS_QUERY: Final = """
-SELECT a.attname, a.atttypid::int8, a.atttypmod, t.typname, t.typtype = 'e' FROM pg_attribute a
-JOIN pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
-"""
 _SLOT_QUERY: Final = """
 SELECT plugin, database = current_database(), (confirmed_flush_lsn - '0/0'::pg_lsn)::int8, wal_status
 FROM pg_replication_slots WHERE slot_name = %s
@@ -125,24 +120,6 @@ class PostgresChanges:
             raise JobRejected("bad-interval", "poll_interval_ms", "must be at least 1 ms")
 
 
-class _Column(msgspec.Struct, frozen=True, array_like=True):
-    """A column of the stream, as the first start found it; `type` is an oid."""
-
-    name: str
-    type: int
-    modifier: int
-    type_name: str
-    is_enum: bool
-
-    @property
-    def arrow(self) -> pa.DataType:
-        found = arrow_type(self.type_name, self.modifier, is_enum=self.is_enum)
-        if found is None:
-            advice = "name the other columns in `columns`"
-            raise JobRejected("no-arrow-type", self.name, f"no Arrow type for {self.type_name}: {advice}")
-        return found
-
-
 class _Position(msgspec.Struct, frozen=True):
     """The position in state: end of the last whole transaction, and emitted rows of the next transaction.
 
@@ -152,7 +129,7 @@ class _Position(msgspec.Struct, frozen=True):
     slot: str
     lsn: int
     rows: int
-    columns: list[_Column]
+    columns: list[Column]
     chunks: list[Chunk] = []
     is_initial: bool = False
     event_time: int | None = None
@@ -291,10 +268,10 @@ class ChangesReader(SourceReader):
             detail = f"the publication {self._source.publication!r} does not contain {self._name}: {remedy}"
             raise JobRejected("no-publication", "publication", detail)
 
-    def _all_columns(self, connection: psycopg.Connection[Any]) -> list[_Column]:
-        return [_Column(*row) for row in connection.execute(_COLUMNS_QUERY, [self._oid]).fetchall()]
+    def _all_columns(self, connection: psycopg.Connection[Any]) -> list[Column]:
+        return find_columns(connection, self._oid, generated=False)
 
-    def _find_columns(self, connection: psycopg.Connection[Any]) -> tuple[_Column, ...]:
+    def _find_columns(self, connection: psycopg.Connection[Any]) -> tuple[Column, ...]:
         found = self._all_columns(connection)
         by_name = {column.name: column for column in found}
         for name in self._source.columns:
@@ -483,7 +460,7 @@ class ChangesReader(SourceReader):
         self._places[oid] = tuple(known[column.name] for column in self._columns)
         return self._places[oid]
 
-    def _check_column(self, column: _Column, found: _Column | pgoutput.RelationColumn | None) -> None:
+    def _check_column(self, column: Column, found: Column | pgoutput.RelationColumn | None) -> None:
         if found is None or (found.type, found.modifier) != (column.type, column.modifier):
             change = "is gone" if found is None else "has another type"
             detail = f"the column {change} since the job began: begin anew with another slot, or name `columns`"

@@ -18,31 +18,13 @@ from psycopg import sql
 
 from runtime.connectors.postgres.connection import check_url, connect, postgres_errors
 from runtime.connectors.postgres.table import check_table_name, find_table
+from runtime.connectors.postgres.values import find_columns
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SourceReader
 
 POLL_INTERVAL_MS: Final = 50  #: between two queries of a reader that has read all rows
-_ARROW_TYPES: Final = {
-    "bool": pa.bool_(),
-    "int2": pa.int16(),
-    "int4": pa.int32(),
-    "int8": pa.int64(),
-    "float4": pa.float32(),
-    "float8": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "bytea": pa.binary(),
-}
 _BEFORE_ALL: Final = -(2**63)
-_TEXT_TYPES: Final = ("text", "varchar", "bpchar", "name", "citext", "json", "jsonb", "uuid")
-_MAX_PRECISION: Final = 38
-_TYPMOD_OFFSET: Final = 4  #: a type modifier of numeric is (precision << 16 | scale) + 4
-_COLUMNS_QUERY: Final = """
-SELECT a.attname, t.typname, a.atttypmod FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
 
 
 @dataclass(frozen=True)
@@ -186,11 +168,9 @@ class PostgresReader(SourceReader):
             raise JobRejected("bad-cursor", "cursor", detail)
         self._table.check_key(connection, [source.cursor])
         self._check_sequence(connection)
-        types = {
-            name: (kind, modifier) for name, kind, modifier in connection.execute(_COLUMNS_QUERY, [self._table.oid])
-        }
-        names = tuple(source.columns) or tuple(types)
-        self._schema = pa.schema([pa.field(name, _arrow_type(name, *types[name])) for name in names])
+        found = {column.name: column for column in find_columns(connection, self._table.oid, generated=True)}
+        names = tuple(source.columns) or tuple(found)
+        self._schema = pa.schema([pa.field(name, found[name].arrow) for name in names])
         chosen = [
             sql.SQL("{}::text" if pa.types.is_string(each.type) else "{}").format(sql.Identifier(each.name))
             for each in self._schema
@@ -246,17 +226,3 @@ class PostgresReader(SourceReader):
             except (pa.ArrowInvalid, OverflowError) as error:
                 raise DataRejected(f"Postgres table {self._table}: column {each.name!r}: {error}") from error
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _arrow_type(name: str, kind: str, modifier: int) -> pa.DataType:
-    """The Arrow type of a column. Raises JobRejected for a type without one."""
-    if kind in _TEXT_TYPES:
-        return pa.string()
-    if kind == "numeric" and modifier >= _TYPMOD_OFFSET:
-        precision, scale = divmod(modifier - _TYPMOD_OFFSET, 1 << 16)
-        if precision <= _MAX_PRECISION:
-            return pa.decimal128(precision, scale)
-    if kind not in _ARROW_TYPES:
-        remedy = "name `columns` without it, or change its type; numeric needs a precision up to 38"
-        raise JobRejected("unsupported-type", name, f"column {name!r} is {kind}, which has no Arrow type: {remedy}")
-    return _ARROW_TYPES[kind]

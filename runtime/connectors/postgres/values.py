@@ -14,12 +14,14 @@
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.errors import DataRejected
+from runtime.errors import DataRejected, JobRejected
 
 #: Text of values does not depend on the settings of server and role.
 TEXT_SETTINGS: Final = (
@@ -41,21 +43,40 @@ _TYPES: Final = {
 }
 _MAX_DIGITS: Final = 38
 _MODIFIER_OFFSET: Final = 4  #: of `atttypmod` (VARHDRSZ)
+_COLUMNS_QUERY: Final = """
+SELECT a.attname, a.atttypid::int8, a.atttypmod, t.typname, t.typtype = 'e' FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND (%s OR a.attgenerated = '') ORDER BY a.attnum
+"""
 
 
-def arrow_type(name: str, modifier: int, *, is_enum: bool = False) -> pa.DataType | None:
-    """The Arrow type of a column; None if there is none.
+class Column(msgspec.Struct, frozen=True, array_like=True):
+    """A column of a table that is read. `type`: oid; `modifier`: `pg_attribute.atttypmod`."""
 
-    Args:
-        name: `pg_type.typname`.
-        modifier: `pg_attribute.atttypmod`.
-    """
-    if name == "numeric":
-        packed = modifier - _MODIFIER_OFFSET
-        precision, scale = packed >> 16, packed & 0x7FF
-        fits = modifier >= 0 and precision <= _MAX_DIGITS and scale <= precision
-        return pa.decimal128(precision, scale) if fits else pa.string()
-    return pa.string() if is_enum else _TYPES.get(name)
+    name: str
+    type: int
+    modifier: int
+    type_name: str
+    is_enum: bool
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type. Raises JobRejected if there is none."""
+        if self.type_name == "numeric":
+            packed = self.modifier - _MODIFIER_OFFSET
+            precision, scale = packed >> 16, packed & 0x7FF
+            fits = self.modifier >= 0 and precision <= _MAX_DIGITS and scale <= precision
+            return pa.decimal128(precision, scale) if fits else pa.string()
+        found = pa.string() if self.is_enum else _TYPES.get(self.type_name)
+        if found is None:
+            detail = f"column {self.name!r} is {self.type_name}, which has no Arrow type: name the others in `columns`"
+            raise JobRejected("no-arrow-type", self.name, detail)
+        return found
+
+
+def find_columns(connection: psycopg.Connection[Any], table: int, *, generated: bool) -> list[Column]:
+    """The columns of the table with this oid; `generated`: also those whose values the server computes."""
+    return [Column(*row) for row in connection.execute(_COLUMNS_QUERY, [table, generated])]
 
 
 def from_text(column: str, values: Sequence[str | None], kind: pa.DataType) -> pa.Array:

@@ -124,9 +124,10 @@ def test_an_empty_bounded_table_ends_at_once(table: Table) -> None:
 def test_types_and_event_time(table: Table) -> None:
     table.run(
         f"CREATE TABLE {table.schema}.typed (id bigserial PRIMARY KEY, b bool, i2 int2, f8 float8, d numeric(10, 2), "
-        "s varchar, j jsonb, x bytea, day date, at timestamp, tz timestamptz); "
+        "s varchar, j jsonb, x bytea, day date, at timestamp, tz timestamptz, n numeric, u uuid, c char(3)); "
         f"INSERT INTO {table.schema}.typed VALUES (1, true, -1, 0.5, 1.25, '', '{{\"a\": 1}}', '\\x00ff', "
-        "'2026-01-02', '2026-01-02 03:04:05', '1970-01-01 00:00:05.5+00'); "
+        "'2026-01-02', '2026-01-02 03:04:05', '1970-01-01 00:00:05.5+00', 0.12345678901234567890, "
+        "'6f2f4b8e-25c1-4c5e-8d1a-4f6d1c1f0a11', 'a'); "
         f"INSERT INTO {table.schema}.typed VALUES (2)"
     )
     of, _ = reader(PostgresSource(table.address, f"{table.schema}.typed", event_time="tz", columns=["id", "tz"]))
@@ -140,12 +141,13 @@ def test_types_and_event_time(table: Table) -> None:
     assert batch is not None
     assert batch.schema.types == [
         pa.int64(), pa.bool_(), pa.int16(), pa.float64(), pa.decimal128(10, 2), pa.string(), pa.string(), pa.binary(),
-        pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"),
+        pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.string(), pa.string(), pa.string(),
     ]  # fmt: skip
     first, second = batch.to_pylist()
     assert (first["b"], first["i2"], first["f8"], str(first["d"]), first["s"]) == (True, -1, 0.5, "1.25", "")
     assert (first["j"], first["x"]) == ('{"a": 1}', b"\x00\xff")
-    assert [value for name, value in second.items() if name != "id"] == [None] * 10
+    assert (first["n"], first["u"]) == ("0.12345678901234567890", "6f2f4b8e-25c1-4c5e-8d1a-4f6d1c1f0a11")
+    assert [value for name, value in second.items() if name != "id"] == [None] * 13
     of.close()
 
 
@@ -160,8 +162,8 @@ def test_problems_are_named_before_the_first_row(table: Table) -> None:
     assert refused(table.source(cursor="text")) == "bad-cursor"
     table.run(f"ALTER SEQUENCE {table.schema}.t_id_seq CACHE 20")
     assert refused(table.source()) == "bad-sequence"
-    table.run(f"ALTER SEQUENCE {table.schema}.t_id_seq CACHE 1; ALTER TABLE {table.name} ADD COLUMN n numeric")
-    assert refused(table.source()) == "unsupported-type"
+    table.run(f"ALTER SEQUENCE {table.schema}.t_id_seq CACHE 1; ALTER TABLE {table.name} ADD COLUMN n point")
+    assert refused(table.source()) == "no-arrow-type"
     table.run(f"ALTER TABLE {table.name} DROP CONSTRAINT t_pkey")
     assert refused(table.source(columns=["id"])) == "no-unique-index"
     with pytest.raises(TargetAway):

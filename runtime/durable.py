@@ -16,6 +16,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 _AT_FDCWD: Final = -100  #: paths are relative to the working directory
 _RENAME_NOREPLACE: Final = 1
 _UNSUPPORTED_ERRNOS: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_COPIED_BYTES: Final = 1 << 20  #: at a time
 
 
 def make_folder(folder: Path) -> None:
@@ -92,6 +93,25 @@ def rename_exclusively(source: Path, target: Path) -> bool:
     raise OSError(number, os.strerror(number), str(source), None, str(target))
 
 
+def copy_head(source: int, target: int, nbytes: int) -> None:
+    """Copies the first `nbytes` bytes between open files; in the kernel, which may share the blocks, if it can.
+
+    Raises:
+        OSError: `target` cannot be written, or `source` is shorter.
+    """
+    done = 0
+    while done < nbytes:
+        try:
+            count = os.copy_file_range(source, target, nbytes - done, done, done)
+        except OSError as error:
+            if error.errno not in (*_UNSUPPORTED_ERRNOS, errno.EXDEV):
+                raise
+            count = os.pwrite(target, os.pread(source, min(_COPIED_BYTES, nbytes - done), done), done)
+        if not count:
+            raise OSError(errno.EIO, f"the source ends after {done} of {nbytes} bytes")
+        done += count
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Makes `target` a hard link to `source`, or a copy where links are not possible; durably and atomically.
 
@@ -102,7 +122,7 @@ def copy_file(source: Path, target: Path) -> None:
     except FileExistsError:
         return
     except OSError:
-        partial = target.with_suffix(".inprogress")
+        partial = target.with_suffix(".copying")
         partial.unlink(missing_ok=True)
         with (
             name_write_errors(partial),

@@ -311,12 +311,21 @@ class SinkWriter(ABC):
     def on_processing_time(self, now_ms: int) -> None:
         """Acts on passed time, for example by closing a file without new rows. Never called after the last row."""
 
+    def finish(self) -> None:
+        """All rows have been written: the next `prepare` must return all output in progress. Not called at a stop."""
+
     def close(self) -> None:
         """Frees resources. Output in progress may be left behind; a later attempt cleans it."""
 
 
 class SinkCommitter(ABC):
-    """Second phase of two-phase commit. Any holder of a permit may repeat a call for the same committables."""
+    """Second phase of two-phase commit. Any holder of a permit may repeat a call for the same committables.
+
+    `list_state`: name of the list state in which the writers record output that stays in progress over checkpoints.
+    Its entries are not committed, but `missing` and `clean` get them beside committables.
+    """
+
+    list_state: str | None = None
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
@@ -341,13 +350,13 @@ class SinkCommitter(ABC):
         """
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
-        """Files of `committables` that are neither pending nor committed, as seen from this host."""
+        """Files that are neither pending nor committed, as seen from this host."""
         return []
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Removes leftovers of the sink `uid` from attempts of `job` older than `token`. Returns the number removed.
 
-        `keep`: the committables of this sink in retained manifests. Leave the output of other sinks in the same target.
+        Leaves the output of other sinks in the same target. `keep`: committables and entries of retained manifests.
         """
         return 0
 
@@ -372,6 +381,14 @@ class ExpiringOutput(Protocol):
     @property
     def output_expires_ms(self) -> int | None:
         """Milliseconds from the first row after a barrier to the loss of the prepared output; None: never."""
+
+
+@runtime_checkable
+class ChecksColumns(Protocol):
+    """A sink that knows which columns it can write."""
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raises JobRejected for columns that the sink cannot write. Called before the start, if they are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.postgres.source import PostgresSource as PostgresSource
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
+    from runtime.connectors.sinks.json_lines import JsonLinesSink as JsonLinesSink
     from runtime.connectors.sinks.parquet import ParquetSink as ParquetSink
     from runtime.connectors.sinks.print import PrintSink as PrintSink
     from runtime.connectors.sinks.webhook import Webhook as Webhook
@@ -160,6 +161,7 @@ _HOMES = {
     "KafkaBytes": "runtime.connectors.kafka.formats",
     # Sinks
     "ParquetSink": "runtime.connectors.sinks.parquet",
+    "JsonLinesSink": "runtime.connectors.sinks.json_lines",
     "PrintSink": "runtime.connectors.sinks.print",
     "DiscardSink": "runtime.connectors.sinks.discard",
     "EpochStage": "runtime.connectors.sinks.epoch_stage",

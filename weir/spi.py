@@ -5,7 +5,7 @@
 - A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
   `KnowsEventTime` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
-  commit). `ExpiringOutput` is optional.
+  commit). `ChecksColumns` and `ExpiringOutput` are optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
 - A format satisfies `Format` and turns a file into `Chunk`s.
 - An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
@@ -21,6 +21,7 @@ from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder
 from runtime.ports import (
+    ChecksColumns,
     Collector,
     DescribesColumns,
     EpochTarget,
@@ -43,6 +44,7 @@ from runtime.state.index.hashing import key_groups
 
 __all__ = [
     "CheckedFolder",
+    "ChecksColumns",
     "Chunk",
     "Collector",
     "CommitPermit",

@@ -24,8 +24,8 @@ from uuid import uuid4
 
 import msgspec
 
+from runtime.connectors.file_names import FINAL_NAME
 from runtime.connectors.names import NAME_PATTERN
-from runtime.connectors.partitions import FOLDER_PATTERN
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import CorruptState, JobRejected
@@ -37,7 +37,6 @@ _TEMPORARY_NAME: Final = re.compile(
     rf"\.(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
 )
 _DELIVERED_SUFFIX: Final = ".delivered"
-_VISIBLE_NAME: Final = re.compile(rf"{FOLDER_PATTERN}part-{NAME_PATTERN}-\d+-{NAME_PATTERN}-\d+-\d+-\d+\.parquet")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
@@ -138,7 +137,7 @@ class CommitLog:
             raise JobRejected(
                 "newer-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT_VERSION}"
             )
-        if epoch.entry_name != entry or not all(_VISIBLE_NAME.fullmatch(file.name) for file in epoch.files):
+        if epoch.entry_name != entry or not all(FINAL_NAME.fullmatch(file.name) for file in epoch.files):
             raise CorruptState(str(path), "it names another epoch, or files that no sink has written")
         return epoch
 

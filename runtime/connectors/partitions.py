@@ -37,6 +37,17 @@ def check_partition_columns(names: Sequence[str]) -> None:
         raise JobRejected("bad-partition", "partition_by", f"a column is named twice: {', '.join(names)}")
 
 
+def check_split(columns: pa.Schema, names: Sequence[str]) -> None:
+    """Raises DataRejected if rows of these columns cannot be split by the partition columns `names`."""
+    for name in names:
+        place = columns.get_field_index(name)
+        if place < 0:
+            raise DataRejected(f"partition_by: the rows have no column {name!r}, only {', '.join(columns.names)}")
+        _folder_type(name, columns.field(place).type)
+    if not set(columns.names) - set(names):
+        raise DataRejected(f"partition_by: the rows have no columns besides {', '.join(names)}")
+
+
 def split_by_partition(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of each partition with the partition's relative folder, without the partition columns.
 
@@ -45,10 +56,9 @@ def split_by_partition(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[
     Raises:
         DataRejected: the batch lacks a partition column, has no other column, or a value has no folder name.
     """
+    check_split(batch.schema, names)
     texts = [_texts(batch, name) for name in names]
     rest = batch.select([name for name in batch.schema.names if name not in names])
-    if not rest.num_columns:
-        raise DataRejected(f"partition_by: the rows have no columns besides {', '.join(names)}")
     if not batch.num_rows:
         return
     codes = np.zeros(batch.num_rows, np.int64)
@@ -87,16 +97,19 @@ def _escape(text: str) -> str:
 
 def _texts(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:
     """The values of a partition column as text, dictionary-encoded; null is a value of the dictionary."""
-    place = batch.schema.get_field_index(name)
-    if place < 0:
-        raise DataRejected(f"partition_by: the rows have no column {name!r}, only {', '.join(batch.schema.names)}")
-    column = batch.column(place)
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not _has_folder_names(kind):
-        detail = f"column {name!r} is {kind}: a partition column is text, an integer, a boolean or a date"
-        raise DataRejected(f"partition_by: {detail}")
+    column = batch.column(name)
+    kind = _folder_type(name, column.type)
     encoded = pc.dictionary_encode(column.cast(kind), null_encoding="encode")
     return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
+
+
+def _folder_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a partition column. Raises DataRejected: values of the type have no folder names."""
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not _has_folder_names(values):
+        detail = f"column {name!r} is {values}: a partition column is text, an integer, a boolean or a date"
+        raise DataRejected(f"partition_by: {detail}")
+    return values
 
 
 def _has_folder_names(kind: pa.DataType) -> bool:

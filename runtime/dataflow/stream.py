@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from runtime.operators.output_tag import OutputTag, unknown_output_error
 from runtime.operators.partition import Partitioner
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.union import Union
-from runtime.ports import Operator, Sink
+from runtime.ports import ChecksColumns, Operator, Sink
 
 if TYPE_CHECKING:
     from runtime.dataflow.builder import Dataflow
@@ -283,6 +284,8 @@ class Stream:
         self, uid: str, sink: Sink, role: Role, operator: type[SinkOperator], parallelism: int | None, name: str
     ) -> Stream:
         sink = prepare_connector(uid, sink)
+        if self.columns is not None and isinstance(sink, ChecksColumns):
+            with_uid_in_errors(uid, partial(sink.check_columns, self.columns))
         guarantee = guarantee_of(uid, sink)
         end = self.flow._add(uid, name, role, parallelism, lambda: operator(sink), guarantee=guarantee)
         self.flow._plan.sinks[end.uid] = sink

@@ -15,7 +15,7 @@ from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.commit import CommitPermit, pending_committables, permit_for_manifest
+from runtime.core.snapshot.commit import CommitPermit, output_in_progress, pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import EnvironmentFailure, JobRejected, WeirError
 from runtime.ports import ExpiringOutput, Sink, SinkCommitter
@@ -52,7 +52,13 @@ class CheckpointOutput:
         for uid, committables in pending_committables(manifest).items():
             fresh = [each for each in committables if _key(uid, each) not in self._recorded_committables]
             if fresh and (lost := self._committer(uid).missing(fresh)):
-                return f"prepared output cannot be seen from the job master: {lost[0]} is missing"
+                return _unseen("prepared output", lost)
+        for uid in self._sinks:
+            committer = self._committer(uid)
+            if committer.list_state is not None:
+                entries = output_in_progress(manifest, uid, committer.list_state)
+                if lost := committer.missing(entries):
+                    return _unseen("output in progress", lost)
         return None
 
     def on_recorded(self, manifest: Manifest) -> None:
@@ -127,6 +133,10 @@ def commit_pending(sinks: Sinks, manifest: Manifest, token: Token) -> None:
         count = committer.commit(permit, committables)
         committer.commit_epoch(permit, committables)
         log.info("committed pending output", operator=uid, files=len(committables), newly=count)
+
+
+def _unseen(output: str, lost: Sequence[str]) -> str:
+    return f"{output} cannot be seen from the job master: {lost[0]} is missing"
 
 
 def _key(uid: OperatorId, committable: Any) -> bytes:

@@ -12,7 +12,7 @@ import structlog
 
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.commit import pending_committables, pending_only, retained_committables
+from runtime.core.snapshot.commit import output_in_progress, pending_committables, pending_only, retained_output
 from runtime.core.snapshot.manifest import Manifest, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
@@ -20,7 +20,7 @@ from runtime.io.manifests import read_manifest
 from runtime.io.pins import active_pin_folders
 from runtime.io.savepoints import drop_committed_output
 from runtime.master.config import MasterConfig
-from runtime.ports import Clock, ReleasesInput, SnapshotStore
+from runtime.ports import Clock, ReleasesInput, SinkCommitter, SnapshotStore
 from runtime.run_store import RunStore
 
 log = structlog.get_logger()
@@ -44,6 +44,8 @@ class Retention:
         self._discarded_folders: list[str] = []  #: folders of discarded checkpoints whose files still exist
         self._pending_savepoints: list[Manifest] = []  #: savepoints whose output may not be committed yet
         self.unreadable_folders: list[str] = []  #: folders of retained checkpoints with an unreadable manifest
+        #: by sink, output in progress of older attempts that retained manifests name
+        self._older_output: dict[OperatorId, list[Any]] = {}
 
     def on_completed(self, manifest: Manifest) -> None:
         """Called on the metadata thread after each completed checkpoint."""
@@ -59,6 +61,7 @@ class Retention:
             )
             if not self.unreadable_folders:
                 self._release_input(retained)
+                self._release_output(retained, Token(manifest.token))
 
     def remove_leftovers(self, token: Token, restored: Manifest | None) -> None:
         """Removes the leftovers of attempts older than `token`. `restored`: the checkpoint that is being restored."""
@@ -109,11 +112,34 @@ class Retention:
         return found
 
     def _clean_output(self, retained: list[Manifest], token: Token) -> None:
+        self._older_output = {}
         for uid, sink in self._config.job.sinks.items():
-            keep = retained_committables(retained, uid)
-            removed = sink.committer().clean(self._config.job_id, uid, token, keep)
-            if removed:
-                log.info("removed leftovers of older attempts", operator=uid, files=removed)
+            committer = sink.committer()
+            if found := _output_in_progress(retained, uid, committer):
+                self._older_output[uid] = found
+            self._clean_sink(uid, committer, retained, token)
+
+    def _clean_sink(self, uid: OperatorId, committer: SinkCommitter, retained: list[Manifest], token: Token) -> None:
+        keep = retained_output(retained, uid, committer.list_state)
+        removed = committer.clean(self._config.job_id, uid, token, keep)
+        if removed:
+            log.info("removed leftovers of older attempts", operator=uid, files=removed)
+
+    def _release_output(self, retained: list[Manifest], token: Token) -> None:
+        """Removes output in progress of older attempts once no retained manifest names it. The writers have copies."""
+        for uid, older in list(self._older_output.items()):
+            committer = self._config.job.sinks[uid].committer()
+            named = _output_in_progress(retained, uid, committer)
+            self._older_output[uid] = [entry for entry in older if entry in named]
+            if len(self._older_output[uid]) == len(older):
+                continue
+            try:
+                self._clean_sink(uid, committer, retained, token)
+            except (OSError, EnvironmentFailure) as error:
+                log.warning("output of older attempts is not deleted yet", operator=uid, error=str(error))
+                self._older_output[uid] = older
+            if not self._older_output[uid]:
+                del self._older_output[uid]
 
     def _release_input(self, retained: list[Manifest]) -> None:
         """Deletes input that no retained checkpoint needs. A failure is retried at the next checkpoint."""
@@ -136,6 +162,13 @@ class Retention:
     def _pinned_folders(self) -> frozenset[str]:
         """Folders of checkpoints that other processes are reading."""
         return active_pin_folders(self._store, self._clock.now_ms())
+
+
+def _output_in_progress(retained: Iterable[Manifest], uid: OperatorId, committer: SinkCommitter) -> list[Any]:
+    """The entries of all manifests in the list state that the sink's writers use for output in progress."""
+    if committer.list_state is None:
+        return []
+    return [entry for manifest in retained for entry in output_in_progress(manifest, uid, committer.list_state)]
 
 
 def files_of(manifest: Manifest) -> set[str]:

@@ -33,6 +33,9 @@ class SinkOperator(Operator):
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
         self._writer.on_processing_time(now_ms)
 
+    def finish(self, out: Collector) -> None:
+        self._writer.finish()
+
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         self._prepared += [(checkpoint, committable) for committable in self._writer.prepare(checkpoint)]
 

@@ -19,7 +19,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.mapping import check_restorable
 from runtime.core.restore.state_assignment import SubtaskRestore, assign_state
-from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_committables
+from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_output
 from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.manifests import read_manifest
@@ -125,7 +125,7 @@ class Master:
         retained, unreadable = records.retained_manifests(), records.unreadable_folders()
         for uid in (operator.uid for operator in self.graph.operators if operator.commits):
             if not unreadable:  # the committables of an unreadable checkpoint are unknown
-                self.world.target.clean(uid, token, retained_committables(retained, uid))
+                self.world.target.clean(uid, token, retained_output(retained, uid))
         retention.sweep_orphans(self.world.storage, token, records.readable_manifests(), unreadable)
         check_files(self.world.storage, retained)
         check_pending_committables(self.world.target.names, retained)

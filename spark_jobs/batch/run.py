@@ -21,7 +21,7 @@ import structlog
 
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_committables
+from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_output
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
@@ -223,8 +223,9 @@ class BatchRun:
             log.error("a retained checkpoint is unreadable: uncommitted output files are not deleted", error=str(error))
             return
         for uid, sink in self.job.sinks.items():
-            keep = retained_committables(retained, uid)
-            sink.committer().clean(self.job_id, uid, Token(self.token + 1), keep)
+            committer = sink.committer()
+            keep = retained_output(retained, uid, committer.list_state)
+            committer.clean(self.job_id, uid, Token(self.token + 1), keep)
 
 
 class Superseded(WeirError):

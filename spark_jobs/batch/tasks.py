@@ -411,6 +411,7 @@ class _SinkWriter(_Tail):
         self._writer.write(batch)
 
     def finish(self) -> None:
+        self._writer.finish()
         committables = msgspec.json.encode(self._writer.prepare(1)).decode()
         columns = [[self._uid], [self._attempt], [self._rows], [committables]]
         self._ready.append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=SINK_RESULT_SCHEMA))

@@ -10,8 +10,9 @@ import pytest
 
 from runtime.connectors import commit_log
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
-from runtime.connectors.sinks import parquet
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
+from runtime.connectors.sinks import file_committer
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
@@ -19,9 +20,9 @@ from tests.contracts.test_sinks import batch, clean, commit, names, visible, wri
 
 #: Where a process dies: what it calls, and at which call. The first entry begins the log.
 CUTS: dict[str, tuple[Any, str, int]] = {
-    "commit": (ParquetCommitter, "commit", 1),
-    "mark": (parquet, "sync_path", 1),
-    "rename": (parquet, "rename_without_replacing", 1),
+    "commit": (FileCommitter, "commit", 1),
+    "mark": (file_committer, "sync_path", 1),
+    "rename": (file_committer, "rename_without_replacing", 1),
     "entry": (commit_log, "rename_without_replacing", 2),
 }
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.partitions import partition_values, split_by_partition
-from runtime.connectors.sinks import parquet
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
+from runtime.connectors.sinks import file_committer, parquet
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import DataRoots
@@ -154,7 +155,7 @@ def test_a_partition_that_is_a_link_out_of_the_data_roots_gets_no_file(tmp_path:
     sink.write(rows(["a"]))
     outside.mkdir()
     (output / "day=a").symlink_to(outside)
-    committer = ParquetCommitter(output, DataRoots(allowed=(tmp_path / "roots",)))
+    committer = FileCommitter(output, DataRoots(allowed=(tmp_path / "roots",)))
     with pytest.raises(JobRejected, match="not a folder that jobs may use"):
         committer.commit(PERMIT, sink.prepare(1))
     assert list(outside.iterdir()) == []
@@ -180,7 +181,7 @@ def test_a_pending_file_whose_partition_vanishes_is_not_taken_for_committed(
     sink.write(rows(["a"]))
     prepared = sink.prepare(1)
     with monkeypatch.context() as patch:
-        patch.setattr(parquet, "make_folder", lambda folder: None)
+        patch.setattr(file_committer, "make_folder", lambda folder: None)
         with pytest.raises(EnvironmentFailure, match="is gone"):
             ParquetSink(str(tmp_path)).committer().commit(PERMIT, prepared)
     assert ParquetSink(str(tmp_path)).committer().commit(PERMIT, prepared) == 1

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime import durable
+from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
@@ -646,8 +647,6 @@ def test_what_never_was_a_committable_is_refused(tmp_path: Path, committable: An
 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_every_name_that_the_writer_makes_is_its_own(job: str, uid: str) -> None:
-    from runtime.connectors.sinks.parquet import _FINAL_NAME, _PENDING_NAME
-
     owner = f"{encode_name(job)}-3-{encode_name(uid)}-0"
-    assert _PENDING_NAME.fullmatch(f".weir-{owner}-1.pending")
-    assert _FINAL_NAME.fullmatch(f"part-{owner}-5-1.parquet")
+    assert HIDDEN_NAME.fullmatch(f".weir-{owner}-1.pending")
+    assert FINAL_NAME.fullmatch(f"part-{owner}-5-1.parquet")

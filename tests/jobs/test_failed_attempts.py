@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
@@ -119,7 +120,7 @@ class Health(Shared):
         return self._healed
 
 
-class Stubborn(ParquetCommitter):
+class Stubborn(FileCommitter):
     """Cannot show the files of subtask 1 until it is healed."""
 
     def __init__(self, folder: Path, health: Health) -> None:
@@ -139,7 +140,7 @@ class StubbornSink(ParquetSink):
         super().__init__(path)
         self._health = health
 
-    def committer(self) -> ParquetCommitter:
+    def committer(self) -> FileCommitter:
         return Stubborn(Path(self.path), self._health)
 
 

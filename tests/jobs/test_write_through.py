@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink, ParquetWriter
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.parquet import ParquetSink, ParquetWriter
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay
@@ -38,7 +39,7 @@ class MortalWriter(ParquetWriter):
         return prepared
 
 
-class MortalCommitter(ParquetCommitter):
+class MortalCommitter(FileCommitter):
     def __init__(self, folder: Path, mortal: Mortal) -> None:
         super().__init__(folder)
         self._mortal = mortal
@@ -63,7 +64,7 @@ class MortalSink(ParquetSink):
     def writer(self) -> ParquetWriter:
         return MortalWriter(Path(self.path), self._mortal)
 
-    def committer(self) -> ParquetCommitter:
+    def committer(self) -> FileCommitter:
         return MortalCommitter(Path(self.path), self._mortal)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink, ParquetWriter
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.parquet import ParquetSink, ParquetWriter
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
@@ -32,7 +33,7 @@ class FullWriter(ParquetWriter):
         super().write(batch)
 
 
-class ReadOnlyCommitter(ParquetCommitter):
+class ReadOnlyCommitter(FileCommitter):
     away = threading.Event()
     commits = 0  #: of output, by the master and by slots
 
@@ -48,7 +49,7 @@ class TroubledSink(ParquetSink):
     def writer(self) -> ParquetWriter:
         return FullWriter(Path(self.path))
 
-    def committer(self) -> ParquetCommitter:
+    def committer(self) -> FileCommitter:
         return ReadOnlyCommitter(Path(self.path))
 
 

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch
-from runtime.connectors.sinks import parquet
+from runtime.connectors.sinks import file_committer
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
@@ -148,7 +148,7 @@ class TwoPhaseCommit(RuleBasedStateMachine):
     @rule(step=st.sampled_from(["mark", "rename"]), cut=st.integers(1, 4))
     def crash_inside_of_a_commit(self, step: str, cut: int) -> None:
         """Between any two acts on the folder: marks are made, and some files are renamed."""
-        left, real = [cut], getattr(parquet, CUTS[step])
+        left, real = [cut], getattr(file_committer, CUTS[step])
 
         def cutting(*paths: Path) -> None:
             left[0] -= 1
@@ -156,7 +156,7 @@ class TwoPhaseCommit(RuleBasedStateMachine):
                 raise Cut
             real(*paths)
 
-        with mock.patch.object(parquet, CUTS[step], cutting), contextlib.suppress(Cut):
+        with mock.patch.object(file_committer, CUTS[step], cutting), contextlib.suppress(Cut):
             permit = permit_from_master(JOB, Token(self.attempt.token + 1), CheckpointId(self.last.number))
             self.sink.committer().commit(permit, self.last.owed)
         for committable in self.last.owed:

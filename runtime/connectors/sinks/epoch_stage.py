@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final
 
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.epochs import no_stage_error, stage_folder
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetWriter
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.parquet import ParquetWriter
 from runtime.data_roots import DataRoots
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders, UsesFolders
@@ -60,8 +61,8 @@ class EpochStage:
     def writer(self) -> ParquetWriter:
         return ParquetWriter(self._folder_path(), self._roots())
 
-    def committer(self) -> ParquetCommitter:
-        return ParquetCommitter(self._folder_path(), self._roots())
+    def committer(self) -> FileCommitter:
+        return FileCommitter(self._folder_path(), self._roots())
 
     def commit_log(self) -> CommitLog:
         """The commit log of the epochs and their delivery."""

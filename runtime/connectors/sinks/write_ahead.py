@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch
 from runtime.connectors.epochs import stage_folder
 from runtime.connectors.names import decode_name
-from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetWriter, sink_of
+from runtime.connectors.sinks.file_committer import FileCommitter, sink_of
+from runtime.connectors.sinks.parquet import ParquetWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import DataRoots
@@ -80,11 +81,11 @@ def _no_folder_error() -> JobRejected:
 
 
 class WriteAheadCommitter(SinkCommitter):
-    """Commits files as `ParquetCommitter` does; writes the epochs of its commit log to the target."""
+    """Commits files as `FileCommitter` does; writes the epochs of its commit log to the target."""
 
     def __init__(self, folder: Path, target: EpochTarget, roots: DataRoots | None = None) -> None:
         self._folder, self._target, self._roots = folder, target, roots
-        self._files = ParquetCommitter(folder, roots)
+        self._files = FileCommitter(folder, roots)
         self._log = CommitLog(folder, roots)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:

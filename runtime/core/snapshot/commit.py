@@ -45,9 +45,24 @@ def pending_committables(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, .
     return found
 
 
-def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tuple[Any, ...]:
-    """The committables of a sink that manifests in `retained` name. The clean-up after a restore keeps them."""
-    return tuple(committable for manifest in retained for committable in pending_committables(manifest).get(uid, ()))
+def retained_output(retained: Iterable[Manifest], uid: OperatorId, list_state: str | None = None) -> tuple[Any, ...]:
+    """The uncommitted output of a sink that manifests in `retained` name. The clean-up after a restore keeps it.
+
+    Args:
+        list_state: name of the list state with the output in progress of the sink's writers, if there is any.
+    """
+    found: list[Any] = []
+    for manifest in retained:
+        found += pending_committables(manifest).get(uid, ())
+        found += () if list_state is None else output_in_progress(manifest, uid, list_state)
+    return tuple(found)
+
+
+def output_in_progress(manifest: Manifest, uid: OperatorId, list_state: str) -> tuple[Any, ...]:
+    """The entries of a list state of a sink, of all subtasks."""
+    operator = manifest.operators.get(uid)
+    subtasks = () if operator is None else (subtask for _, subtask in sorted(operator.subtasks.items()))
+    return tuple(entry for subtask in subtasks for entry in subtask.lists.get(list_state, ()))
 
 
 def is_same_savepoint(one: Manifest, other: Manifest) -> bool:

@@ -127,6 +127,15 @@ class _Writer(SinkWriter):
         self._kill.at("after-prepare")
         return prepared
 
+    def next_processing_timer(self) -> int | None:
+        return self._inner.next_processing_timer()
+
+    def on_processing_time(self, now_ms: int) -> None:
+        self._inner.on_processing_time(now_ms)
+
+    def finish(self) -> None:
+        self._inner.finish()
+
     def close(self) -> None:
         self._inner.close()
 
@@ -137,6 +146,7 @@ class _Writer(SinkWriter):
 class _Committer(SinkCommitter):
     def __init__(self, inner: SinkCommitter, kill: Kill) -> None:
         self._inner, self._kill = inner, kill
+        self.list_state = inner.list_state
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         return int(self._run("commit", self._inner.commit, permit, committables))

@@ -5,7 +5,7 @@ A new sink needs a class in a module of this package and a line in `TARGETS`; ev
 
 from typing import Final
 
-from tests.contracts.sinks.targets.files import ParquetFolder, PartitionedFolder
+from tests.contracts.sinks.targets.files import JsonLinesFolder, ParquetFolder, PartitionedFolder
 from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
 from tests.contracts.sinks.targets.postgres import PostgresStaged
 from tests.contracts.sinks.targets.tables import DeltaFolder
@@ -17,6 +17,7 @@ __all__ = ["TARGETS", "Place", "Target"]
 TARGETS: Final[tuple[type[Target], ...]] = (
     ParquetFolder,
     PartitionedFolder,
+    JsonLinesFolder,
     DeltaFolder,
     KafkaTopic,
     StagedKafkaTopic,

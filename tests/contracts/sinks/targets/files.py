@@ -1,13 +1,25 @@
-"""Folders of Parquet files."""
+"""Folders of files."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import weir
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.ports import Sink
 from tests.contracts.sinks.targets.target import Target
+
+
+def unnamed(folder: Path, storage: Path) -> list[str]:
+    """The hidden files of sinks in a folder that no manifest in `storage` names: any manifest may be restored."""
+    manifests = [path.read_bytes() for path in storage.rglob(MANIFEST_FILE)]
+    hidden = (path.name for path in folder.glob(".weir-*"))
+    return [name for name in hidden if not any(name.encode() in manifest for manifest in manifests)]
 
 
 class ParquetFolder(Target):
@@ -34,3 +46,22 @@ class PartitionedFolder(ParquetFolder):
     def ids(self) -> list[int]:
         files = [path for path in (self.place.folder / "out").rglob("part-*") if path.parent.name.startswith("day=")]
         return [number for path in files for number in pq.read_table(path, columns=["id"])["id"].to_pylist()]
+
+
+class JsonLinesFolder(Target):
+    """Files in progress over several checkpoints, rolled by size."""
+
+    def sink(self) -> Sink:
+        limits: dict[str, Any] = {"max_bytes": 6_000, "roll_after_ms": None, "roll_after_idle_ms": None}
+        return weir.JsonLinesSink(str(self._folder), partition_by=("day",), **limits)
+
+    def ids(self) -> list[int]:
+        files = self._folder.glob("day=*/part-*.jsonl")
+        return [json.loads(line)["id"] for path in files for line in path.read_bytes().splitlines()]
+
+    def leftovers(self) -> list[str]:
+        return unnamed(self._folder, self.place.folder / "storage")
+
+    @property
+    def _folder(self) -> Path:
+        return self.place.folder / "out"

@@ -1,0 +1,271 @@
+"""Second phase of the sinks that write files: pending files get their visible names."""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path, PurePath
+from typing import Any
+
+from runtime.connectors.commit_log import CommitLog, LoggedFile
+from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, MARK_NAME
+from runtime.connectors.names import encode_name
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import copy_file, make_folder, name_write_errors, rename_without_replacing, sync_path
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import SinkCommitter
+
+
+class FileCommitter(SinkCommitter):
+    """Gives pending files their visible names."""
+
+    def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
+        self._folder = folder
+        self._roots = roots
+        self._checked = CheckedFolder.of("path", folder, roots)
+        self._marks: dict[str, Path] = {}  #: by writer, the newest commit mark that this committer has written
+        self._log = CommitLog(folder, roots)
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        """Makes the files visible. Checks all files first: if a file is missing, none becomes visible or is marked."""
+        self._checked.check()
+        files = [_check_committable(committable, permit.job) for committable in committables]
+        due = [file for file in files if self._is_pending(file)]
+        if due:
+            self._write_marks(due)
+        for name in {str(PurePath(file["final"]).parent) for file in due if "/" in file["final"]}:
+            folder = self._folder / name
+            CheckedFolder("path", folder, self._checked.roots).check()  # a link may lead out of the data roots
+            make_folder(folder)
+        shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
+        # also if none is due: an earlier commit may not be durable yet
+        for folder in {self._folder, *((self._folder / file["final"]).parent for file in files)} if files else ():
+            if folder.is_dir():
+                sync_path(folder)
+        return shown
+
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        """Commits the files, then adds the files that the log does not name yet as a new epoch.
+
+        Raises:
+            EnvironmentFailure: as for `commit`, or the entry cannot be written.
+        """
+        self.commit(permit, committables)
+        files = [_check_committable(committable, permit.job) for committable in committables]
+        here = [file for file in files if self._is_committed(file)]  # the rest was committed in a former folder
+        if here:
+            job, sink = sink_of(here)
+            token = max(int(_final_name(file)["token"]) for file in here)
+            new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
+            names = {file.name for file in new}
+            self._log.add(job, sink, (token, permit.checkpoint), new, lambda: self._visible_files(job, sink, names))
+
+    def committed_elsewhere(self, committables: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+        """Committables that `commit` found committed in a former folder and not in this one, by former folder."""
+        here, found = str(self._folder.absolute()), dict[str, list[Any]]()
+        for file in committables:
+            if file.get("folder", here) != here and not self._is_committed(file):
+                found.setdefault(file["folder"], []).append(file)
+        return found
+
+    def _visible_files(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
+        """Visible files of the sink that are not among `new`."""
+        paths = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("part-*"))
+        found = [(path, FINAL_NAME.fullmatch(path)) for path in sorted(paths)]
+        own = [path for path, name in found if name and name.group("job", "uid") == (job, sink)]
+        return [LoggedFile(path, (self._folder / path).stat().st_size) for path in own if path not in new]
+
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        self._checked.check()
+        self._log.clean(encode_name(job), encode_name(uid), token)
+        kept = {_hidden_name(each) for each in keep}
+        owner = (encode_name(job), encode_name(uid))
+        removed = 0
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            found = HIDDEN_NAME.fullmatch(path.name)
+            if found and found.group("job", "uid") == owner and int(found["token"]) < token and path.name not in kept:
+                path.unlink(missing_ok=True)
+                removed += 1
+        self._clean_marks(owner, token, {found["owner"] for name in kept if (found := HIDDEN_NAME.fullmatch(name))})
+        return removed
+
+    def missing(self, committables: Sequence[Any]) -> list[str]:
+        return [str(self._folder / _hidden_name(each)) for each in committables if not self._is_present(each)]
+
+    def _is_present(self, file: Mapping[str, Any]) -> bool:
+        """Whether the file, or the recorded part of a file in progress, is in this folder."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / _hidden_name(file)).stat().st_size >= int(file["bytes"])
+        return "final" in file and (self._folder / file["final"]).exists()
+
+    # ------------------------------------------------------------ pending files
+
+    def _is_pending(self, file: Mapping[str, Any]) -> bool:
+        """Returns True if the file is pending, False if it was committed, in this folder or in its former folder.
+
+        If the file is pending in its former folder only, it is copied into this folder first.
+
+        Raises:
+            JobRejected: the pending file is a link or a folder. A link could publish any file of the service account.
+            EnvironmentFailure: the pending file is missing or has another size.
+        """
+        pending, final = self._folder / file["pending"], self._folder / file["final"]
+        try:
+            found = pending.lstat()
+        except FileNotFoundError:
+            return not self._is_committed(file) and self._copy_from_former_folder(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise JobRejected("bad-committable", "sink", f"{pending}: the file to commit is not a regular file")
+        if found.st_size != file["bytes"]:
+            raise EnvironmentFailure(f"{pending}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
+        self._check_not_foreign(pending, final)
+        return True
+
+    def _check_not_foreign(self, pending: Path, final: Path) -> None:
+        """Raises EnvironmentFailure if a foreign file has the visible name.
+
+        A hard link to the pending file is accepted: older versions committed by link and unlink and may be interrupted.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if not os.path.samestat(final.lstat(), pending.lstat()):
+                raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
+
+    def _is_committed(self, file: Mapping[str, Any]) -> bool:
+        return (self._folder / file["final"]).exists() or self._is_marked(file)
+
+    def _is_marked(self, file: Mapping[str, Any]) -> bool:
+        """Whether a commit mark covers the file. Lists the folder, so it is called only for missing files."""
+        final = _final_name(file)
+        newest = max((number for _, number in self._marks_of(final["owner"])), default=0)
+        return int(final["number"]) <= newest
+
+    def _copy_from_former_folder(self, file: Mapping[str, Any]) -> bool:
+        """Copies a pending file from the former folder, if a savepoint is restored into another output folder.
+
+        The file is copied, not moved: the same savepoint may be restored again, into any folder.
+
+        Returns:
+            True if the copy is pending. False if the file was committed in the former folder.
+        """
+        pending, former = self._folder / file["pending"], file.get("folder")
+        if former is None or Path(former) == self._folder.absolute():
+            raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
+        before = FileCommitter(Path(former), self._roots)
+        before._checked.check()
+        if os.path.lexists(before._folder / file["pending"]):
+            before._is_pending(file)
+            make_folder(self._folder)
+            copy_file(before._folder / file["pending"], pending)
+            return self._is_pending(file)  # the former folder may have changed since the check
+        if before._is_committed(file):
+            return False
+        raise EnvironmentFailure(
+            f"{pending}: the file to commit, with {file.get('rows')} rows, is neither pending nor committed in "
+            f"{former}, where it was written, nor here; copy {file['pending']} from there into this folder"
+        )
+
+    # ------------------------------------------------------------ commit marks
+
+    def _write_marks(self, due: Sequence[Mapping[str, Any]]) -> None:
+        """Adds commit marks and removes older marks of this committer. A marked file that is not pending was committed.
+
+        A committer of an older attempt may run at the same time. Its marks never lower the newest mark of a writer.
+        """
+        newest: dict[str, int] = {}
+        for file in due:
+            final = _final_name(file)
+            newest[final["owner"]] = max(int(final["number"]), newest.get(final["owner"], 0))
+        made = {owner: self._folder / f".committed-{owner}-{number}" for owner, number in newest.items()}
+        for path in made.values():
+            with name_write_errors(path):
+                os.close(self._checked.open_to_write(path.name, 0))
+        sync_path(self._folder)
+        for owner, path in made.items():
+            if owner in self._marks and self._marks[owner] != path:
+                self._marks[owner].unlink(missing_ok=True)
+        self._marks.update(made)
+
+    def _marks_of(self, owner: str) -> list[tuple[Path, int]]:
+        found = ((path, MARK_NAME.fullmatch(path.name)) for path in self._folder.glob(f".committed-{owner}-*"))
+        return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
+
+    def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
+        """Removes marks of attempts before `token`. A manifest needs the newest mark of each writer in `kept`."""
+        owners = set()
+        for path in self._folder.glob(".committed-*"):
+            found = MARK_NAME.fullmatch(path.name)
+            if found and found.group("job", "uid") == sink and int(found["token"]) < token:
+                owners.add(found["owner"])
+        for owner in owners:
+            marks = sorted(self._marks_of(owner), key=lambda mark: mark[1])
+            for path, _ in marks[:-1] if owner in kept else marks:
+                path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ visible names
+
+    def _make_visible(self, pending: Path, final: Path) -> bool:
+        """Renames the file to its visible name. False if it was already visible.
+
+        A single rename: a consumer that removes the visible file at once never finds a second file with its rows.
+        """
+        try:
+            rename_without_replacing(pending, final)
+        except FileExistsError:
+            self._check_not_foreign(pending, final)
+            pending.unlink(missing_ok=True)
+            return False
+        except FileNotFoundError as error:
+            if os.path.lexists(pending):  # a consumer has removed the empty folder of the partition
+                raise EnvironmentFailure(f"{final}: the folder of the file to commit is gone") from error
+            return False  # another holder of a permit was faster
+        except OSError as error:
+            raise EnvironmentFailure(f"{pending}: the file cannot be committed: {error}") from error
+        return True
+
+
+def _hidden_name(file: Mapping[str, Any]) -> str:
+    """The hidden name in a committable, or in an entry of the list state of a writer."""
+    name: str = file["pending"] if "pending" in file else file["hidden"]
+    return name
+
+
+def _final_name(file: Mapping[str, Any]) -> re.Match[str]:
+    found = FINAL_NAME.fullmatch(file["final"])
+    assert found is not None, "its name has been checked"
+    return found
+
+
+def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
+    """The committable, if its file names are valid and of this job: a manifest is not trusted.
+
+    Raises:
+        JobRejected: the committable is invalid; the message quotes it.
+    """
+    try:
+        hidden, final = HIDDEN_NAME.fullmatch(committable["pending"]), FINAL_NAME.fullmatch(committable["final"])
+    except (KeyError, TypeError):
+        hidden = final = None
+    if (
+        hidden is None or final is None
+        or hidden["job"] != encode_name(job)
+        or (hidden["owner"], hidden["begun"]) != (final["owner"], final["begun"] or final["number"])
+        or hidden["state"] not in ("pending", "inprogress" if final["begun"] else "pending")
+        or not isinstance(committable.get("bytes"), int)
+        or not isinstance(committable.get("folder", ""), str)
+    ):  # fmt: skip
+        detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
+        raise JobRejected("bad-committable", "sink", detail)
+    found: Mapping[str, Any] = committable
+    return found
+
+
+def sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Job and sink of the files, spelled as in file names. Raises JobRejected if there is more than one sink."""
+    found = {_final_name(file).group("job", "uid") for file in files}
+    if len(found) != 1:
+        raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(found)}")
+    job, sink = found.pop()
+    return job, sink

@@ -1,0 +1,221 @@
+"""A file of rows in progress, which grows over several checkpoints, and its record in a checkpoint."""
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from runtime.connectors.commit_log import CommitLog
+from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, covers
+from runtime.connectors.partitions import FOLDER_PATTERN
+from runtime.data_roots import CheckedFolder
+from runtime.durable import copy_head, name_write_errors
+from runtime.errors import EnvironmentFailure, JobRejected
+
+_PARTITION: Final = re.compile(FOLDER_PATTERN)
+
+
+class RowEncoder(Protocol):
+    """Turns rows of one schema into bytes. A file is its header, followed by any number of encoded batches.
+
+    Args:
+        layout: files with the same layout may hold each other's rows.
+    """
+
+    @property
+    def layout(self) -> str: ...
+    def header(self, marker: bytes) -> bytes:
+        """The beginning of a file. `marker`: 16 bytes, different in each file."""
+
+    def encode(self, batch: pa.RecordBatch, marker: bytes) -> bytes:
+        """Raises DataRejected for a value that the format cannot hold; the error names the column."""
+
+
+class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in progress as a checkpoint records it. A restore continues behind the first `bytes` bytes.
+
+    Args:
+        hidden: its name in `folder`.
+        partition: folder of the partition, relative; "" without partitions.
+        layout: digest of the layout of its rows.
+        origin: name of the first file from which its bytes were copied, over any number of restores.
+        begun_ms, written_ms: time of its first and of its last row.
+    """
+
+    hidden: str
+    folder: str
+    partition: str
+    suffix: str
+    bytes: int
+    rows: int
+    layout: str
+    origin: str
+    begun_ms: int
+    written_ms: int
+
+    @classmethod
+    def of_state(cls, entry: Any) -> "RecordedFile":
+        """The record in an entry of list state. Raises JobRejected: a manifest is not trusted."""
+        try:
+            found = msgspec.convert(entry, cls)
+        except msgspec.ValidationError as error:
+            raise JobRejected("bad-state", "sink", f"not a record of a file in progress: {entry!r}: {error}") from error
+        name, partition = HIDDEN_NAME.fullmatch(found.hidden), found.partition and f"{found.partition}/"
+        if name is None or not name["begun"].isdecimal() or not _PARTITION.fullmatch(partition) or found.bytes < 0:
+            raise JobRejected("bad-state", "sink", f"a checkpoint names a file that no sink has written: {entry!r}")
+        return found
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder, self.hidden)
+
+    @contextlib.contextmanager
+    def open_in(self, folder: CheckedFolder) -> Iterator[int | None]:
+        """A descriptor of the file in `folder`; None if the folder has no such file.
+
+        Raises:
+            JobRejected: the name is a link or a folder, or the folder lies outside the data roots.
+            EnvironmentFailure: the file is shorter than recorded, or cannot be read.
+        """
+        path = folder.path / self.hidden
+        try:
+            with folder.open_folder() as parent:
+                descriptor = os.open(self.hidden, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            yield None
+            return
+        except OSError as error:
+            raise EnvironmentFailure(f"{path}: the file in progress cannot be read: {error}") from error
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise JobRejected("bad-state", "sink", f"{path}: the file in progress is not a regular file")
+            if found.st_size < self.bytes:
+                problem = f"the file in progress has {found.st_size} bytes; the checkpoint recorded {self.bytes}"
+                raise EnvironmentFailure(f"{path}: {problem}")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def is_committed_in(self, folder: Path) -> bool:
+        """Whether a later checkpoint committed the file in `folder`, even if a consumer has moved it since."""
+        name = HIDDEN_NAME.fullmatch(self.hidden)
+        assert name is not None, "its name has been checked"
+        owner, begun = name["owner"], int(name["begun"])
+        visible = (path.relative_to(folder).as_posix() for path in (folder / self.partition).glob(f"part-{owner}-*"))
+        epochs = CommitLog(folder).epochs(name["job"], name["uid"])
+        logged = (file.name for epoch in epochs for file in epoch.files)
+        found = (FINAL_NAME.fullmatch(path) for names in (visible, logged) for path in names)
+        return any(final is not None and covers(final, owner, begun) for final in found)
+
+
+class RowFile:
+    """A file in progress. Rows wait in memory until they are encoded together."""
+
+    def __init__(
+        self,
+        folder: CheckedFolder,
+        name: str,
+        number: int,
+        partition: str,
+        suffix: str,
+        now_ms: int,
+        recorded: RecordedFile | None = None,
+    ) -> None:
+        """`recorded`: the file that this file continues. Its content is copied by `copy_from`."""
+        self.number, self.partition, self.suffix = number, partition, suffix
+        self.path = folder.path / name
+        self.rows, self.size, self.layout, self.origin = 0, 0, "", name
+        self.begun_ms = self.written_ms = now_ms
+        if recorded is not None:
+            self.rows, self.layout, self.origin = recorded.rows, recorded.layout, recorded.origin
+            self.begun_ms, self.written_ms = recorded.begun_ms, recorded.written_ms
+        self.marker = hashlib.md5(self.origin.encode(), usedforsecurity=False).digest()
+        self.is_recorded = False  #: whether a checkpoint may name the file
+        self.encoder: RowEncoder | None = None  #: of the waiting rows
+        self.waiting_bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._is_durable = False
+        self._file: Any = os.fdopen(folder.open_to_write(name, os.O_EXCL), "wb")
+
+    def copy_from(self, source: int, nbytes: int) -> None:
+        """Copies the first `nbytes` bytes of an open file.
+
+        The recorded file is not truncated and continued, because a process of an older attempt may still append to it,
+        and another checkpoint may have recorded it with another length.
+        """
+        with name_write_errors(self.path):
+            copy_head(source, self._file.fileno(), nbytes)
+        self._file.seek(nbytes)
+        self.size = nbytes
+
+    def begin(self, encoder: RowEncoder) -> None:
+        """Writes the header."""
+        self.layout = digest(self.suffix, encoder)
+        self.append(encoder.header(self.marker), 0)
+
+    def add(self, batch: pa.RecordBatch, now_ms: int) -> None:
+        """Adds rows that wait to be encoded."""
+        self._waiting.append(batch)
+        self.waiting_bytes += batch.nbytes
+        self.written_ms = now_ms
+
+    def take_waiting(self) -> pa.RecordBatch | None:
+        """The waiting rows; None without any."""
+        rows = pa.concat_batches(self._waiting) if self._waiting else None
+        self._waiting, self.waiting_bytes = [], 0
+        return rows
+
+    def append(self, data: bytes, rows: int) -> None:
+        with name_write_errors(self.path):
+            self._file.write(data)
+        self.size += len(data)
+        self.rows += rows
+        self._is_durable = False
+
+    def persist(self) -> None:
+        """Makes all appended rows durable. The name is durable once the caller syncs the folder."""
+        if not self._is_durable:
+            with name_write_errors(self.path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._is_durable = True
+
+    def record(self) -> RecordedFile:
+        """The record of the file, as far as it is durable."""
+        self.is_recorded = True
+        return RecordedFile(
+            hidden=self.path.name,
+            folder=str(self.path.parent.absolute()),
+            partition=self.partition,
+            suffix=self.suffix,
+            bytes=self.size,
+            rows=self.rows,
+            layout=self.layout,
+            origin=self.origin,
+            begun_ms=self.begun_ms,
+            written_ms=self.written_ms,
+        )
+
+    def close(self) -> None:
+        with name_write_errors(self.path):
+            self._file.close()
+
+    def discard(self) -> None:
+        """Closes the file and deletes it, unless a checkpoint may name it."""
+        with contextlib.suppress(OSError):  # a full disk; rows behind the recorded length are not needed
+            self._file.close()
+        if not self.is_recorded:
+            self.path.unlink(missing_ok=True)
+
+
+def digest(suffix: str, encoder: RowEncoder) -> str:
+    """A short text that differs between layouts."""
+    return hashlib.sha256(f"{suffix}\n{encoder.layout}".encode()).hexdigest()

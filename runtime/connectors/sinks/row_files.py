@@ -1,0 +1,279 @@
+"""Files of rows, exactly once: JSON lines, CSV and Avro. A file stays in progress over several checkpoints.
+
+Each checkpoint makes the rows of a file in progress durable and records its length in list state. A file is finished
+("rolled") by size, age, idleness or at a checkpoint. It then belongs to the next checkpoint and becomes visible when
+that checkpoint has completed, as a file of `ParquetSink` does (`file_committer`). A restore resumes at the recorded
+length: a new attempt copies that part into a file with its own token. (Flink: `FileSink` with `RecoverableWriter`.)
+
+- At another parallelism the files in progress are dealt out to the subtasks. A file that a subtask cannot continue,
+  because of other columns or since it continues another file of the partition, is rolled.
+- A recorded file that is found under its visible name was committed by a later checkpoint. Its rows are visible, so a
+  restore of the older checkpoint does not continue it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.connectors.names import encode_name
+from runtime.connectors.partitions import check_split, split_by_partition
+from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.file_options import check_file_options
+from runtime.connectors.sinks.row_file import RecordedFile, RowEncoder, RowFile, digest
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import make_folder, sync_path
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.ports import OperatorContext, SinkWriter
+
+LIST_STATE: Final = "files-in-progress"
+MAX_OPEN_FILES: Final = 100  #: of a writer; the least recently written file is rolled when another is needed
+ENCODED_BYTES: Final = 256 << 10  #: rows that are encoded together, by their size in memory
+
+
+@dataclass(frozen=True)
+class RowFileSink:
+    """Writes files of rows into a folder. The defaults of the limits are those of Flink's `DefaultRollingPolicy`.
+
+    Args:
+        path: the folder; created if it does not exist.
+        partition_by: columns whose values choose a sub-folder, as for `ParquetSink`.
+        max_bytes: a file is rolled before it exceeds this size. None: no limit.
+        roll_after_ms: a file is rolled at this age. None: no limit.
+        roll_after_idle_ms: a file without new rows for this time is rolled. None: no limit.
+        roll_on_checkpoint: every checkpoint rolls all files.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+    suffix: ClassVar[str]
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    max_bytes: int | None = 128 << 20
+    roll_after_ms: int | None = 60_000
+    roll_after_idle_ms: int | None = 60_000
+    roll_on_checkpoint: bool = False
+
+    @abstractmethod
+    def encoder(self, schema: pa.Schema) -> RowEncoder:
+        """The encoder of rows of `schema`. Raises DataRejected, which names the column, if the format lacks a type."""
+
+    def writer(self) -> "RowFileWriter":
+        return RowFileWriter(self)
+
+    def committer(self) -> "RowFileCommitter":
+        return RowFileCommitter(Path(self.path))
+
+    def check(self) -> None:
+        limits = {"roll_after_ms": self.roll_after_ms, "roll_after_idle_ms": self.roll_after_idle_ms}
+        check_file_options(self.path, self.partition_by, {"max_bytes": self.max_bytes}, limits)
+        if self.max_bytes is None and not self.roll_on_checkpoint and set(limits.values()) == {None}:
+            problem = "without any limit no file is ever rolled, so no row becomes visible before the end of the job"
+            raise JobRejected("no-limit", "max_bytes", problem)
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raises JobRejected if rows of these columns cannot be written."""
+        try:
+            check_split(columns, self.partition_by)
+            self.encoder(pa.schema([item for item in columns if item.name not in self.partition_by]))
+        except DataRejected as error:
+            raise JobRejected("bad-column", "columns", str(error)) from error
+
+    def folders(self) -> Mapping[str, str]:
+        return {"path": self.path}
+
+
+class RowFileCommitter(FileCommitter):
+    """Keeps the files in progress that retained checkpoints name."""
+
+    list_state = LIST_STATE
+
+
+class RowFileWriter(SinkWriter):
+    """Appends rows to a file per partition."""
+
+    def __init__(self, sink: RowFileSink, roots: DataRoots | None = None) -> None:
+        self._sink, self._roots, self._folder = sink, roots, Path(sink.path)
+        self._checked = CheckedFolder.of("path", self._folder, roots)
+        self._files: dict[str, RowFile] = {}  #: by partition, the least recently written first
+        self._begun = self._rolled = 0  #: number of files
+        self._encoder: tuple[pa.Schema, RowEncoder] | None = None  #: of the last schema
+        #: rolled files that belong to no checkpoint yet: number and committable without its visible name
+        self._pending: list[tuple[RowFile, int, dict[str, Any]]] = []
+        self._has_new_names = False  #: whether the folder must be synced
+
+    def open(self, context: OperatorContext) -> None:
+        self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
+        self._token, self._now_ms = context.token, context.now_ms
+        self._checked.check()
+        make_folder(self._folder)
+        self._state = context.state.list_state(LIST_STATE)
+        for entry in self._state.get():
+            self._resume(RecordedFile.of_state(entry))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if not self._sink.partition_by:
+            self._write_to("", batch)
+            return
+        for partition, rows in split_by_partition(batch, self._sink.partition_by):
+            self._write_to(partition, rows)
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._checked.check()
+        for partition in list(self._files):
+            self._roll(partition) if self._sink.roll_on_checkpoint else self._append_waiting(partition)
+        for file in self._files.values():
+            file.persist()
+        if self._has_new_names:
+            sync_path(self._folder)
+            self._has_new_names = False
+        self._state.replace(msgspec.to_builtins(file.record()) for file in self._files.values())
+        prepared = tuple(
+            committable | {"final": self._final_name(file, checkpoint, number)}
+            for file, number, committable in self._pending
+        )
+        self._pending = []
+        return prepared
+
+    def finish(self) -> None:
+        for partition in list(self._files):
+            self._roll(partition)
+
+    def next_processing_timer(self) -> int | None:
+        return min((due for file in self._files.values() for due in self._limits_of(file)), default=None)
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Rolls the files that are too old, and the files that got no rows for the idle time."""
+        for file in [each for each in self._files.values() if any(due <= now_ms for due in self._limits_of(each))]:
+            self._roll(file.partition)
+
+    def close(self) -> None:
+        """Deletes the files that no checkpoint names. Recorded and prepared files stay."""
+        for file in (*self._files.values(), *(file for file, _, _ in self._pending)):
+            file.discard()
+        self._files, self._pending = {}, []
+
+    # ------------------------------------------------------------ rows
+
+    def _write_to(self, partition: str, batch: pa.RecordBatch) -> None:
+        file = self._file_of(partition, self._encoder_of(batch.schema))
+        file.add(batch, self._now_ms())
+        if file.waiting_bytes >= min(ENCODED_BYTES, self._sink.max_bytes or ENCODED_BYTES):
+            self._append_waiting(partition)
+
+    def _append_waiting(self, partition: str) -> None:
+        """Encodes and appends the waiting rows of a partition. Halves rows that exceed `max_bytes` together."""
+        file = self._files[partition]
+        encoder, rows, limit = file.encoder, file.take_waiting(), self._sink.max_bytes
+        left = [] if rows is None else [rows]
+        while left:
+            assert encoder is not None, "rows wait with their encoder"
+            rows = left.pop()
+            file = self._file_of(partition, encoder)
+            data = encoder.encode(rows, file.marker)
+            if limit is None or file.size + len(data) <= limit or (rows.num_rows == 1 and not file.rows):
+                file.append(data, rows.num_rows)
+            elif rows.num_rows == 1:
+                self._roll(partition)
+                left.append(rows)
+            else:
+                half = rows.num_rows // 2
+                left += [rows.slice(half), rows.slice(0, half)]
+
+    def _encoder_of(self, schema: pa.Schema) -> RowEncoder:
+        if self._encoder is None or not self._encoder[0].equals(schema):
+            self._encoder = schema, self._sink.encoder(schema)
+        return self._encoder[1]
+
+    # ------------------------------------------------------------ files
+
+    def _file_of(self, partition: str, encoder: RowEncoder) -> RowFile:
+        """The file in progress of a partition for rows of `encoder`, now the most recently written file."""
+        file = self._files.get(partition)
+        if file is not None and file.encoder is not encoder:
+            self._append_waiting(partition)
+            if digest(self._sink.suffix, encoder) != self._files[partition].layout:
+                self._roll(partition)
+        file = self._files.pop(partition, None)
+        if file is None:
+            if len(self._files) >= MAX_OPEN_FILES:
+                self._roll(next(iter(self._files)))
+            file = self._begin(partition)
+            file.begin(encoder)
+        file.encoder = encoder
+        self._files[partition] = file
+        return file
+
+    def _begin(self, partition: str, recorded: RecordedFile | None = None) -> RowFile:
+        self._begun += 1
+        self._has_new_names = True
+        name = f".weir-{self._owner}-{self._begun}.inprogress"
+        suffix = self._sink.suffix if recorded is None else recorded.suffix
+        return RowFile(self._checked, name, self._begun, partition, suffix, self._now_ms(), recorded)
+
+    def _roll(self, partition: str) -> None:
+        """Finishes the file of a partition, which then belongs to the next checkpoint."""
+        self._append_waiting(partition)
+        self._finish_file(self._files.pop(partition))
+
+    def _finish_file(self, file: RowFile) -> None:
+        file.persist()
+        file.close()
+        self._rolled += 1
+        committable = {
+            "pending": file.path.name,
+            "rows": file.rows,
+            "bytes": file.size,
+            "folder": str(self._folder.absolute()),
+        }
+        self._pending.append((file, self._rolled, committable))
+
+    def _final_name(self, file: RowFile, checkpoint: int, number: int) -> str:
+        name = f"part-{self._owner}-{checkpoint}-{number}~{file.number}.{file.suffix}"
+        return str(PurePath(file.partition, name))
+
+    def _limits_of(self, file: RowFile) -> Iterator[int]:
+        """The times (ms) at which the file is rolled by age or idleness."""
+        if self._sink.roll_after_ms is not None:
+            yield file.begun_ms + self._sink.roll_after_ms
+        if self._sink.roll_after_idle_ms is not None:
+            yield file.written_ms + self._sink.roll_after_idle_ms
+
+    # ------------------------------------------------------------ restore
+
+    def _resume(self, recorded: RecordedFile) -> None:
+        """Continues a recorded file in a file of this attempt, or rolls it if this writer cannot continue it.
+
+        Raises:
+            EnvironmentFailure: the file is lost; the error names it.
+        """
+        file = self._copy(recorded)
+        if file is None:
+            return
+        if file.partition in self._files or file.suffix != self._sink.suffix or len(self._files) >= MAX_OPEN_FILES:
+            self._finish_file(file)
+        else:
+            self._files[file.partition] = file
+
+    def _copy(self, recorded: RecordedFile) -> RowFile | None:
+        """A file with the recorded rows; None if a later checkpoint committed them."""
+        former = CheckedFolder.of("path", Path(recorded.folder), self._roots)
+        folders = [self._checked] if former.path == self._folder.absolute() else [self._checked, former]
+        for folder in folders:
+            with recorded.open_in(folder) as source:
+                if source is not None:
+                    file = self._begin(recorded.partition, recorded)
+                    file.copy_from(source, recorded.bytes)
+                    return file
+        if any(recorded.is_committed_in(folder.path) for folder in folders):
+            return None
+        raise EnvironmentFailure(
+            f"{recorded.path}: the file in progress, with {recorded.rows} rows of a checkpoint, is neither there nor "
+            f"committed, nor is it in {self._folder}; copy it from a backup into one of these folders"
+        )

@@ -1,0 +1,539 @@
+"""Files of rows that stay in progress over checkpoints: resumed exactly, rolled by each limit, visible once."""
+
+import errno
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from runtime.connectors.commit_log import CommitLog
+from runtime.connectors.sinks import row_files
+from runtime.connectors.sinks.json_lines import JsonLinesSink
+from runtime.connectors.sinks.row_files import LIST_STATE
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.operators.sink import SinkOperator
+from runtime.ports import OperatorContext
+from runtime.state.list_state import OperatorList
+
+JOB, UID = "7", "out"
+NO_LIMITS: dict[str, Any] = {"max_bytes": 1 << 30, "roll_after_ms": None, "roll_after_idle_ms": None}
+
+
+class Clock:
+    now = 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Lists:
+    """The list states of a subtask."""
+
+    def __init__(self, entries: Sequence[Any] = ()) -> None:
+        self.states = {LIST_STATE: OperatorList(LIST_STATE, entries)}
+
+    def list_state(self, name: str) -> OperatorList:
+        return self.states[name]
+
+
+@dataclass
+class Subtask:
+    """A subtask of a sink, as its host calls it."""
+
+    operator: SinkOperator
+    state: Lists
+    token: int
+    clock: Clock = field(default_factory=Clock)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.operator.process(0, batch, NO_OUTPUT)
+
+    def snapshot(self, checkpoint: int) -> tuple[list[Any], list[Any]]:
+        """Committables and entries."""
+        self.operator.prepare_snapshot_pre_barrier(checkpoint, NO_OUTPUT)
+        return list(self.operator.committables()), self.state.list_state(LIST_STATE).get()
+
+    def complete(self, checkpoint: int) -> None:
+        self.operator.checkpoint_completed(permit_from_master(JOB, Token(self.token), CheckpointId(checkpoint)))
+
+    def fire_timers(self) -> None:
+        due = self.operator.next_processing_timer()
+        if due is not None and due <= self.clock.now:
+            self.operator.on_processing_time(self.clock.now, NO_OUTPUT)
+
+    def finish(self) -> None:
+        self.operator.finish(NO_OUTPUT)
+
+
+NO_OUTPUT: Any = None
+
+
+def opened(sink: Any, entries: Sequence[Any] = (), *, token: int = 1, index: int = 0, clock: Any = None) -> Subtask:
+    made = Subtask(SinkOperator(sink), Lists(entries), token, clock or Clock())
+    state: Any = made.state
+    context = OperatorContext(
+        job=JOB, uid=UID, index=index, parallelism=1, max_parallelism=16, token=Token(token),
+        state=state, now_ms=made.clock,
+    )  # fmt: skip
+    made.operator.open(context)
+    return made
+
+
+def rows(*numbers: int, day: str = "a") -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64()), "day": [day] * len(numbers)})
+
+
+def numbers_in(path: Path) -> list[int]:
+    return [json.loads(line)["n"] for line in path.read_bytes().splitlines()]
+
+
+def first_number(data: bytes) -> int:
+    return int(json.loads(data.splitlines()[0])["n"])
+
+
+def visible(folder: Path) -> list[int]:
+    return sorted(number for path in folder.rglob("part-*") for number in numbers_in(path))
+
+
+def commit(sink: Any, committables: Sequence[Any], checkpoint: int = 1, token: int = 1) -> int:
+    permit = permit_from_master(JOB, Token(token), CheckpointId(checkpoint))
+    committer = sink.committer()
+    count = committer.commit(permit, committables)
+    committer.commit_epoch(permit, committables)
+    return int(count)
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob(".weir-*"))
+
+
+# ---------------------------------------------------------------- resuming
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_file_is_resumed_at_its_recorded_length(tmp_path: Path, closed: bool) -> None:
+    """S1-52, S1-53: rows behind the recorded length and files of no checkpoint are gone; the rest is there once."""
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    first = opened(sink)
+    first.write(rows(1, 2))
+    assert first.snapshot(1) == ([], first.state.list_state(LIST_STATE).get())
+    first.write(rows(3))
+    committables, entries = first.snapshot(2)
+    assert committables == []
+    first.write(rows(99))
+    if closed:
+        first.operator.close()
+    second = opened(sink, entries, token=2)
+    second.write(rows(4))
+    second.finish()
+    prepared, left = second.snapshot(3)
+    assert left == []
+    assert [each["rows"] for each in prepared] == [4]
+    assert visible(tmp_path) == []
+    assert commit(sink, prepared, 3, 2) == 1
+    assert commit(sink, prepared, 3, 2) == 0
+    assert visible(tmp_path) == [1, 2, 3, 4]
+    assert sink.committer().clean(JOB, UID, Token(3), []) == 1, "the file of the first attempt"
+    assert hidden(tmp_path) == []
+
+
+def test_a_zombie_that_goes_on_does_not_reach_the_new_file(tmp_path: Path) -> None:
+    """It appends, records, rolls and closes; the file of the new attempt is another inode."""
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    zombie = opened(sink)
+    zombie.write(rows(1))
+    _, entries = zombie.snapshot(1)
+    second = opened(sink, entries, token=2)
+    zombie.write(rows(50))
+    zombie.snapshot(2)
+    zombie.finish()
+    second.write(rows(2))
+    zombie.operator.close()
+    third = opened(sink, entries, token=3)  # the second had no checkpoint
+    third.finish()
+    commit(sink, third.snapshot(3)[0], 3, 3)
+    assert visible(tmp_path) == [1]
+
+
+def test_a_savepoint_is_restored_twice_and_into_another_folder(tmp_path: Path) -> None:
+    former, output = JsonLinesSink(str(tmp_path / "a"), **NO_LIMITS), JsonLinesSink(str(tmp_path / "b"), **NO_LIMITS)
+    first = opened(former)
+    first.write(rows(1, 2))
+    _, entries = first.snapshot(1)
+    first.write(rows(3))
+    first.snapshot(2)
+    for token, sink in enumerate([output, former], 2):
+        again = opened(sink, entries, token=token)
+        again.write(rows(10 * token))
+        again.finish()
+        commit(sink, again.snapshot(3)[0], 3, token)
+    assert visible(tmp_path / "b") == [1, 2, 20]
+    assert visible(tmp_path / "a") == [1, 2, 30]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_file_that_a_later_checkpoint_committed_is_not_continued(tmp_path: Path, taken: bool) -> None:
+    """Its rows are visible, or were until a consumer took them: the commit log knows."""
+    sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
+    first = opened(sink)
+    first.write(rows(1))
+    _, entries = first.snapshot(1)
+    first.write(rows(2))
+    first.finish()
+    commit(sink, first.snapshot(2)[0], 2)
+    (path,) = tmp_path.rglob("part-*")
+    if taken:
+        path.unlink()
+    second = opened(sink, entries, token=2)
+    second.write(rows(2))
+    second.finish()
+    commit(sink, second.snapshot(3)[0], 3, 2)
+    assert visible(tmp_path) == ([2] if taken else [1, 2, 2]), "rows after the older checkpoint are repeated"
+
+
+def test_a_lost_file_is_named(tmp_path: Path) -> None:
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    first = opened(sink)
+    first.write(rows(1))
+    _, entries = first.snapshot(1)
+    (path,) = tmp_path.glob(".weir-*")
+    assert sink.committer().missing(entries) == []
+    os.truncate(path, 3)
+    assert sink.committer().missing(entries) == [str(path)]
+    with pytest.raises(EnvironmentFailure, match=r"-1\.inprogress: .* has 3 bytes; the checkpoint recorded 18"):
+        opened(sink, entries, token=2)
+    path.unlink()
+    with pytest.raises(EnvironmentFailure, match=r"-1\.inprogress: .* with 1 rows .* copy it from a backup"):
+        opened(sink, entries, token=2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden": "/etc/passwd"}, {"hidden": "../x"}, {"partition": ".."}, {"partition": "day=a/../.."}, {"bytes": -1},
+        {"rows": "x"}, {"hidden": ".weir-7-1-out-0-1~2.pending"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_is_not_trusted(tmp_path: Path, change: dict[str, Any]) -> None:
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    first = opened(sink)
+    first.write(rows(1))
+    ((_, (entry,))) = first.snapshot(1)
+    with pytest.raises(JobRejected, match=r"file in progress|no sink has written"):
+        opened(sink, [entry | change], token=2)
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    sink = JsonLinesSink(str(tmp_path / "out"), **NO_LIMITS)
+    first = opened(sink)
+    first.write(rows(1))
+    _, entries = first.snapshot(1)
+    (path,) = (tmp_path / "out").glob(".weir-*")
+    (tmp_path / "secret").write_text("x" * 100)
+    path.unlink()
+    path.symlink_to(tmp_path / "secret")
+    with pytest.raises(EnvironmentFailure, match="cannot be read"):
+        opened(sink, entries, token=2)
+
+
+def test_a_subtask_rolls_the_files_that_it_cannot_continue(tmp_path: Path) -> None:
+    """S1-30: after a rescale from 3 subtasks to 1, a single file of each partition is continued."""
+    sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
+    entries = []
+    for index in range(3):
+        part = opened(sink, index=index)
+        part.write(rows(index, day="a"))
+        part.write(rows(10 + index, day="b"))
+        entries += part.snapshot(1)[1]
+    merged = opened(sink, entries, token=2)
+    prepared, left = merged.snapshot(2)
+    assert (len(prepared), len(left)) == (4, 2)
+    merged.write(rows(5, day="a"))
+    merged.finish()
+    commit(sink, merged.snapshot(3)[0], 3, 2)
+    assert visible(tmp_path) == [0, 1, 2, 5, 10, 11, 12]
+    assert sorted(path.parent.name for path in tmp_path.rglob("part-*")) == ["day=a"] * 3 + ["day=b"] * 3
+
+
+# ---------------------------------------------------------------- rolling
+
+
+def test_files_are_rolled_before_they_exceed_the_size(tmp_path: Path) -> None:
+    """S1-44: exactly, also within a batch; only a row that alone is larger gets a larger file."""
+    sink = JsonLinesSink(str(tmp_path), max_bytes=100, roll_after_ms=None, roll_after_idle_ms=None)
+    one = opened(sink)
+    text = ["x" * (7 * number % 60) for number in range(200)] + ["y" * 300, "z"]
+    one.write(pa.RecordBatch.from_pydict({"n": pa.array(range(202)), "text": text}))
+    one.finish()
+    commit(sink, one.snapshot(1)[0])
+    files = sorted((path.read_bytes() for path in tmp_path.glob("part-*")), key=first_number)
+    lines = [data.splitlines(keepends=True) for data in files]
+    assert [json.loads(line)["n"] for each in lines for line in each] == list(range(202))
+    assert [len(each) for each, data in zip(lines, files, strict=True) if len(data) > 100] == [1], "the long row"
+    for data, following in zip(files, lines[1:], strict=False):
+        assert len(data) + len(following[0]) > 100, "files are filled"
+
+
+def test_files_are_rolled_by_age_and_without_new_rows(tmp_path: Path) -> None:
+    """S1-45: also after a restore, which keeps both times."""
+    sink = JsonLinesSink(str(tmp_path), partition_by=("day",), roll_after_ms=100, roll_after_idle_ms=30)
+    one = opened(sink)
+    assert one.operator.next_processing_timer() is None
+    one.write(rows(1, day="a"))
+    one.write(rows(2, day="b"))
+    one.clock.now += 29
+    one.write(rows(3, day="a"))
+    one.fire_timers()
+    assert one.operator.next_processing_timer() == 1_030
+    prepared, entries = one.snapshot(1)
+    assert (prepared, len(entries)) == ([], 2)
+    two = opened(sink, entries, token=2, clock=one.clock)
+    two.clock.now += 1
+    two.fire_timers()
+    prepared, entries = two.snapshot(2)
+    assert [each["final"].split("/")[0] for each in prepared] == ["day=b"]
+    while two.clock.now < 1_099:
+        two.write(rows(4))
+        two.clock.now += 23
+        two.fire_timers()
+    assert len(two.snapshot(3)[1]) == 1, "new rows keep it open"
+    two.clock.now = 1_100
+    two.fire_timers()
+    assert len(two.snapshot(4)[1]) == 0, "until it is too old"
+
+
+def test_a_checkpoint_rolls_all_files_if_wanted(tmp_path: Path) -> None:
+    sink = JsonLinesSink(str(tmp_path), roll_on_checkpoint=True, **NO_LIMITS)
+    one = opened(sink)
+    one.write(rows(1))
+    prepared, entries = one.snapshot(1)
+    assert (len(prepared), entries) == (1, [])
+    commit(sink, prepared)
+    assert visible(tmp_path) == [1]
+    assert one.snapshot(2)[0] == prepared, "not known to be committed"
+
+
+def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-41."""
+    monkeypatch.setattr(row_files, "MAX_OPEN_FILES", 3)
+    sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
+    one = opened(sink)
+    for number in range(40):
+        one.write(rows(number, day=str(number % 5)))
+    prepared, entries = one.snapshot(1)
+    assert len(entries) == 3
+    two = opened(sink, entries, token=2)
+    two.finish()
+    commit(sink, prepared)
+    commit(sink, two.snapshot(2)[0], 2, 2)
+    assert visible(tmp_path) == list(range(40))
+
+
+@pytest.mark.parametrize("options", [
+    {"path": ""}, {"partition_by": "day"}, {"max_bytes": 0}, {"roll_after_ms": 0}, {"roll_after_idle_ms": -1},
+    {"max_bytes": None, "roll_after_ms": None, "roll_after_idle_ms": None},
+])  # fmt: skip
+def test_bad_options_are_refused(options: Any) -> None:
+    with pytest.raises(JobRejected):
+        JsonLinesSink(**{"path": "/out"} | options).check()
+
+
+def test_a_full_disk_is_an_outage_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-53: the file stays, because checkpoint 1 names it."""
+    one = opened(JsonLinesSink(str(tmp_path), **NO_LIMITS))
+    one.write(rows(1))
+    one.snapshot(1)
+    (name,) = hidden(tmp_path)
+    one.write(rows(2))
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(EnvironmentFailure, match=f"{name}: .*No space left"):
+            one.snapshot(2)
+    one.operator.close()
+    assert hidden(tmp_path) == [name]
+
+
+def test_empty_batches_make_no_file(tmp_path: Path) -> None:
+    one = opened(JsonLinesSink(str(tmp_path)))
+    one.write(rows())
+    one.finish()
+    assert one.snapshot(1) == ([], [])
+
+
+def test_partition_columns_must_be_there(tmp_path: Path) -> None:
+    sink = JsonLinesSink(str(tmp_path), partition_by=("hour",))
+    with pytest.raises(DataRejected, match="no column 'hour'"):
+        opened(sink).write(rows(1))
+    with pytest.raises(JobRejected, match="no column 'hour'"):
+        sink.check_columns(rows(1).schema)
+
+
+# ---------------------------------------------------------------- any order of events
+
+
+@dataclass
+class Record:
+    number: int
+    position: int
+    committables: list[Any]
+    entries: list[Any]
+
+
+class Resuming(RuleBasedStateMachine):
+    """Rows are numbers, read in order from the position of the last recorded checkpoint."""
+
+    @initialize(parallelism=st.integers(1, 3))
+    def begin(self, parallelism: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
+        self.sink = JsonLinesSink(
+            str(self.folder), partition_by=("day",), max_bytes=300, roll_after_ms=200, roll_after_idle_ms=100
+        )
+        self.clock = Clock()
+        self.token = self.number = 0
+        self.retained = [Record(0, 0, [], [])]
+        self.zombies: list[Subtask] = []
+        self.taken: list[int] = []
+        self.subtasks: list[Subtask] = []
+        self.restore(parallelism)
+
+    def restore(self, parallelism: int) -> None:
+        self.token += 1
+        last = self.retained[-1]
+        commit(self.sink, last.committables, last.number, self.token)
+        keep = [each for record in self.retained for each in (*record.committables, *record.entries)]
+        self.sink.committer().clean(JOB, UID, Token(self.token), keep)
+        shares = [last.entries[index::parallelism] for index in range(parallelism)]
+        self.position = last.position
+        self.subtasks = [
+            opened(self.sink, share, token=self.token, index=index, clock=self.clock)
+            for index, share in enumerate(shares)
+        ]
+
+    @rule(index=st.integers(0, 2), count=st.integers(1, 6), day=st.sampled_from("ab"))
+    def write(self, index: int, count: int, day: str) -> None:
+        start, self.position = self.position, self.position + count
+        self.subtasks[index % len(self.subtasks)].write(rows(*range(start, self.position), day=day))
+
+    @rule(passed=st.integers(1, 60))
+    def pass_time(self, passed: int) -> None:
+        self.clock.now += passed
+        for subtask in (*self.subtasks, *self.zombies):
+            subtask.fire_timers()
+
+    @rule(recorded=st.booleans(), notified=st.integers(0, 3))
+    def checkpoint(self, recorded: bool, notified: int) -> None:
+        self.number += 1
+        found = [subtask.snapshot(self.number) for subtask in self.subtasks]
+        if not recorded:
+            return
+        committables, entries = ([each for one in found for each in one[place]] for place in (0, 1))
+        fresh = [each for each in committables if each not in self.retained[-1].committables]
+        assert self.sink.committer().missing([*fresh, *entries]) == []
+        self.retained = [*self.retained[-1:], Record(self.number, self.position, committables, entries)]
+        permit = permit_from_master(JOB, Token(self.token), CheckpointId(self.number))
+        self.sink.committer().commit_epoch(permit, committables)
+        for subtask in self.subtasks[:notified]:
+            subtask.complete(self.number)
+
+    @rule(parallelism=st.integers(1, 3), closed=st.booleans())
+    def fail(self, parallelism: int, closed: bool) -> None:
+        if closed:
+            for subtask in self.subtasks:
+                subtask.operator.close()
+        else:
+            self.zombies = self.subtasks
+        self.restore(parallelism)
+
+    @rule(count=st.integers(1, 6), closes=st.booleans())
+    def zombies_act(self, count: int, closes: bool) -> None:
+        for zombie in self.zombies:
+            zombie.write(rows(*range(1_000_000, 1_000_000 + count)))
+            zombie.snapshot(self.number + 1)
+            if closes:
+                zombie.operator.close()
+        self.zombies = [] if closes else self.zombies
+
+    @rule()
+    def take(self) -> None:
+        """A consumer takes all visible files."""
+        for path in self.folder.rglob("part-*"):
+            self.taken += numbers_in(path)
+            path.unlink()
+
+    @invariant()
+    def only_committed_rows_are_visible_once(self) -> None:
+        if hasattr(self, "folder"):
+            seen = visible(self.folder) + self.taken
+            assert len(set(seen)) == len(seen)
+            assert all(number < self.retained[-1].position for number in seen)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "folder"):
+            return
+        self.restore(2)
+        for subtask in self.subtasks:
+            subtask.finish()
+        self.checkpoint(recorded=True, notified=2)
+        assert Counter(visible(self.folder) + self.taken) == Counter(range(self.retained[-1].position))
+        self.sink.committer().clean(JOB, UID, Token(self.token + 1), [])
+        assert hidden(self.folder) == []
+        logged = [file.name for epoch in CommitLog(self.folder).epochs(JOB, UID) for file in epoch.files]
+        assert len(set(logged)) == len(logged)
+        self._folder.cleanup()
+
+
+def test_any_order_of_events_shows_each_row_once() -> None:
+    """S1-05, S1-46, S1-52, S1-53: against counters of rows; rescales, zombies, aborted and unnotified checkpoints."""
+    run_state_machine_as_test(Resuming, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def test_values_are_json_of_any_reader(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [("t", pa.timestamp("us", "UTC")), ("d", pa.date32()), ("s", pa.string()), ("f", pa.float64()),
+         ("l", pa.list_(pa.struct([("x", pa.int8())]))), ("m", pa.map_(pa.string(), pa.bool_())),
+         ("b", pa.binary()), ("u", pa.dictionary(pa.int8(), pa.string())), ("q", pa.decimal128(9, 2))]
+    )  # fmt: skip
+    values = [
+        {"t": 1_700_000_000_000_001, "d": 19_000, "s": 'a"\n\u2028é\\\x00', "f": float("nan"), "l": [{"x": 1}, None],
+         "m": [("k", True)], "b": b"\xff\x00", "u": "x", "q": None},
+        dict.fromkeys(schema.names),
+    ]  # fmt: skip
+    sink = JsonLinesSink(str(tmp_path))
+    sink.check_columns(schema)
+    one = opened(sink)
+    one.write(pa.RecordBatch.from_pylist(values, schema))
+    one.finish()
+    commit(sink, one.snapshot(1)[0])
+    (path,) = tmp_path.glob("part-*.jsonl")
+    first, second = map(json.loads, path.read_text().split("\n")[:2])
+    assert first == {
+        "t": "2023-11-14T22:13:20.000001Z", "d": "2022-01-08", "s": 'a"\n\u2028é\\\x00', "f": None,
+        "l": [{"x": 1}, None], "m": {"k": True}, "b": "/wA=", "u": "x", "q": None,
+    }  # fmt: skip
+    assert second == dict.fromkeys(schema.names)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobRejected, match="same name"):
+        JsonLinesSink(str(tmp_path)).check_columns(pa.schema([("a", pa.int8()), ("a", pa.int8())]))

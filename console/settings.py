@@ -150,6 +150,7 @@ INSTALLED_APPS = [
     "console.jobs",
     "console.runs",
     "console.checkpoints",
+    "console.metrics",
     "console.operations",
     "console.ui",
     "console.api",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
-from runtime.core.job.ids import Token
+from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.snapshot.manifest import Manifest
 
@@ -20,6 +20,19 @@ class OperationRequest:
 
     id: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsInterval:
+    """Numbers of a run in an interval of about 5 s (`master.metrics_history`).
+
+    `rows` have the columns of the table `weir_metrics`: a row per operator, and a row with operator "" for the run as a
+    whole. `subtasks` has a list per number and operator, with an entry per subtask.
+    """
+
+    at: int  #: start, in ms since the epoch, rounded down to a multiple of 5 s
+    rows: list[dict[str, Any]]
+    subtasks: dict[OperatorId, dict[str, list[Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +66,12 @@ class RunStore(Protocol):
 
     def end_attempt(self, outcome: str, reason: str = "") -> None: ...
     def record_restore(self, folder: str | None) -> None: ...
-    def write_live(self, live: Mapping[str, Any]) -> None: ...
+    def write_live(self, live: Mapping[str, Any]) -> None:
+        """Replaces the live report. With `add_history` it has a connection of its own: no other call waits for them."""
+
+    def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
+        """Adds intervals to the history of the run's metrics. An interval that is there already is skipped."""
+
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
         """Takes waiting requests, oldest first, and returns taken but incomplete ones again. None if superseded."""
 

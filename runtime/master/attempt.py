@@ -33,6 +33,7 @@ from runtime.master.finalize import NotRecorded, Recorded, Timings, finalize_che
 from runtime.master.launcher import Launcher
 from runtime.master.live_report import LIVE_INTERVAL_MS, LiveReports
 from runtime.master.metadata_thread import MetadataThread
+from runtime.master.metrics_history import MetricsHistory
 from runtime.master.output_commit import CheckpointOutput
 from runtime.master.result import (
     AttemptFailed,
@@ -99,13 +100,6 @@ class Attempt:
             lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}"))
         )
         self._ui_address = ""
-        self._live_reports = LiveReports(
-            self._monitor,
-            self._coordinator,
-            self._metadata_thread,
-            records,
-            lambda: {**facts(), "spark_ui": self._ui_address},
-        )
         self._output = CheckpointOutput(
             config.job.sinks, self._token, start.restored.values(), self._metadata_thread.pause
         )
@@ -113,6 +107,15 @@ class Attempt:
         self._backlog_checked_at: float | None = None
         self._are_sources_paused = False
         self._epoch_ms = clock.now_ms() - int(clock.monotonic_ms())
+        self._history = MetricsHistory(self._graph, self._now())
+        self._live_reports = LiveReports(
+            self._monitor,
+            self._coordinator,
+            self._history,
+            records,
+            lambda: {**facts(), "spark_ui": self._ui_address},
+            self._now,
+        )
         self._result: AttemptResult | None = None
         self._addresses: dict[int, str] = {}
         self._deployed_slots: set[int] = set()
@@ -215,6 +218,7 @@ class Attempt:
         self._launcher.rest() if is_intact else self._launcher.stop()
         self._live_reports.write_last(self._clock.monotonic_ms(), is_end=isinstance(result, Ended))
         self._metadata_thread.close(timeout_s=10.0 if isinstance(result, Released) else 60.0)
+        self._live_reports.close(timeout_s=60.0 if isinstance(result, Ended) else 2.0)
         self._remove_markers()
         while not self._mail.empty():  # a manifest in flight may have been recorded
             self._mail.get()()
@@ -341,7 +345,7 @@ class Attempt:
                 self._control.send(effect.subtask.index, effect)
             case effects.StoreManifest(manifest, timings):
                 self._metadata_thread.submit(
-                    partial(self._finalize, manifest, timings), partial(self._on_finalized, manifest)
+                    partial(self._finalize, manifest, timings), partial(self._on_finalized, manifest, timings)
                 )
             case effects.NotifyCompleted(permit, subtasks):
                 for slot in {subtask.index for subtask in subtasks}:
@@ -350,6 +354,8 @@ class Attempt:
                 for slot in {subtask.index for subtask in subtasks}:
                     self._control.send(slot, CheckpointAborted(checkpoint))
             case effects.ReportCheckpoint():
+                if effect.reason not in (None, FailureReason.SUSPENDED):
+                    self._history.on_failed_checkpoint()
                 self._metadata_thread.submit(partial(self._records.report_checkpoint, effect))
             case effects.CompleteOperation(operation, checkpoint, reason, detail):
                 self._complete_operation(operation, checkpoint, str(reason or ""), detail)
@@ -389,7 +395,7 @@ class Attempt:
             return NotRecorded(problem)
         return finalize_checkpoint(self._store, self._records, manifest, timings, self._now())
 
-    def _on_finalized(self, manifest: Manifest, result: Recorded | NotRecorded | Superseded) -> None:
+    def _on_finalized(self, manifest: Manifest, timings: Timings, result: Recorded | NotRecorded | Superseded) -> None:
         """Runs on the metadata thread: output is committed before slots are notified.
 
         A failed commit ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
@@ -403,16 +409,17 @@ class Attempt:
                     failed = master_failure(error, f"checkpoint {checkpoint} cannot be committed: ")
                     failed = replace(failed, damaged_file="", is_outage=is_outage(error), is_intact=True)
                     self._post(partial(self._end, failed))
-                self._post(partial(self._on_recorded, checkpoint))
+                self._post(partial(self._on_recorded, manifest, timings))
                 self._metadata_thread.submit(partial(self._on_completed, manifest))
             case NotRecorded(detail):
                 self._post(partial(self._handle, events.ManifestFailed(self._now(), checkpoint, detail)))
             case Superseded():
                 self._post(self._on_superseded)
 
-    def _on_recorded(self, checkpoint: CheckpointId) -> None:
+    def _on_recorded(self, manifest: Manifest, timings: Timings) -> None:
         self._has_completed_checkpoint = True
-        self._handle(events.ManifestRecorded(self._now(), checkpoint))
+        self._history.on_checkpoint(manifest, timings, self._now() - manifest.triggered_at)
+        self._handle(events.ManifestRecorded(self._now(), CheckpointId(manifest.checkpoint)))
 
     # ------------------------------------------------------------ operations
 

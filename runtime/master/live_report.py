@@ -1,18 +1,24 @@
 """Schedule of an attempt's live reports: about once a second, and a last report at the end.
 
-A report is skipped while more important writes are queued. The last report is never skipped: it has the final numbers.
+Reports have a thread and a database connection of their own: a slow insert delays no checkpoint. A report is skipped
+while an earlier report is queued. The last report is never skipped: it has the final numbers. The history of the
+numbers (`metrics_history`) travels with the reports.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import structlog
+
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.master.metadata_thread import MetadataThread
+from runtime.master.metrics_history import MetricsHistory
 from runtime.master.slot_monitor import SlotMonitor
 from runtime.run_store import RunStore
 
 LIVE_INTERVAL_MS: Final = 1_000
+log = structlog.get_logger()
 
 
 class LiveReports:
@@ -20,35 +26,56 @@ class LiveReports:
 
     Args:
         facts: returns entries that are added to every report.
+        now_ms: milliseconds since the epoch.
     """
 
     def __init__(
         self,
         monitor: SlotMonitor,
         coordinator: Coordinator,
-        metadata_thread: MetadataThread,
+        history: MetricsHistory,
         records: RunStore,
         facts: Callable[[], Mapping[str, Any]],
+        now_ms: Callable[[], int],
     ) -> None:
-        self._monitor, self._coordinator = monitor, coordinator
-        self._metadata_thread, self._records, self._facts = metadata_thread, records, facts
+        self._monitor, self._coordinator, self._history = monitor, coordinator, history
+        self._records, self._facts, self._now_ms = records, facts, now_ms
+        self._thread = MetadataThread(_log_failure, "reports")
         self._written_at = 0.0
         self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
 
     def write_if_due(self, now: float) -> None:
-        if now - self._written_at >= LIVE_INTERVAL_MS and not self._metadata_thread.is_behind:
+        if now - self._written_at >= LIVE_INTERVAL_MS:
             self._written_at = now
-            self._write(now, once=True)
+            self._history.sample(self._monitor.metrics(), self._monitor.processes(), self._now_ms())
+            if not self._thread.is_behind:
+                self._write(now, once=True)
 
     def write_last(self, now: float, *, is_end: bool) -> None:
         """Writes the last report. At the end of the job it waits for the database, as all final records do."""
+        self._history.end(self._monitor.metrics(), self._monitor.processes(), self._now_ms())
         self._write(now, once=not is_end)
 
+    def close(self, timeout_s: float) -> None:
+        """Waits for the last report, for at most about twice `timeout_s`."""
+        self._thread.close(timeout_s)
+
     def _write(self, now: float, *, once: bool) -> None:
-        live = self._monitor.report(now)
+        live = self._monitor.report(now, self._now_ms())
         if self.not_triggered:
             live["counters"]["checkpoints_not_triggered"] = self.not_triggered
         progress, names = self._coordinator.progress, ("number", "kind", "acknowledged", "subtasks")
         checkpoint = None if progress is None else dict(zip(names, progress, strict=True))
-        live |= {"checkpoint": checkpoint, **self._facts()}
-        self._metadata_thread.submit(partial(self._records.write_live, live), once=once)
+        live |= {"checkpoint": checkpoint, **self._history.checkpoint_facts, **self._facts()}
+        self._thread.submit(partial(self._store, live), once=once)
+
+    def _store(self, live: Mapping[str, Any]) -> None:
+        """Runs on the thread of the reports."""
+        self._records.write_live(live)
+        if intervals := self._history.pending():
+            self._records.add_history(intervals)
+            self._history.on_written(intervals)
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("live reports end", error=f"{type(error).__name__}: {error}")

@@ -21,13 +21,13 @@ Work = Callable[[], Any]
 class MetadataThread:
     """`submit` never blocks. Work that raises EnvironmentFailure is retried until it succeeds or `close` gives up."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        """`failed` is called with any other exception, on the metadata thread."""
+    def __init__(self, failed: Callable[[BaseException], None], name: str = "metadata") -> None:
+        """`failed` is called with any other exception, on the thread, which then ends."""
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
         self._on_failure = failed
         self._closing = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property

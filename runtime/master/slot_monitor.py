@@ -4,13 +4,21 @@ Its only decision is that a slot has been silent for too long. Silence is accumu
 as for the heartbeat of a master. A suspended master reads no mail, so its suspension does not count as silence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runtime.core.job.graph import JobGraph
-from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.job.ids import OperatorId
 from runtime.io.control.endpoints import Hello
 from runtime.io.control.messages import Heartbeat, SubtaskMetrics, SubtaskStatus
+from runtime.master.metrics_history import (
+    Metrics,
+    ProcessUsage,
+    event_time,
+    low_watermark,
+    newest_watermark,
+    watermark_lags,
+)
 
 MAX_CHECK_INTERVAL_MS: Final = 1_000  #: checks lie further apart only if the master was suspended
 
@@ -24,9 +32,9 @@ class SlotMonitor:
         self._last_seen: dict[int, float] = {}
         self._silence_ms: dict[int, float] = {}
         self._checked_at: float | None = None
-        self._metrics: dict[tuple[str, int], SubtaskMetrics] = {}
-        self._memory: dict[int, tuple[int, int | None]] = {}  #: per slot: bytes in use, and their bound
-        self._previous_totals: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
+        self._metrics: dict[OperatorId, dict[int, SubtaskMetrics]] = {}
+        self._usage: dict[int, Heartbeat] = {}  #: per slot: the newest heartbeat
+        self._previous_totals: tuple[float, dict[OperatorId, tuple[int, int, float, float]]] = (0.0, {})
 
     def on_hello(self, slot: int, hello: Hello, now: float) -> None:
         self._slots[slot] = hello
@@ -37,9 +45,9 @@ class SlotMonitor:
         self._silence_ms[slot] = 0.0
         if heartbeat is None:
             return
-        self._memory[slot] = heartbeat.memory_bytes, heartbeat.memory_bound_bytes
+        self._usage[slot] = heartbeat
         for metrics in heartbeat.subtasks:
-            self._metrics[metrics.subtask.operator, metrics.subtask.index] = metrics
+            self._metrics.setdefault(metrics.subtask.operator, {})[metrics.subtask.index] = metrics
 
     def silent_slot(self, now: float, timeout_ms: float) -> int | None:
         """A slot without messages for `timeout_ms`, or None. Call it in every turn of the loop, after the mail."""
@@ -49,20 +57,34 @@ class SlotMonitor:
             self._silence_ms[slot] += passed_ms
         return next((slot for slot, silence_ms in self._silence_ms.items() if silence_ms > timeout_ms), None)
 
-    def report(self, now: float) -> dict[str, Any]:
-        """Operators, slots and counters; rates are per second since the previous report."""
+    def metrics(self) -> Metrics:
+        """The newest metrics of the subtasks of each operator, by index."""
+        return {uid: [own[index] for index in sorted(own)] for uid, own in self._metrics.items()}
+
+    def processes(self) -> Mapping[object, ProcessUsage]:
+        """The usage of each process with slots. Slots of a local run share a process."""
+        return {
+            (self._slots[slot].host, self._slots[slot].pid): ProcessUsage(usage.memory_bytes, usage.cpu_ms)
+            for slot, usage in self._usage.items()
+        }
+
+    def report(self, now: float, now_ms: int) -> dict[str, Any]:
+        """Operators, slots and counters; rates are per second since the previous report. `now_ms`: the wall clock."""
         then, before = self._previous_totals
-        totals = {o.uid: self._totals(o.uid) for o in self._graph.operators}
+        metrics = self.metrics()
+        newest = newest_watermark(self._graph, metrics)
+        totals = {o.uid: self._totals(metrics.get(o.uid, ())) for o in self._graph.operators}
         seconds = max((now - then) / 1000, 0.001)
-        operators = {uid: self._operator_row(uid, totals[uid], before.get(uid, totals[uid]), seconds) for uid in totals}
-        self._previous_totals = (now, {str(uid): total for uid, total in totals.items()})
+        operators = {
+            uid: self._operator_row(metrics.get(uid, ()), total, before.get(uid, total), seconds)
+            | self._levels(metrics.get(uid, ()), newest, now_ms)
+            for uid, total in totals.items()
+        }
+        self._previous_totals = (now, totals)
         return {"operators": operators, "slots": self._slot_rows(now), "counters": self._counters()}
 
-    def _metrics_of(self, uid: str) -> list[SubtaskMetrics]:
-        return [metrics for (operator, _), metrics in sorted(self._metrics.items()) if operator == uid]
-
-    def _totals(self, uid: str) -> tuple[int, int, float, float]:
-        own = self._metrics_of(uid)
+    @staticmethod
+    def _totals(own: Sequence[SubtaskMetrics]) -> tuple[int, int, float, float]:
         return (
             sum(m.records_in for m in own),
             sum(m.records_out for m in own),
@@ -70,21 +92,36 @@ class SlotMonitor:
             sum(m.blocked_ms for m in own),
         )
 
+    @staticmethod
+    def _levels(own: Sequence[SubtaskMetrics], newest: int | None, now_ms: int) -> dict[str, Any]:
+        """Watermark, its lags, and the bytes of an operator. `newest`: the newest event time that the run has read."""
+        watermark = low_watermark(own)
+        processing_lag_ms, event_lag_ms = watermark_lags(watermark, newest, now_ms)
+        return {
+            "watermark": watermark,
+            "processing_lag_ms": processing_lag_ms,
+            "event_lag_ms": event_lag_ms,
+            "bytes_in": sum(m.bytes_in for m in own),
+            "bytes_out": sum(m.bytes_out for m in own),
+            "in_flight_bytes": sum(m.in_flight_bytes for m in own),
+        }
+
+    @staticmethod
     def _operator_row(
-        self, uid: str, now: tuple[int, int, float, float], before: tuple[int, int, float, float], seconds: float
-    ) -> Mapping[str, Any]:
-        own = self._metrics_of(uid)
+        own: Sequence[SubtaskMetrics],
+        now: tuple[int, int, float, float],
+        before: tuple[int, int, float, float],
+        seconds: float,
+    ) -> dict[str, Any]:
         found = {m.state for m in own}
         state = next((state for state in SubtaskStatus if state in found), SubtaskStatus.DEPLOYING)
         capacity_ms = seconds * 1000 * max(len(own), 1)
-        watermarks = [w for m in own if (w := _event_time(m.watermark)) is not None]
         return {
             "state": SubtaskStatus.FINISHED if state is SubtaskStatus.ENDED else state,
             "records_in": now[0],
             "records_out": now[1],
             "rate_in": round((now[0] - before[0]) / seconds, 1),
             "rate_out": round((now[1] - before[1]) / seconds, 1),
-            "watermark": min(watermarks) if watermarks and len(watermarks) == len(own) else None,
             "busy": round(min(1.0, max(0.0, (now[2] - before[2]) / capacity_ms)), 3),
             "backpressured": round(min(1.0, (now[3] - before[3]) / capacity_ms), 3),
             "subtasks": [
@@ -93,7 +130,7 @@ class SlotMonitor:
                     "state": m.state,
                     "records_in": m.records_in,
                     "records_out": m.records_out,
-                    "watermark": _event_time(m.watermark),
+                    "watermark": event_time(m.watermark),
                 }
                 for m in own
             ],
@@ -108,21 +145,18 @@ class SlotMonitor:
                 "address": hello.address,
                 "executor": hello.executor,
                 "log": hello.log,
-                "memory_bytes": memory,
-                "memory_bound_bytes": bound,
+                "memory_bytes": usage.memory_bytes if usage else None,
+                "memory_bound_bytes": usage.memory_bound_bytes if usage else None,
+                "cpu_ms": round(usage.cpu_ms) if usage else None,
                 "seen_ms_ago": round(now - self._last_seen[slot]),
             }
             for slot, hello in sorted(self._slots.items())
-            for memory, bound in [self._memory.get(slot, (None, None))]
+            for usage in [self._usage.get(slot)]
         ]
 
     def _counters(self) -> dict[str, int]:
         total: dict[str, int] = {}
-        for metrics in self._metrics.values():
+        for metrics in (each for own in self._metrics.values() for each in own.values()):
             for name, amount in metrics.counters.items():
                 total[name] = total.get(name, 0) + amount
         return total
-
-
-def _event_time(watermark: int) -> int | None:
-    return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark

@@ -58,6 +58,12 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def cpu_ms() -> float:
+    """Time that all threads of this process have spent on the processor."""
+    times = psutil.Process().cpu_times()
+    return 1000.0 * (times.user + times.system)
+
+
 class GrowthCollector:
     """Collects garbage when the process has grown. Owned by a slot's loop: between steps no author's function runs.
 

@@ -52,7 +52,7 @@ from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
 from runtime.slot.folder_check import check_folders
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
-from runtime.slot.process_tuning import GrowthCollector, resident_bytes
+from runtime.slot.process_tuning import GrowthCollector, cpu_ms, resident_bytes
 from runtime.slot.programming_errors import describe_error, fingerprint
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
@@ -380,7 +380,7 @@ class Slot:
 
     def _send_metrics(self) -> None:
         metrics = [task.metrics() for task in list(self._tasks.values())]
-        self._control.send(messages.Heartbeat(metrics, resident_bytes(), self._memory_bytes))
+        self._control.send(messages.Heartbeat(metrics, resident_bytes(), self._memory_bytes, cpu_ms()))
 
     def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
         future = self._snapshot_writer.submit(work)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Message
+from runtime.core.job.messages import Message, Records
 from runtime.core.subtask.subtask import Subtask
 from runtime.io.spool import Spool
 
@@ -33,8 +33,11 @@ class InputGate:
         self._queues: dict[ChannelId, deque[Message] | Spool] = {channel: deque() for channel in self._regular}
         self._queues |= self._spools
         self._feedback_in_a_row = 0  #: consecutive messages taken from back-edges
+        self.queued_bytes = 0  #: of the batches in all queues
 
     def push(self, channel: ChannelId, message: Message) -> None:
+        if isinstance(message, Records):
+            self.queued_bytes += message.nbytes
         self._queues[channel].append(message)
 
     def poll(self) -> tuple[ChannelId, Message] | None:
@@ -68,5 +71,8 @@ class InputGate:
             turn.rotate(-1)
             queue = self._queues[channel]
             if queue and self._machine.is_readable(channel) and self._may_handle(channel, queue[0]):
-                return channel, queue.popleft()
+                message = queue.popleft()
+                if isinstance(message, Records):
+                    self.queued_bytes -= message.nbytes
+                return channel, message
         return None

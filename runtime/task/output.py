@@ -65,6 +65,7 @@ class Outputs:
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
     credits: Credits = field(init=False)
     records: int = 0
+    bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
     _schemas: dict[str, pa.Schema] = field(default_factory=dict)  #: of the first batch, by output
     _is_idle: bool = False  #: idle: the watermark advances without this subtask
 
@@ -197,6 +198,7 @@ class Outputs:
 
     def _send_batch(self, channel: ChannelId, batch: pa.RecordBatch, rows: int | None = None) -> None:
         nbytes = batch.nbytes
+        self.bytes += nbytes
         if not self.graph.is_feedback(channel):
             self.credits.spend(channel, nbytes)
         self.send(channel, Records(batch, batch.num_rows if rows is None else rows, nbytes))

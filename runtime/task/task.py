@@ -66,6 +66,7 @@ class Task:
     replays: Iterable[Records] = ()  #: restored feedback records of an iteration
     key_types: KeyTypes = field(default_factory=KeyTypes)
     records_in: int = 0
+    bytes_in: int = 0
     busy_ms: float = 0.0
     poll_policy: PollPolicy = field(default_factory=PollPolicy)  #: poll policy, used by sources only
     is_paused: bool = False  #: the master has paused this source: a sink's backlog is too large
@@ -284,6 +285,7 @@ class Task:
         match effect:
             case effects.ProcessRecords(channel, records):
                 self.records_in += records.rows
+                self.bytes_in += records.nbytes
                 self._check_keys(channel, records)
                 self._hook("process", self.machine.spec.inputs[channel], records.payload, self._collector)
             case effects.AdvanceWatermark(time):
@@ -379,6 +381,9 @@ class Task:
             busy_ms=self._busy_until_now(),
             blocked_ms=self._blocked.total_ms,
             counters=self._counters(),
+            bytes_in=self.bytes_in,
+            bytes_out=self.outputs.bytes,
+            in_flight_bytes=self._input_gate.queued_bytes,
         )
 
     def _busy_until_now(self) -> float:

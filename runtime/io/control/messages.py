@@ -112,17 +112,22 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
     busy_ms: float
     blocked_ms: float
     counters: dict[str, int]
+    bytes_in: int = 0
+    bytes_out: int = 0
+    in_flight_bytes: int = 0  #: in the input queues now
 
 
 class Heartbeat(ControlMessage, frozen=True):
     """The slot's process is alive; progress of its subtasks.
 
     `memory_bytes`: resident memory of the process; `memory_bound_bytes`: its bound, None without a bound.
+    `cpu_ms`: processor time since the process began.
     """
 
     subtasks: list[SubtaskMetrics]
     memory_bytes: int = 0
     memory_bound_bytes: int | None = None
+    cpu_ms: float = 0.0
 
 
 class SlotFailed(ControlMessage, frozen=True):

@@ -9,7 +9,7 @@ from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
-from runtime.run_store import CompletedCheckpoint, OperationRequest
+from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest
 
 
 @dataclass
@@ -25,6 +25,7 @@ class MemoryRunStore:
     settled: dict[str, tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
     live: Mapping[str, Any] = field(default_factory=dict)
+    history: list[MetricsInterval] = field(default_factory=list)
     attempts: list[tuple[int, str, str]] = field(default_factory=list)
     details: list[Mapping[str, Any]] = field(default_factory=list)  #: of failed attempts
     superseded: bool = False
@@ -80,6 +81,10 @@ class MemoryRunStore:
 
     def write_live(self, live: Mapping[str, Any]) -> None:
         self.live = live
+
+    def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
+        if not self.superseded:
+            self.history += [interval for interval in intervals if interval not in self.history]
 
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
         if self.superseded:

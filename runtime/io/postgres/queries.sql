@@ -97,6 +97,32 @@ UPDATE weir_checkpoint c SET acknowledged = (w.under_way ->> 'acknowledged')::in
 FROM written w
 WHERE c.run_id = w.id AND c.token = w.token AND c.status = 'in_progress' AND c.number = (w.under_way ->> 'number')::bigint
 
+-- add_history --
+-- Adds intervals to the history of metrics. It locks no row of the run, which checkpoints need. Idempotent.
+WITH subtasks AS (
+    INSERT INTO weir_subtask_metrics (run_id, at, token, operators)
+    SELECT r.id, to_timestamp(m.at / 1000), r.token, m.operators
+    FROM weir_run r, jsonb_to_recordset(%(subtasks)s) AS m (at bigint, operators jsonb)
+    WHERE r.id = %(run)s AND r.token = %(token)s
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO weir_metrics (step_s, run_id, at, operator, token, span_ms, records_in, records_out, bytes_in, bytes_out,
+                          busy, backpressured, skew, watermark, processing_lag_ms, event_lag_ms, in_flight_bytes,
+                          state_bytes, start_delay_ms, pre_barrier_ms, alignment_ms, sync_ms, async_ms, checkpoints,
+                          checkpoints_failed, checkpoint_ms, checkpoint_bytes, cpu_ms, memory_bytes)
+SELECT 5, r.id, to_timestamp(m.at / 1000), m.operator, r.token, m.span_ms, m.records_in, m.records_out, m.bytes_in,
+       m.bytes_out, m.busy, m.backpressured, m.skew, m.watermark, m.processing_lag_ms, m.event_lag_ms,
+       m.in_flight_bytes, m.state_bytes, m.start_delay_ms, m.pre_barrier_ms, m.alignment_ms, m.sync_ms, m.async_ms,
+       m.checkpoints, m.checkpoints_failed, m.checkpoint_ms, m.checkpoint_bytes, m.cpu_ms, m.memory_bytes
+FROM weir_run r, jsonb_to_recordset(%(rows)s) AS m (
+    at bigint, operator text, span_ms integer, records_in bigint, records_out bigint, bytes_in bigint,
+    bytes_out bigint, busy real, backpressured real, skew real, watermark bigint, processing_lag_ms bigint,
+    event_lag_ms bigint, in_flight_bytes bigint, state_bytes bigint, start_delay_ms real, pre_barrier_ms real,
+    alignment_ms real, sync_ms real, async_ms real, checkpoints integer, checkpoints_failed integer,
+    checkpoint_ms real, checkpoint_bytes bigint, cpu_ms bigint, memory_bytes bigint)
+WHERE r.id = %(run)s AND r.token = %(token)s
+ON CONFLICT DO NOTHING
+
 -- take_operations --
 -- Takes the run's queued operations. Returns earlier operations of this attempt too, since an answer may be lost.
 UPDATE weir_operation

@@ -23,7 +23,7 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
-from runtime.run_store import CompletedCheckpoint, OperationRequest
+from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest
 
 T = TypeVar("T")
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
@@ -83,10 +83,10 @@ class PostgresRunStore:
         self, url: str, run: int, token: Token, max_parallelism: int, redact: Callable[[Any], Any] = lambda value: value
     ) -> None:
         """`redact` removes secrets from text and JSON that users see."""
-        self._url, self._run, self._token, self._redact = url, run, token, redact
+        self._run, self._token, self._redact = run, token, redact
         self._max_parallelism = max_parallelism
         self._drawn_token: Token | None = None
-        self._connection: psycopg.Connection[dict[str, Any]] | None = None
+        self._connection, self._report_connection = _Connection(url), _Connection(url)
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------ checkpoints
@@ -203,7 +203,12 @@ class PostgresRunStore:
         self._execute("note_restored", path=folder)
 
     def write_live(self, live: Mapping[str, Any]) -> None:
-        self._execute("write_live", live=Jsonb(dict(live)))
+        self._report("write_live", live=Jsonb(dict(live)))
+
+    def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
+        rows = [{"at": interval.at, **row} for interval in intervals for row in interval.rows]
+        subtasks = [{"at": interval.at, "operators": interval.subtasks} for interval in intervals]
+        self._report("add_history", rows=Jsonb(rows), subtasks=Jsonb(subtasks))
 
     # ------------------------------------------------------------ operations
 
@@ -237,8 +242,8 @@ class PostgresRunStore:
     # ------------------------------------------------------------ the connection
 
     def close(self) -> None:
-        with self._lock:
-            self._drop_connection()
+        self._connection.close()
+        self._report_connection.close()
 
     def _run_and_token(self) -> dict[str, Any]:
         return {"run": self._run, "token": self._token}
@@ -249,6 +254,10 @@ class PostgresRunStore:
 
     def _execute(self, name: str, **values: Any) -> None:
         self._with_connection(lambda connection: connection.execute(statement(name), self._run_and_token() | values))
+
+    def _report(self, name: str, **values: Any) -> None:
+        values |= self._run_and_token()
+        self._report_connection.call(lambda connection: connection.execute(statement(name), values))
 
     def _fetch_one(self, name: str, **values: Any) -> dict[str, Any] | None:
         return self._with_connection(
@@ -261,6 +270,18 @@ class PostgresRunStore:
         )
 
     def _with_connection(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
+        with self._lock:
+            return self._connection.call(work)
+
+
+class _Connection:
+    """A connection that is made when needed and replaced when lost. Thread-safe: calls are serialized."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._lock = url, threading.Lock()
+        self._connection: psycopg.Connection[dict[str, Any]] | None = None
+
+    def call(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
         """Calls `work`. Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
         with self._lock:
             if self._connection is None:
@@ -268,10 +289,14 @@ class PostgresRunStore:
             try:
                 return work(self._connection)
             except (psycopg.OperationalError, psycopg.InterfaceError, ReadOnlySqlTransaction) as error:
-                self._drop_connection()
+                self._drop()
                 raise EnvironmentFailure(f"Postgres: {error}") from error
 
-    def _drop_connection(self) -> None:
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(psycopg.Error):

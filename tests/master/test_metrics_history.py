@@ -1,0 +1,139 @@
+"""The intervals of an attempt's history against the samples that they were made from."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.dataflow.builder import Dataflow
+from runtime.io.control.messages import SubtaskMetrics, SubtaskStatus
+from runtime.master.metrics_history import INTERVAL_MS, MAX_PENDING, MetricsHistory, ProcessUsage
+from runtime.run_store import MetricsInterval
+from tests.jobs.numbers import Numbers
+
+START = 1_700_000_001_000  #: 1 s into an interval
+NUMBERS, OUT = OperatorId("numbers"), OperatorId("out")
+
+
+def graph() -> JobGraph:
+    flow = Dataflow("two")
+    flow.source("numbers", Numbers(total=1)).sink("out", DiscardSink())
+    return flow.compile(2).graph
+
+
+GRAPH = graph()
+
+
+def metrics(uid: OperatorId, index: int, **numbers: float) -> SubtaskMetrics:
+    nothing = SubtaskMetrics(SubtaskId(uid, index), SubtaskStatus.RUNNING, 0, 0, MIN_WATERMARK, 0.0, 0.0, {})
+    return msgspec.structs.replace(nothing, **numbers)
+
+
+def row(interval: MetricsInterval, operator: str) -> dict[str, Any]:
+    return next(row for row in interval.rows if row["operator"] == operator)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(1, 3_000),  # ms since the sample before
+        st.tuples(st.integers(0, 100), st.integers(0, 100)),  # rows of each source subtask
+        st.floats(0, 500),  # busy ms of the first
+        st.integers(0, 1_000),  # bytes in flight to the sink
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_intervals_add_up_to_the_totals_of_the_attempt(steps: list[tuple[int, tuple[int, int], float, int]]) -> None:
+    """Each row is in one interval, spans follow each other without a gap, and peaks are the highest of all samples."""
+    history, now, totals, busy, peak = MetricsHistory(GRAPH, START), START, [0, 0], 0.0, 0
+    found = {}
+    for passed, rows, more_busy, waiting in steps:
+        now, busy, peak = now + passed, busy + more_busy, max(peak, waiting)
+        totals = [total + more for total, more in zip(totals, rows, strict=True)]
+        found = {
+            NUMBERS: [
+                metrics(NUMBERS, i, records_out=totals[i], bytes_out=8 * totals[i], busy_ms=busy) for i in (0, 1)
+            ],
+            OUT: [metrics(OUT, i, records_in=totals[i], in_flight_bytes=waiting) for i in (0, 1)],
+        }
+        history.sample(found, {"p": ProcessUsage(10, now - START)}, now)
+    history.end(found, {"p": ProcessUsage(10, now - START)}, now)
+    intervals = history.pending()
+    runs = [row(interval, "") for interval in intervals]
+    assert sum(each["span_ms"] for each in runs) == now - START
+    for name, expected in (("records_in", sum(totals)), ("records_out", sum(totals)), ("bytes_in", 8 * sum(totals))):
+        assert sum(each[name] for each in runs) == expected
+    assert max(row(interval, "out")["in_flight_bytes"] for interval in intervals) == 2 * peak
+    starts = [interval.at for interval in intervals]
+    assert all(start % INTERVAL_MS == 0 for start in starts)
+    assert starts == sorted(set(starts))
+    assert all(0 <= row(interval, "numbers")["busy"] <= 1 for interval in intervals)
+    columns = [interval.subtasks[NUMBERS]["records_out"] for interval in intervals]
+    assert [sum(each) for each in zip(*columns, strict=True)] == totals
+
+
+def test_an_interval_holds_increases_and_not_totals() -> None:
+    """S2-53: a rate from it is right after a restart too, since an attempt counts from zero."""
+    history = MetricsHistory(GRAPH, START)
+    for second in range(1, 11):
+        source = [
+            metrics(NUMBERS, 0, records_out=300 * second, busy_ms=500.0 * second, blocked_ms=250.0 * second),
+            metrics(NUMBERS, 1, records_out=100 * second),
+        ]
+        history.sample({NUMBERS: source}, {"p": ProcessUsage(second, 700.0 * second)}, START + 1_000 * second)
+    first, second_interval = history.pending()
+    assert (first.at, second_interval.at) == (START - 1_000, START + 4_000)
+    assert [row(each, "numbers")["span_ms"] for each in (first, second_interval)] == [4_000, 5_000]
+    assert [row(each, "numbers")["records_out"] for each in (first, second_interval)] == [1_600, 2_000]
+    found = row(second_interval, "numbers")
+    assert (found["busy"], found["backpressured"], found["skew"]) == (0.25, 0.125, 1.5)
+    assert (row(second_interval, "")["cpu_ms"], row(second_interval, "")["memory_bytes"]) == (3_500, 9)
+    assert row(first, "")["cpu_ms"] == 2_100, "the first sample of a process is its base"
+
+
+def test_lags_are_behind_the_clock_and_behind_the_newest_event() -> None:
+    history, now = MetricsHistory(GRAPH, START), START + 4_000
+    found = {
+        NUMBERS: [metrics(NUMBERS, 0, watermark=now - 500), metrics(NUMBERS, 1, watermark=now - 900)],
+        OUT: [metrics(OUT, 0, watermark=now - 2_000), metrics(OUT, 1, watermark=now - 700)],
+    }
+    history.sample(found, {}, now)
+    (interval,) = history.pending()
+    source, sink, run = (row(interval, uid) for uid in ("numbers", "out", ""))
+    assert (source["watermark"], source["processing_lag_ms"], source["event_lag_ms"]) == (now - 900, 900, 400)
+    assert (sink["watermark"], sink["processing_lag_ms"], sink["event_lag_ms"]) == (now - 2_000, 2_000, 1_500)
+    assert (run["watermark"], run["processing_lag_ms"], run["event_lag_ms"]) == (now - 2_000, 2_000, 1_500)
+
+
+def test_there_is_no_lag_before_the_first_watermark_and_after_the_last() -> None:
+    history = MetricsHistory(GRAPH, START)
+    found = {
+        NUMBERS: [metrics(NUMBERS, 0, watermark=MAX_WATERMARK), metrics(NUMBERS, 1, watermark=5)],
+        OUT: [metrics(OUT, 0), metrics(OUT, 1, watermark=5)],
+    }
+    history.sample(found, {}, START + 4_000)
+    (interval,) = history.pending()
+    assert {row(interval, uid)["processing_lag_ms"] for uid in ("numbers", "out")} == {None}
+
+
+def test_what_the_database_does_not_take_is_kept_up_to_a_limit() -> None:
+    history, now = MetricsHistory(GRAPH, START), START
+    for _ in range(MAX_PENDING + 5):
+        now += INTERVAL_MS
+        history.sample({NUMBERS: [metrics(NUMBERS, 0)]}, {}, now)
+    held = history.pending()
+    assert len(held) == MAX_PENDING
+    assert held[-1].at == (now - INTERVAL_MS) // INTERVAL_MS * INTERVAL_MS
+    history.sample({NUMBERS: [metrics(NUMBERS, 0)]}, {}, now + INTERVAL_MS)  # drops the oldest meanwhile
+    history.on_written(held[:3])
+    assert history.pending()[0] is held[3]
+    history.on_written(held)
+    assert len(history.pending()) == 1

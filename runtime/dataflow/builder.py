@@ -112,17 +112,21 @@ class Dataflow:
         *,
         columns: pa.Schema | None = None,
         side_outputs: tuple[OutputTag, ...] = (),
+        without_event_time: str = "",
     ) -> Stream:
         """Adds an operator and an edge per input, in the order of their numbers.
 
         Args:
             columns: columns of the output; None: unknown.
             side_outputs: further outputs.
+            without_event_time: the consequence of an input without watermarks, for the error; "": none.
         """
         made = self._add(uid, "", Role.OPERATOR, parallelism, make)
         for number, each in enumerate(inputs):
             self._connect(made.uid, each, number)
         self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}
+        if without_event_time:
+            self._plan.needs_event_time[made.uid] = without_event_time
         return replace(made, columns=columns, side_outputs=side_outputs)
 
     def _with_columns(self, stream: Stream, columns: pa.Schema | None) -> Stream:

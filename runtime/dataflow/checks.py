@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.operators.column_difference import column_difference, columns_of
+from runtime.operators.late_rows import late_columns_error
 from runtime.operators.output_tag import OutputTag, check_tags
-from runtime.operators.windows.window import late_columns_error
 from runtime.ports import Operator
 
 T = TypeVar("T")

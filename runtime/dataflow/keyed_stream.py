@@ -16,6 +16,7 @@ from runtime.dataflow.checks import check_late_columns, validate_factory, with_u
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
 from runtime.dataflow.inputs import StepInput
+from runtime.dataflow.joined_streams import IntervalJoinedStreams
 from runtime.dataflow.plan import PreAggregation
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.arguments import check_aggregates, check_column, check_function, check_window
@@ -88,6 +89,7 @@ class KeyedStream:
             [self._input(pre_aggregation=pre_aggregation, state=(state, wanted))],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
+            without_event_time="its windows would never fire",
         )
 
     def aggregate(
@@ -188,6 +190,10 @@ class KeyedStream:
     def connect(self, other: KeyedStream) -> ConnectedKeyedStreams:
         """As `Stream.connect`; `other` needs keys of the same number and types, whose names may differ."""
         return ConnectedKeyedStreams(self, other)
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoinedStreams:
+        """Pairs of rows with equal keys and times within an interval of each other; continue with `between`."""
+        return IntervalJoinedStreams(self, other)
 
     def _process(
         self,

@@ -90,6 +90,8 @@ class DataflowPlan:
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
     pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
+    #: Steps that depend on watermarks: the consequence of an input without watermarks.
+    needs_event_time: dict[OperatorId, str] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
     #: Columns that an output must have, by operator and output ("": the main output), where code could emit others.
     columns: dict[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)
@@ -143,19 +145,18 @@ class DataflowPlan:
                 raise JobRejected("open-loop", uid, "this loop has no back-edge: close it with close_with")
 
     def _check_event_time(self) -> None:
-        """Refuses windows behind an unbounded source without watermarks: they would never fire."""
-        if not self.pre_aggregations:
+        """Refuses steps that depend on watermarks behind an unbounded source without watermarks."""
+        if not self.needs_event_time:
             return
         silent = {
             step.uid
             for step in self.steps
             if step.role is Role.SOURCE and not step.bounded and not _emits_watermarks(step.code)
         }
-        for number in self.pre_aggregations:
-            window = self.edges[number].target
-            for uid in sorted(silent & self._upstream_of(window)):
-                detail = f"its windows would never fire: the unbounded source {uid!r} has no event_time"
-                raise JobRejected("no-event-time", window, detail)
+        for step, consequence in self.needs_event_time.items():
+            for uid in sorted(silent & self._upstream_of(step)):
+                detail = f"{consequence}: the unbounded source {uid!r} has no event_time"
+                raise JobRejected("no-event-time", step, detail)
 
     def _check_folders(self) -> None:
         """Refuses a sink into a folder that a source reads: the job would read its own output without end."""

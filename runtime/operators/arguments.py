@@ -85,6 +85,11 @@ def check_window(uid: str, size: timedelta, slide: timedelta | None) -> tuple[in
     return size_ms, slide_ms
 
 
+def check_interval(uid: str, argument: str, length: object) -> int:
+    """A bound of an interval in milliseconds; it may be negative. Raises JobRejected: it is invalid."""
+    return _milliseconds(uid, argument, length, least=-MAX_WINDOW_LENGTH, code="bad-interval")
+
+
 def check_expression(uid: str, argument: str, value: object) -> None:
     """Raises JobRejected unless `value` is an Arrow expression."""
     if not isinstance(value, pc.Expression):
@@ -161,15 +166,18 @@ def check_hooks(uid: str, function: type, *, argument: str = "function_factory")
             raise argument_error(uid, argument, f"{where} is async: it would never run; use async_map for requests")
 
 
-def _milliseconds(uid: str, argument: str, length: object) -> int:
+def _milliseconds(
+    uid: str, argument: str, length: object, least: timedelta = _MILLISECOND, code: str = "bad-window"
+) -> int:
     if not isinstance(length, timedelta):
-        raise JobRejected("bad-window", uid, f"{argument} must be a timedelta, not {type(length).__name__}")
+        raise JobRejected(code, uid, f"{argument} must be a timedelta, not {type(length).__name__}")
     if length % _MILLISECOND:
-        raise JobRejected("bad-window", uid, f"{argument} must be a whole number of milliseconds, not {length}")
-    if length < _MILLISECOND:
-        raise JobRejected("bad-window", uid, f"{argument} must be at least 1 ms, not {length}")
+        raise JobRejected(code, uid, f"{argument} must be a whole number of milliseconds, not {length}")
+    if length < least:
+        limit = "1 ms" if least == _MILLISECOND else f"{least.days} days"
+        raise JobRejected(code, uid, f"{argument} must be at least {limit}, not {length}")
     if length > MAX_WINDOW_LENGTH:
-        raise JobRejected("bad-window", uid, f"{argument} must be at most {MAX_WINDOW_LENGTH.days} days, not {length}")
+        raise JobRejected(code, uid, f"{argument} must be at most {MAX_WINDOW_LENGTH.days} days, not {length}")
     return length // _MILLISECOND
 
 

@@ -16,6 +16,7 @@ from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.function import CoFunction, FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
+from runtime.operators.joins.two_streams import TwoStreamJoin
 from runtime.operators.union import Union
 from runtime.ports import DeliversEpochs, Operator
 
@@ -66,6 +67,8 @@ def _check_operator(uid: str, operator: Operator) -> None:
         raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
     if isinstance(operator, Union):
         raise JobRejected("union-in-batch", uid, "BATCH has no union: run this job in STREAMING")
+    if isinstance(operator, TwoStreamJoin):
+        raise JobRejected("join-in-batch", uid, "BATCH has no join of two streams: run this job in STREAMING")
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):

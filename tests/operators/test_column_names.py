@@ -9,9 +9,9 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Sum
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow

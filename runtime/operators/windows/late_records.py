@@ -4,9 +4,8 @@ A record is late if the last window that would contain it has fired. Late record
 side output as they are. Rows must not be aggregated before the shuffle then: only the window knows which rows are late,
 because after a restore its watermark is ahead of the watermarks of its inputs.
 
-Subtasks of an operator may have different watermarks at a barrier. A subtask that restores state of several starts from
-the lowest, and the window state does not show which windows have fired. So the watermark of each key group is state.
-Savepoints taken before this state existed restore without it.
+The window state does not show which windows have fired, so the watermark of each key group is state
+(`operators.group_watermarks`). Savepoints taken before this state existed restore without it.
 """
 
 from collections.abc import Sequence
@@ -18,15 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.event_time import Times
+from runtime.operators.group_watermarks import GroupWatermarks
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import input_row_count
 from runtime.ports import OperatorContext
-from runtime.state.index.hashing import key_groups
-from runtime.state.object_table import ObjectTable
 
-LATE_RECORDS_COUNTER: Final = "late_records"
 _MAX_CLIPPED_MS: Final = 3 << 61  #: beyond all event times by more than a window
 _encode: Final = msgspec.msgpack.encode
 
@@ -45,19 +42,16 @@ class FiredWatermarks:
         self._context = context
         self._keys = tuple(keys)
         self._size_ms, self._slide_ms = size_ms, slide_ms
-        self._table: ObjectTable = context.state.object_table("fired")
-        self._name = _encode(size_ms if slide_ms == size_ms else None)
-        self._restored = np.full(context.max_parallelism, MIN_WATERMARK)  #: restored watermark by key group
-        for (group, name, _), at in self._table.items():
-            assert isinstance(at, bytes), "watermarks are stored as bytes"
-            self._check_window_size(name)
-            self._restored[group] = msgspec.msgpack.decode(at)
-        self.min_watermark = int(self._restored[list(context.key_groups)].min())  #: lowest of own groups
-        self.max_watermark = int(self._restored.max())  #: highest of all restored groups
+        name = _encode(size_ms if slide_ms == size_ms else None)
+        self._groups = GroupWatermarks(context, context.state.object_table("fired"), name)
+        for found in self._groups.restored_names:
+            self._check_window_size(found, name)
+        self.min_watermark = self._groups.min_watermark  #: lowest of own key groups
+        self.max_watermark = self._groups.max_watermark  #: highest of all restored key groups
 
     def restored_watermarks(self, keys: pa.RecordBatch) -> Times:
         """By row, the restored watermark of the row's key group."""
-        return self._restored[key_groups(keys, self._keys, self._context.max_parallelism)]
+        return self._groups.restored_watermarks(keys, self._keys)
 
     def drop_late(self, parts: pa.RecordBatch, time: int) -> pa.RecordBatch:
         """The rows of `parts` whose last window has not fired at watermark `time`. Counts the other rows as late."""
@@ -91,18 +85,15 @@ class FiredWatermarks:
 
     def store(self, time: int) -> None:
         """Puts watermark `time` into the state, before a snapshot."""
-        for group in self._context.key_groups:
-            at = _encode(max(time, int(self._restored[group])))
-            if self._table.entries_of(group, self._name).get(None) != at:
-                self._table.put((group, self._name, None), at)
+        self._groups.store(time)
 
     def _first_open_pane(self, times: npt.NDArray[np.int64]) -> Any:
         """The first pane of the earliest window that has not fired, for each watermark in `times`."""
         reached = np.clip(times, -_MAX_CLIPPED_MS, _MAX_CLIPPED_MS) + 1 - self._size_ms
         return reached // self._slide_ms * self._slide_ms + self._slide_ms
 
-    def _check_window_size(self, name: bytes) -> None:
-        if name != self._name:
-            was, now = msgspec.msgpack.decode(name), msgspec.msgpack.decode(self._name)
+    def _check_window_size(self, found: bytes, name: bytes) -> None:
+        if found != name:
+            was, now = msgspec.msgpack.decode(found), msgspec.msgpack.decode(name)
             detail = f"the state holds windows of {was} ms, not of {now} ms: its rows would be emitted in other windows"
             raise JobRejected("window-changed", self._context.uid, detail)

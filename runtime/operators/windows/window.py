@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import AggregateSet
 from runtime.operators.event_time import Times, pane_numbers
+from runtime.operators.late_rows import late_columns_error
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.late_records import FiredWatermarks
 from runtime.operators.windows.pre_aggregation import PreAggregator, state_columns
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.encodings import without_views
 from runtime.state.index.factorise import factorise
 from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
@@ -48,21 +48,6 @@ class LateOutput:
     time: str
     pane_ms: int
     create: Callable[[], PreAggregator]
-
-
-def late_columns_error(tag: OutputTag, columns: pa.Schema) -> JobRejected | None:
-    """The error for a side output for late rows whose columns are not those of the input; None if they are.
-
-    Nullability and views make no difference: channels carry no views.
-    """
-    own, declared = (
-        ", ".join(f"{item.name}: {item.type}" for item in without_views(pa.RecordBatch.from_pylist([], each)).schema)
-        for each in (columns, tag.schema)
-    )
-    if own == declared:
-        return None
-    detail = f"late rows have the columns {own}, but {tag.name!r} declares {declared}"
-    return JobRejected("bad-late-to", "late_to", detail)
 
 
 class WindowOperator(Operator):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.windows import dense
-from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator, input_row_count
 from runtime.operators.windows.tumbling import TumblingWindow
 from tests.operators.combined import Combined

@@ -17,8 +17,8 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.event_time import event_times_ms
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.partition import partition_by_key_group
-from runtime.operators.windows.late_records import LATE_RECORDS_COUNTER
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from runtime.errors import WeirError
 
 BLOCK_BYTES: Final = 1 << 20
+_SEARCH_BYTES: Final = 1 << 16
 MAX_ROW_BYTES: Final = 256 << 20  #: a whole row is in memory, in several copies
 _NEWLINE, _RETURN, _QUOTE = (ord(character) for character in '\n\r"')
 
@@ -65,10 +66,19 @@ class TextBlock:
         return (row for row, text in texts if not (text.startswith(opening) and text.endswith(closing)))
 
 
-def read_blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
-    """Cuts the rest of `file` at line breaks. Without `blank_rows`, blank lines are no rows. Raises RowTooLong."""
-    rest, row = list[bytes](), 0
-    while True:
+def read_blocks(
+    file: BinaryIO, *, blank_rows: bool, stop: int | None = None, block_bytes: int = BLOCK_BYTES
+) -> Iterator[TextBlock]:
+    """Cuts the rest of `file` at line breaks. Without `blank_rows`, blank lines are no rows.
+
+    Args:
+        stop: rows that begin at this byte or later are left out (Hadoop's `LineRecordReader`). None: all rows.
+
+    Raises:
+        RowTooLong: there is no line break within `MAX_ROW_BYTES`.
+    """
+    rest, row, at = list[bytes](), 0, file.tell()  # `at`: place of `rest` in the file
+    while stop is None or at < stop:
         read = file.read(block_bytes)
         cut = read.rfind(b"\n") + 1
         if read and not cut:
@@ -77,6 +87,9 @@ def read_blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BY
                 raise RowTooLong(f"row {row + 1} is longer than {MAX_ROW_BYTES >> 20} MB")
             continue
         content, rest = b"".join([*rest, read[:cut]]), [read[cut:]]
+        at += len(content)
+        if stop is not None and at > stop:
+            content = content[: _end_of_row(content, stop - 1 - (at - len(content)))]
         if content:
             block = _text_block(content, row, blank_rows)
             row += len(block)
@@ -85,10 +98,23 @@ def read_blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BY
             return
 
 
-def skip_byte_order_mark(file: BinaryIO) -> None:
-    """Skips the byte order mark, which belongs to no row. `file` must be at its beginning."""
-    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-        file.seek(0)
+def skip_to_row(file: BinaryIO, start: int) -> None:
+    """Moves to the first row that begins at byte `start` or later. A byte order mark belongs to no row."""
+    first = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    if start <= first:
+        file.seek(first)
+        return
+    at = file.seek(start - 1)
+    while read := file.read(_SEARCH_BYTES):
+        if found := read.find(b"\n") + 1:
+            file.seek(at + found)
+            return
+        at += len(read)
+
+
+def _end_of_row(content: bytes, place: int) -> int:
+    """The end of the row that contains byte `place`, with its line end."""
+    return content.find(b"\n", place) + 1 or len(content)
 
 
 def _text_block(content: bytes, first_row: int, blank_rows: bool) -> TextBlock:

@@ -10,7 +10,7 @@ than a direct call of the kernel.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +20,28 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.ports import Collector, Operator
 
 _UNKNOWN_FIELD: Final = re.compile(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((?P<name>[^)]*)\)")
+
+
+def columns_named_in(expression: pc.Expression | None, names: Iterable[str]) -> list[str]:
+    """The columns of `names` that an expression may read: their names occur in its text, perhaps by chance."""
+    text = "" if expression is None else str(expression)
+    if "FieldPath(" in text:  # a column by its number
+        return list(names)
+    return [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) or not name.isidentifier()]
+
+
+def filter_mask(predicate: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
+    """Whether `predicate` is true, by row; null counts as false in a filter.
+
+    Raises:
+        JobRejected: the predicate names an unknown column, or is not of type bool.
+        DataRejected: a value cannot be computed.
+    """
+    (mask,) = _evaluate(batch, {"filter": predicate}).columns
+    if not pa.types.is_boolean(mask.type):
+        detail = f"a filter must be true or false, but {predicate} is {mask.type}"
+        raise JobRejected("bad-expression", "filter", detail)
+    return mask
 
 
 class Filter(Operator):
@@ -33,21 +55,14 @@ class Filter(Operator):
         self._predicate = predicate
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        kept = batch.filter(self._mask(batch))
+        kept = batch.filter(filter_mask(self._predicate, batch))
         if kept.num_rows:
             out.emit(kept)
 
     def columns_after(self, schema: pa.Schema) -> pa.Schema:
         """The output columns for input columns `schema`. Raises JobRejected: the expression does not fit them."""
-        self._mask(pa.RecordBatch.from_pylist([], schema))
+        filter_mask(self._predicate, pa.RecordBatch.from_pylist([], schema))
         return schema
-
-    def _mask(self, batch: pa.RecordBatch) -> pa.Array:
-        (mask,) = _evaluate(batch, {"filter": self._predicate}).columns
-        if not pa.types.is_boolean(mask.type):
-            detail = f"a filter must be true or false, but {self._predicate} is {mask.type}"
-            raise JobRejected("bad-expression", "filter", detail)
-        return mask
 
 
 class Project(Operator):

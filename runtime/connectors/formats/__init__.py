@@ -2,7 +2,7 @@
 
 from runtime.connectors.formats.arrow import ArrowFormat
 from runtime.connectors.formats.avro import AvroFormat
-from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
+from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.csv import CsvFormat
 from runtime.connectors.formats.json_lines import JsonLinesFormat
 from runtime.connectors.formats.lines import LineFormat
@@ -19,4 +19,5 @@ __all__ = [
     "Malformed",
     "MalformedFile",
     "ParquetFormat",
+    "ScannedFormat",
 ]

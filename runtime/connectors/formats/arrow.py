@@ -7,13 +7,13 @@ validated in full before its values are used.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from runtime.connectors.formats.base import Chunk, MalformedFile, check_schema, require_columns
-from runtime.connectors.formats.columns import chunk_of, is_file_error
+from runtime.connectors.formats.base import Chunk, MalformedFile, ScannedFormat, check_schema
+from runtime.connectors.formats.columns import chunk_of, is_file_error, needed_columns
+from runtime.connectors.formats.input_file import InputFile, Scan
 
 _FILE_MAGIC: Final = b"ARROW1"
 _MAX_EXPANSION: Final = 1_000  #: bytes in memory per byte of a file; compression reaches less
@@ -21,13 +21,15 @@ _ALLOCATION: Final = re.compile(r"alloc of size (\d+) failed")
 
 
 @dataclass(frozen=True)
-class ArrowFormat:
+class ArrowFormat(ScannedFormat):
     """Arrow IPC files and streams; each file is recognised by its first bytes.
 
     Args:
         schema: the wanted columns with their types; a field that is not nullable must have a value. None: all columns
             of the first file.
     """
+
+    splits_files: ClassVar[bool] = False
 
     schema: pa.Schema | None = None
 
@@ -38,34 +40,37 @@ class ArrowFormat:
     def columns(self) -> pa.Schema | None:
         return self.schema
 
-    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
+    def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
         try:
-            with pa.OSFile(str(path)) as file:
+            with file.open_native() as content:
                 row = 0
-                for batch in self._batches(file):
+                for batch, wanted in self._batches(content, scan):
                     batch.validate(full=True)
-                    if row + batch.num_rows > first_row:
-                        yield chunk_of(batch, row, first_row, self.schema)
+                    if row + batch.num_rows > scan.first_row:
+                        yield chunk_of(batch, row, scan.first_row, wanted)
                     row += batch.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            if not is_file_error(error) and not _is_impossible_size(error, path):
+            if not is_file_error(error) and not _is_impossible_size(error, file):
                 raise
             raise MalformedFile(f"it is not a readable Arrow file or stream: {error}") from error
 
-    def _batches(self, file: Any) -> Iterator[pa.RecordBatch]:
-        is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
-        file.seek(0)
-        reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
-        if self.schema is not None:
-            require_columns(self.schema, reader.schema.names, "it")
-        if not is_file:
-            yield from reader
-            return
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+    def _batches(self, content: Any, scan: Scan) -> Iterator[tuple[pa.RecordBatch, pa.Schema | None]]:
+        is_file = content.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        open_reader = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        content.seek(0)
+        reader = open_reader(content)
+        found = reader.schema.names
+        names, wanted = needed_columns(self.schema, found, scan)
+        if len(names) < len(found):
+            content.seek(0)
+            places = [found.index(name) for name in names]
+            reader = open_reader(content, options=pa.ipc.IpcReadOptions(included_fields=places))
+        numbers = range(reader.num_record_batches) if is_file else ()
+        for batch in map(reader.get_batch, numbers) if is_file else reader:
+            yield batch, wanted
 
 
-def _is_impossible_size(error: Exception, path: Path) -> bool:
+def _is_impossible_size(error: Exception, file: InputFile) -> bool:
     """Whether memory ran out for a length that the file cannot have: a damaged file may name any length."""
     found = _ALLOCATION.search(str(error)) if isinstance(error, MemoryError) else None
-    return found is not None and int(found[1]) > _MAX_EXPANSION * path.stat().st_size
+    return found is not None and int(found[1]) > _MAX_EXPANSION * file.size_bytes

@@ -2,23 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from uuid import UUID
 
 import pyarrow as pa
 
 from runtime.connectors.avro_types import arrow_type
-from runtime.connectors.formats.base import Chunk, MalformedFile, check_schema, require_columns
-from runtime.connectors.formats.columns import chunk_of, is_file_error
+from runtime.connectors.formats.base import Chunk, MalformedFile, ScannedFormat, check_schema
+from runtime.connectors.formats.columns import chunk_of, is_file_error, needed_columns
+from runtime.connectors.formats.input_file import InputFile, Scan
 from runtime.connectors.libraries import import_library
 from runtime.errors import JobRejected
 
+_SYNC_BYTES: Final = 16  #: of the marker that ends the header and every block
+_SEARCH_BYTES: Final = 1 << 16
 _SMALL_FILE_BYTES: Final = 64 << 20  #: a smaller file exhausts the memory only by a damaged length
 
 
 @dataclass(frozen=True)
-class AvroFormat:
+class AvroFormat(ScannedFormat):
     """Avro files with a record per row. Needs the extra `avro`.
 
     Logical types become dates, times, timestamps and decimals; enums and UUIDs become text. A union is a column only
@@ -39,31 +41,54 @@ class AvroFormat:
     def columns(self) -> pa.Schema | None:
         return self.schema
 
-    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
+    def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
         avro = import_library("fastavro", "avro")
-        with path.open("rb") as file:
+        with file.open() as content:
             try:
-                yield from self._chunks(avro.block_reader(file), first_row)
+                yield from self._chunks(avro.block_reader(content), content, scan)
             except MalformedFile:
                 raise
             except Exception as error:  # fastavro and its codecs raise errors of many types for the content of a file
-                is_damaged_length = isinstance(error, MemoryError) and path.stat().st_size < _SMALL_FILE_BYTES
+                is_damaged_length = isinstance(error, MemoryError) and file.size_bytes < _SMALL_FILE_BYTES
                 if not is_file_error(error) and not is_damaged_length:
                     raise
                 raise MalformedFile(f"it is not a readable Avro file: {error!r}") from error
 
-    def _chunks(self, blocks: Any, first_row: int) -> Iterator[Chunk]:
+    def _chunks(self, blocks: Any, content: BinaryIO, scan: Scan) -> Iterator[Chunk]:
         columns, row = _columns_of(blocks.writer_schema), 0
-        if self.schema is not None:
-            require_columns(self.schema, columns.names, "it")
-        for block in blocks:
+        names, wanted = needed_columns(self.schema, columns.names, scan)
+        columns = pa.schema([columns.field(name) for name in names])
+        if scan.start and not _skip_to_block(content, scan.start):
+            return
+        while scan.begins(content.tell() - _SYNC_BYTES) and (block := next(blocks, None)) is not None:
             stop = row + block.num_records
-            if stop > first_row:
+            if stop > scan.first_row:
                 records = list(block)
                 if len(records) != block.num_records:
                     raise MalformedFile(f"a block holds {len(records)} rows, not {block.num_records}")
-                yield chunk_of(_batch_of(records, columns), row, first_row, self.schema)
+                yield chunk_of(_batch_of(records, columns), row, scan.first_row, wanted)
             row = stop
+
+
+def _skip_to_block(content: BinaryIO, start: int) -> bool:
+    """Moves behind the first sync marker at byte `start` or later (Avro's `DataFileReader.sync`). False: there is none.
+
+    A block belongs to the split in which the marker before it begins. `content` stands behind the header.
+    """
+    header_bytes = content.tell()
+    content.seek(header_bytes - _SYNC_BYTES)
+    marker = content.read(_SYNC_BYTES)
+    at = content.seek(max(start, header_bytes - _SYNC_BYTES))
+    rest = b""
+    while read := content.read(_SEARCH_BYTES):
+        rest += read
+        found = rest.find(marker)
+        if found >= 0:
+            content.seek(at + found + _SYNC_BYTES)
+            return True
+        at += max(0, len(rest) - _SYNC_BYTES + 1)
+        rest = rest[-_SYNC_BYTES + 1 :]
+    return False
 
 
 def _columns_of(schema: Any) -> pa.Schema:

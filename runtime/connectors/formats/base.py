@@ -5,15 +5,17 @@ source decides how to treat malformed rows. Rows are counted from 0 in code and 
 blank lines. `LineFormat` also counts blank lines.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.connectors.formats.input_file import WHOLE_FILE, InputFile, LocalFile, Scan
 from runtime.errors import JobRejected, WeirError
 
 RowNumbers = npt.NDArray[np.int64]
@@ -57,9 +59,9 @@ def check_schema(schema: pa.Schema) -> None:
             raise JobRejected("bad-format", "schema", f"there is more than one column {name!r}")
 
 
-def require_columns(wanted: pa.Schema, names: Sequence[str], who: str) -> None:
+def require_columns(wanted: Sequence[str], names: Sequence[str], who: str) -> None:
     """Raises MalformedFile unless each wanted column occurs exactly once in `names`; `who` begins the message."""
-    for name in wanted.names:
+    for name in wanted:
         if names.count(name) != 1:
             times = "no" if name not in names else "more than one"
             raise MalformedFile(f"{who} has {times} column {name!r}; it has {', '.join(names)}")
@@ -81,3 +83,27 @@ class Format(Protocol):
             MalformedFile: the file can never be read.
             OSError: the file cannot be read now; a later try may succeed.
         """
+
+
+class ScannedFormat(ABC):
+    """A format that reads parts of local and remote files. Other formats read whole local files only."""
+
+    splits_files: ClassVar[bool] = True  #: whether a file can be cut into splits at any byte
+
+    @abstractmethod
+    def check(self) -> None: ...
+
+    @abstractmethod
+    def columns(self) -> pa.Schema | None: ...
+
+    @abstractmethod
+    def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
+        """The rows of a part of `file`, in chunks, with all needed columns. Closing the iterator closes the file.
+
+        Raises:
+            MalformedFile: the file can never be read.
+            OSError: the file cannot be read now; a later try may succeed.
+        """
+
+    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
+        return self.scan(LocalFile(path), replace(WHOLE_FILE, first_row=first_row))

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from runtime.connectors.blocks import RowTooLong, TextBlock, read_blocks
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, RowNumbers
+from runtime.connectors.formats.input_file import Scan
 
 MAX_MALFORMED_ROWS: Final = 200  #: per chunk: each is parsed alone; thousands of rows would block the loop
 Parse = Callable[[bytes, int], pa.RecordBatch]
@@ -17,7 +18,7 @@ Explain = Callable[[int, str, str], Malformed]
 
 def text_chunks(
     file: BinaryIO,
-    first_row: int,
+    scan: Scan,
     schema: pa.Schema,
     parse: Parse,
     blame: Explain,
@@ -26,7 +27,7 @@ def text_chunks(
     *,
     blank_rows: bool = False,
 ) -> Iterator[Chunk]:
-    """The rows of `file` from `first_row` on.
+    """The rows of `file` from row `scan.first_row` on. The file stands at the first row of the split.
 
     Args:
         parse: (data, number of rows) -> batch. Raises ArrowInvalid or UnicodeDecodeError if a row is malformed.
@@ -34,8 +35,8 @@ def text_chunks(
         hopeless: block -> offsets of the rows that are malformed for `reason` and are not parsed.
         blank_rows: whether blank lines are rows.
     """
-    for whole_block in _with_file_errors(read_blocks(file, blank_rows=blank_rows)):
-        block = whole_block.from_row(first_row)
+    for whole_block in _with_file_errors(read_blocks(file, blank_rows=blank_rows, stop=scan.stop)):
+        block = whole_block.from_row(scan.first_row)
         while len(block):
             found = _BlockReader(block, parse, blame)
             found.search(hopeless(block), reason)

@@ -1,9 +1,12 @@
 """Batches of files with their own schema (Parquet, Arrow, Avro), cast to the columns of the stream."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
-from runtime.connectors.formats.base import Chunk, MalformedFile
+from runtime.connectors.formats.base import Chunk, MalformedFile, require_columns
+from runtime.connectors.formats.input_file import Scan
 
 
 def chunk_of(batch: pa.RecordBatch, row: int, first_row: int, wanted: pa.Schema | None) -> Chunk:
@@ -17,6 +20,24 @@ def chunk_of(batch: pa.RecordBatch, row: int, first_row: int, wanted: pa.Schema 
     """
     skipped, stop = max(0, first_row - row), row + batch.num_rows
     return Chunk(batch=_to_schema(batch.slice(skipped), wanted), rows=np.arange(row + skipped, stop), next_row=stop)
+
+
+def needed_columns(schema: pa.Schema | None, found: Sequence[str], scan: Scan) -> tuple[list[str], pa.Schema | None]:
+    """The columns of a file to read, and the schema of the rows (None: that of the file).
+
+    Args:
+        schema: the columns of the format; None: the columns of the file.
+        found: the columns of the file.
+
+    Raises:
+        MalformedFile: the file lacks a needed column, or has it twice.
+    """
+    if schema is not None:
+        wanted = scan.narrow(schema)
+        require_columns(wanted.names, found, "it")
+        return wanted.names, wanted
+    require_columns(scan.columns or (), found, "it")
+    return scan.names(found), None
 
 
 def _to_schema(batch: pa.RecordBatch, wanted: pa.Schema | None) -> pa.RecordBatch:

@@ -6,15 +6,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from runtime.connectors.blocks import BLOCK_BYTES, TextBlock, skip_byte_order_mark
-from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, check_schema, require_columns
+from runtime.connectors.blocks import BLOCK_BYTES, TextBlock, skip_to_row
+from runtime.connectors.formats.base import (
+    Chunk,
+    Malformed,
+    MalformedFile,
+    ScannedFormat,
+    check_schema,
+    require_columns,
+)
 from runtime.connectors.formats.bisect_malformed import as_array, text_chunks
+from runtime.connectors.formats.input_file import InputFile, Scan
 from runtime.errors import JobRejected
 
 _CONVERSION_ERROR: Final = re.compile(
@@ -26,7 +33,7 @@ _COLUMN_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
 @dataclass(frozen=True)
-class CsvFormat:
+class CsvFormat(ScannedFormat):
     """Comma-separated values.
 
     Args:
@@ -53,15 +60,19 @@ class CsvFormat:
     def columns(self) -> pa.Schema:
         return self.schema
 
-    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
-        with path.open("rb") as file:
-            skip_byte_order_mark(file)
-            names = self._header(file) if self.has_header else self.schema.names
+    def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
+        schema = scan.narrow(self.schema)
+        with file.open() as content:
+            skip_to_row(content, 0)
+            names = self._header(content) if self.has_header else self.schema.names
             if names is None:
                 return
-            parser = _CsvParser(self.schema, names, self.delimiter)
+            if scan.start > content.tell():
+                content.seek(0)
+                skip_to_row(content, scan.start)
+            parser = _CsvParser(schema, names, self.delimiter)
             yield from text_chunks(
-                file, first_row, self.schema, parser.parse, parser.explain, TextBlock.rows_with_open_quote, _OPEN_QUOTE
+                content, scan, schema, parser.parse, parser.explain, TextBlock.rows_with_open_quote, _OPEN_QUOTE
             )
 
     def _header(self, file: BinaryIO) -> list[str] | None:
@@ -80,7 +91,7 @@ class CsvFormat:
             raise MalformedFile(f"the header is not UTF-8: {error}") from error
         except csv.Error as error:
             raise MalformedFile(f"the header cannot be read: {error}") from error
-        require_columns(self.schema, names, "the header")
+        require_columns(self.schema.names, names, "the header")
         return names
 
 

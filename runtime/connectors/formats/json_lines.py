@@ -12,15 +12,15 @@ Condition 1 also keeps a line `null` from the parser, which crashes on `null`.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from runtime.connectors.blocks import TextBlock, skip_byte_order_mark
-from runtime.connectors.formats.base import Chunk, Malformed, check_schema
+from runtime.connectors.blocks import TextBlock, skip_to_row
+from runtime.connectors.formats.base import Chunk, Malformed, ScannedFormat, check_schema
 from runtime.connectors.formats.bisect_malformed import as_array, text_chunks
+from runtime.connectors.formats.input_file import InputFile, Scan
 from runtime.errors import JobRejected
 
 _NO_OBJECT: Final = "the line is not a JSON object"
@@ -32,7 +32,7 @@ _SYNTAX_ERROR: Final = re.compile(r"JSON parse error: (.*?)\.?(?: in row \d+)?",
 
 
 @dataclass(frozen=True)
-class JsonLinesFormat:
+class JsonLinesFormat(ScannedFormat):
     """A JSON object per line, in UTF-8.
 
     Args:
@@ -53,11 +53,12 @@ class JsonLinesFormat:
     def columns(self) -> pa.Schema:
         return self.schema
 
-    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
-        with path.open("rb") as file:
-            skip_byte_order_mark(file)
+    def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
+        narrow = JsonLinesFormat(scan.narrow(self.schema))
+        with file.open() as content:
+            skip_to_row(content, scan.start)
             yield from text_chunks(
-                file, first_row, self.schema, self.parse, self.explain, _rows_without_object, _NO_OBJECT
+                content, scan, narrow.schema, narrow.parse, narrow.explain, _rows_without_object, _NO_OBJECT
             )
 
     def parse(self, data: bytes, count: int) -> pa.RecordBatch:

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
-from runtime.connectors.blocks import skip_byte_order_mark
-from runtime.connectors.formats.base import Chunk, Malformed
+from runtime.connectors.blocks import skip_to_row
+from runtime.connectors.formats.base import Chunk, Malformed, ScannedFormat
 from runtime.connectors.formats.bisect_malformed import text_chunks
+from runtime.connectors.formats.input_file import InputFile, Scan
 
 
 @dataclass(frozen=True)
-class LineFormat:
+class LineFormat(ScannedFormat):
     """Lines of UTF-8 text in a column `line`, without line ends."""
 
     def check(self) -> None:
@@ -22,10 +22,10 @@ class LineFormat:
     def columns(self) -> pa.Schema:
         return _LINES_SCHEMA
 
-    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
-        with path.open("rb") as file:
-            skip_byte_order_mark(file)
-            yield from text_chunks(file, first_row, _LINES_SCHEMA, _parse_lines, _explain_line, blank_rows=True)
+    def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
+        with file.open() as content:
+            skip_to_row(content, scan.start)
+            yield from text_chunks(content, scan, _LINES_SCHEMA, _parse_lines, _explain_line, blank_rows=True)
 
 
 _LINES_SCHEMA: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])

@@ -1,7 +1,8 @@
 """A folder of files as a source, bounded or watched continuously.
 
-A split is a file. Files are assigned to subtasks by the key group of their name. Positions (file, next row) are
-therefore keyed state and move with their key groups at a rescale. Each subtask reads its own files in name order.
+A split is a file, or a part of a large file. Splits are assigned to subtasks by the key group of path and first byte.
+Positions (split, next row) are therefore keyed state and move with their key groups at a rescale. Each subtask reads
+its own splits in the order of path and first byte.
 
 A file is read as soon as it is seen, so writers must rename finished files into the folder. Names that begin with "."
 or "_" are ignored: unfinished files can have such names. A file that was read to its end is never opened again.
@@ -10,26 +11,37 @@ A bounded source reads the files of a single listing, which the job master makes
 first checkpoint on the listing is state: every file of it has a position.
 """
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runtime.connectors.dead_letters import DeadLetters
-from runtime.connectors.formats import Format, Malformed, MalformedFile
+from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile, ScannedFormat
+from runtime.connectors.formats.input_file import InputFile, LocalFile
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
-from runtime.connectors.sources.file_positions import FilePositions
-from runtime.connectors.sources.local_folder import ListedFile, Listing, LocalFolder
+from runtime.connectors.sources.file_positions import FilePositions, Split, SplitPosition, reading_order
+from runtime.connectors.sources.listing import InputFolder, ListedFile, Listing
+from runtime.connectors.sources.local_folder import LocalFolder
 from runtime.connectors.sources.open_file import OpenFile
-from runtime.data_roots import descriptor_path
+from runtime.connectors.sources.partition_columns import (
+    PartitionBy,
+    check_partition_by,
+    infer_types,
+    names_of,
+    schema_of,
+    values_of,
+)
+from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
 
 MALFORMED_RECORDS: Final = "malformed_records"
+DEFAULT_SPLIT_BYTES: Final = 128 << 20  #: as in Spark's file sources
 _CHUNKS_PER_POLL: Final = 16  #: chunks without a valid row per poll, so that a bad file cannot block the subtask's loop
 
 OnMalformed = Literal["fail", "skip", "dead_letter"]
@@ -52,6 +64,14 @@ class DirectorySource:
         discovery_interval_ms: how often a watched folder is listed.
         idle_after_ms: a subtask without input becomes idle after this time and no longer holds back the watermark; rows
             that it reads later may be late. None: never. A subtask that has had no file at all is always idle.
+        columns: the columns of the stream, in their order; other columns are not read. None: all columns, partition
+            columns last.
+        filter: the rows of the stream: an Arrow expression over all columns, such as `pc.field("fare") > 0`. Folders
+            and Parquet row groups without such rows are not read.
+        partition_by: the partition columns, a level of folders such as `day=2024-01-01` each, from the outermost on: a
+            schema, or names. The types of mere names are inferred from the folders of a bounded source.
+        split_bytes: a larger file is cut into splits of this size, which several subtasks read, except Arrow files.
+            Rows keep their order within a split. None: files are not cut. The first run of a job fixes the size.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -65,10 +85,14 @@ class DirectorySource:
     dead_letter_path: str | None = None
     discovery_interval_ms: int = 200
     idle_after_ms: int | None = None
+    columns: tuple[str, ...] | None = None
+    filter: pc.Expression | None = field(default=None, compare=False)  # expressions have no equality
+    partition_by: PartitionBy = ()
+    split_bytes: int | None = DEFAULT_SPLIT_BYTES
     listing: Listing | None = field(default=None, kw_only=True, repr=False)  #: set by `with_input`
 
     def output_columns(self) -> pa.Schema | None:
-        return self.format.columns()
+        return self.selection(self._declared_partition).output_columns() if self._has_known_columns else None
 
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
@@ -80,9 +104,14 @@ class DirectorySource:
             raise JobRejected("bad-interval", "discovery_interval_ms", "must be at least 1 ms")
         if self.idle_after_ms is not None and self.idle_after_ms < 1:
             raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
+        if self.split_bytes is not None and self.split_bytes < 1:
+            raise JobRejected("bad-size", "split_bytes", "must be at least 1 byte")
         self._check_policy()
         self.format.check()
-        check_event_time(self.event_time, self.max_disorder_ms, self.format.columns())
+        check_partition_by(self.partition_by, bounded=self.bounded, file_columns=self.format.columns())
+        if self._has_known_columns:
+            self.selection(self._declared_partition).check()
+        check_event_time(self.event_time, self.max_disorder_ms, self.output_columns())
 
     @property
     def has_event_time(self) -> bool:
@@ -99,10 +128,26 @@ class DirectorySource:
             EnvironmentFailure: there is no such folder.
             JobRejected, DataRejected: the folder cannot be read.
         """
-        return msgspec.msgpack.encode(list_files(LocalFolder(self.path))) if self.bounded else None
+        return msgspec.msgpack.encode(list_files(self)) if self.bounded else None
 
     def with_input(self, listing: bytes) -> "DirectorySource":
         return replace(self, listing=msgspec.msgpack.decode(listing, type=Listing))
+
+    def folder(self) -> InputFolder:
+        return LocalFolder(self.path, names_of(self.partition_by))
+
+    def selection(self, partition: pa.Schema) -> Selection:
+        """The columns and rows of the stream, with these partition columns."""
+        return Selection(self.format.columns(), partition, self.columns, self.filter)
+
+    @property
+    def _has_known_columns(self) -> bool:
+        """Whether the partition columns are known before the folder is listed."""
+        return isinstance(self.partition_by, pa.Schema) or not self.partition_by
+
+    @property
+    def _declared_partition(self) -> pa.Schema:
+        return self.partition_by if isinstance(self.partition_by, pa.Schema) else pa.schema([])
 
     def _check_policy(self) -> None:
         if self.on_malformed not in ("fail", "skip", "dead_letter"):
@@ -117,36 +162,47 @@ class DirectorySource:
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
 
 
-def list_files(folder: LocalFolder) -> Listing:
+def list_files(source: DirectorySource) -> Listing:
     """The files of a bounded source. Raises EnvironmentFailure: there is no such folder."""
     try:
-        return Listing(tuple(sorted(folder.files())))
+        files = tuple(sorted(source.folder().files()))
     except FileNotFoundError:
-        raise EnvironmentFailure(f"there is no folder {folder.path}") from None
+        raise EnvironmentFailure(f"there is no folder {source.path}") from None
+    if isinstance(source.partition_by, pa.Schema):
+        return Listing(files)
+    return Listing(files, infer_types(source.partition_by, (file.path for file in files)))
 
 
 class DirectoryReader(SourceReader):
-    """Reads the files of a subtask's key groups."""
+    """Reads the splits of a subtask's key groups."""
 
     def __init__(self, source: DirectorySource) -> None:
         self._source = source
-        self._folder = LocalFolder(source.path)
-        self._pending: list[str] = []  #: known files that are not begun, by descending path
-        self._known: set[str] = set()
+        self._folder = source.folder()
+        self._pending: list[Split] = []  #: known splits that are not begun, in descending order
+        self._known: set[str] = set()  #: paths
         self._listed_at: int | None = None
         self._idle_since: int | None = None  #: time of the first poll without rows to read
         self._current: OpenFile | None = None
-        self._current_path = ""  #: of the current file, in the folder
-        self._schema: pa.Schema | None = source.format.columns()
+        self._split = Split("")  #: of the current file
+        self._schema: pa.Schema | None = None
         self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._letters: DeadLetters | None = None
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._positions = FilePositions(context)
+        self._positions = FilePositions(context, self._source.split_bytes)
+        if self._positions.is_listing_complete or not self._source.bounded:
+            self._select_columns()
         if self._source.on_malformed == "dead_letter":
             assert self._source.dead_letter_path, "the source was checked"
             self._letters = DeadLetters(Path(self._source.dead_letter_path), context)
+
+    def _select_columns(self) -> None:
+        """The types of partition columns are known from the listing on."""
+        self._partition = schema_of(self._source.partition_by, self._positions.partition_types)
+        self._selection = self._source.selection(self._partition)
+        self._schema = self._selection.output_columns()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         self._discover()
@@ -221,50 +277,76 @@ class DirectoryReader(SourceReader):
     def _freeze_listing(self) -> None:
         """Makes every file of the listing a position, unless the restored positions are the listing."""
         if not self._positions.is_listing_complete:
-            listing = self._source.listing or list_files(self._folder)
+            listing = self._source.listing or list_files(self._source)
             self._check_presence(listing.files)
+            self._positions.complete_listing(listing.partition_types)
+            self._select_columns()
             self._add_pending(listing.files)
-            self._positions.complete_listing()
             return
-        self._pending = sorted(self._positions.unfinished(), reverse=True)
+        self._pending = sorted(self._positions.unfinished(), key=reading_order, reverse=True)
         if self._pending:
-            self._check_presence(list_files(self._folder).files)
+            self._check_presence(list_files(self._source).files)
 
     def _check_presence(self, found: Iterable[ListedFile]) -> None:
         """Raises EnvironmentFailure if an unfinished file is missing: its remaining rows would be lost silently."""
-        for path in sorted(set(self._positions.unfinished()).difference(file.path for file in found)):
+        unfinished = {split.path for split in self._positions.unfinished()}
+        for path in sorted(unfinished.difference(file.path for file in found)):
             raise self._missing_file_error(path)
 
     def _add_pending(self, files: Iterable[ListedFile]) -> None:
         sizes = {file.path: file.size_bytes for file in files}
-        mine = [path for path in self._positions.own(list(sizes)) if not self._positions.is_done(path)]
-        if self._source.bounded:
-            for path in mine:
-                self._positions.add(path, sizes[path])
+        splits = [split for path, size in sizes.items() for split in self._splits_of(path, size)]
+        mine = [split for split in self._positions.own(splits) if not self._positions.is_done(split)]
+        for split in mine:
+            if self._source.bounded or not split.is_whole_file:
+                self._positions.add(split, sizes[split.path])
         if mine:
-            self._pending = sorted([*self._pending, *mine], reverse=True)
+            self._pending = sorted([*self._pending, *mine], key=reading_order, reverse=True)
+
+    def _splits_of(self, path: str, size_bytes: int) -> Iterable[Split]:
+        limit, kind = self._positions.split_bytes, self._source.format
+        if limit is None or not (isinstance(kind, ScannedFormat) and kind.splits_files):
+            return (Split(path),)
+        size_bytes = self._positions.size_of_cut_file(path, size_bytes)
+        if size_bytes <= limit:
+            return (Split(path),)
+        return (Split(path, start, min(start + limit, size_bytes)) for start in range(0, size_bytes, limit))
 
     def _begin_next(self) -> bool:
-        if not self._pending:
-            return False
-        name = self._pending.pop()
-        path = self._folder.path / name
+        while self._pending:
+            split = self._pending.pop()
+            values = values_of(split.path, self._partition)
+            if not self._selection.excludes(values):
+                self._begin(split, values)
+                return True
+            self._positions.add(split, 0)
+            self._positions.finish(split)
+        return False
+
+    def _begin(self, split: Split, values: Values) -> None:
         try:
-            descriptor = self._folder.open(name)
+            opened = self._folder.open(split.path)
         except FileNotFoundError:
-            raise self._missing_file_error(name) from None
-        size = os.fstat(descriptor).st_size
-        position = self._positions.add(name, size)
-        chunks = self._source.format.read(descriptor_path(descriptor), position.next_row)
-        self._current, self._current_path = OpenFile(path, descriptor, chunks), name
+            raise self._missing_file_error(split.path) from None
+        size = opened.file.size_bytes
+        position = self._positions.add(split, size)
+        chunks = self._selection.apply(self._chunks(opened.file, split, position, values), values)
+        self._current = OpenFile(f"{self._folder.location}/{split}", opened.descriptor, chunks)
+        self._split = split
         if size != position.size_bytes:
             since = f"row {position.next_row} of it was read" if position.next_row else "it was listed"
             was = f"it has {size} bytes and had {position.size_bytes}"
-            raise DataRejected(f"{path}: the file has changed since {since}: {was}")
-        return True
+            raise DataRejected(f"{self._current.path}: the file has changed since {since}: {was}")
+
+    def _chunks(self, file: InputFile, split: Split, position: SplitPosition, values: Values) -> Iterator[Chunk]:
+        kind = self._source.format
+        if isinstance(kind, ScannedFormat):
+            return kind.scan(file, self._selection.scan(split, position, values))
+        assert isinstance(file, LocalFile), "the source was checked"
+        return kind.read(file.path, position.next_row)
 
     def _missing_file_error(self, path: str) -> EnvironmentFailure:
-        return EnvironmentFailure(f"{self._folder.path / path}: the file is gone before it was read to its end")
+        return EnvironmentFailure(f"{self._folder.location}/{path}: the file is gone before it was read to its end")
 
     # ------------------------------------------------------------ rows
 
@@ -278,15 +360,15 @@ class DirectoryReader(SourceReader):
             self._on_malformed(file, [Malformed(row=None, column="", reason=str(error), text="")])
             piece = None
         except FileNotFoundError:
-            raise self._missing_file_error(self._current_path) from None
+            raise self._missing_file_error(self._split.path) from None
         if piece is None:
-            self._positions.finish(self._current_path)
+            self._positions.finish(self._split)
             file.close()
             self._current = None
             return None
         if piece.malformed:
             self._on_malformed(file, piece.malformed)
-        self._positions.advance(self._current_path, piece.next_row)
+        self._positions.advance(self._split, piece.next_row)
         return self._check_columns(piece.batch, file.path) if piece.batch.num_rows else None
 
     def _on_malformed(self, file: OpenFile, rows: Any) -> None:
@@ -296,7 +378,7 @@ class DirectoryReader(SourceReader):
             self._letters.write(str(file.path), rows)
         self._context.count(MALFORMED_RECORDS, len(rows))
 
-    def _check_columns(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    def _check_columns(self, batch: pa.RecordBatch, path: Path | str) -> pa.RecordBatch:
         """The batch. Raises DataRejected if the schema differs from the stream's schema (default: the first file's)."""
         if self._schema is None:
             self._schema = batch.schema

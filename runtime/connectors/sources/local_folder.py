@@ -1,65 +1,79 @@
 """A local folder of input files, or a folder that every host mounts, checked against the data roots at each use."""
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from runtime.data_roots import CheckedFolder
+from runtime.connectors.formats.input_file import LocalFile
+from runtime.connectors.sources.committed_files import CommittedFiles
+from runtime.connectors.sources.listing import ListedFile
+from runtime.connectors.sources.partition_columns import check_folder_name
+from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, JobRejected
 
 
-class ListedFile(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """A file of a listing. `path` is relative to the folder."""
+@dataclass(frozen=True, slots=True)
+class OpenLocalFile:
+    """An open file: it stays readable when it is renamed or deleted."""
 
-    path: str
-    size_bytes: int
+    descriptor: int
 
-
-class Listing(msgspec.Struct, frozen=True):
-    """The files of a bounded source, in the order of their paths."""
-
-    files: tuple[ListedFile, ...]
+    @property
+    def file(self) -> LocalFile:
+        return LocalFile(descriptor_path(self.descriptor))
 
 
 class LocalFolder:
-    """The files of `path`. Names that begin with "." or "_" are ignored, and so are sub-folders."""
+    """Implements `InputFolder`. In an output folder of Weir, only committed files are listed.
 
-    def __init__(self, path: str) -> None:
-        self.path = Path(path)
+    Args:
+        partition_names: the partition columns, from the outermost folder to the innermost.
+    """
+
+    def __init__(self, path: str, partition_names: Sequence[str] = ()) -> None:
+        self.location = path
+        self._path = Path(path)
+        self._partition_names = partition_names
         self._checked = CheckedFolder.of("path", path)
+        self._committed = CommittedFiles(self._path)
 
     def files(self, known: Container[str] = ()) -> list[ListedFile]:
-        """The files except `known` files, in any order.
-
-        Raises:
-            FileNotFoundError: there is no such folder.
-            JobRejected: the path is a file, or lies outside the data roots.
-            DataRejected: a name is not UTF-8.
-        """
+        self._committed.refresh()
         try:
-            with self._checked.open_folder() as folder, os.scandir(folder) as entries:
-                new = (entry for entry in entries if entry.name not in known and entry.name[0] not in "._")
-                return [self._listed(entry) for entry in new if entry.is_file()]
+            return list(self._files(self._checked, "", self._partition_names, known))
         except NotADirectoryError:
-            raise JobRejected("bad-path", "path", f"{self.path} is a file: name the folder that holds it") from None
+            raise JobRejected("bad-path", "path", f"{self._path} is a file: name the folder that holds it") from None
 
-    def _listed(self, entry: os.DirEntry[str]) -> ListedFile:
-        name = entry.name
-        if not name.isascii() and name.encode(errors="replace").decode() != name:
-            raise DataRejected(f"{self.path}: the name of the file {name!r} is not UTF-8: rename it")
-        return ListedFile(name, entry.stat().st_size)
+    def _files(
+        self, parent: CheckedFolder, prefix: str, partition_names: Sequence[str], known: Container[str]
+    ) -> Iterator[ListedFile]:
+        folders = list[str]()
+        with parent.open_folder() as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                path = f"{prefix}{entry.name}"
+                if entry.name[0] in "._" or path in known:
+                    continue
+                if entry.is_dir():
+                    check_folder_name(str(self._path / path), entry.name, partition_names)
+                    folders += [entry.name] if partition_names else []
+                elif entry.is_file() and self._committed.is_committed(path):
+                    yield self._listed(entry, path, partition_names)
+        for name in folders:
+            child = CheckedFolder(parent.argument, parent.path / name, parent.roots)
+            yield from self._files(child, f"{prefix}{name}/", partition_names[1:], known)
 
-    def open(self, path: str) -> int:
-        """A descriptor of the file `path`.
+    def _listed(self, entry: os.DirEntry[str], path: str, partition_names: Sequence[str]) -> ListedFile:
+        if not path.isascii() and path.encode(errors="replace").decode() != path:
+            raise DataRejected(f"{self._path}: the name of the file {path!r} is not UTF-8: rename it")
+        if partition_names:
+            expected = f"{partition_names[0]}=…"
+            raise DataRejected(f"{self._path / path}: the file lies in no folder {expected}, which partition_by needs")
+        return ListedFile(path, entry.stat().st_size)
 
-        Raises:
-            FileNotFoundError: there is no such file.
-            DataRejected: a link of the file leads out of the data roots.
-        """
+    def open(self, path: str) -> OpenLocalFile:
         descriptor = self._checked.open_to_read(path)
         if descriptor is None:
-            where = self.path / path
+            where = self._path / path
             raise DataRejected(f"{where}: this link leads out of the folders that jobs may read (WEIR_DATA_ROOTS)")
-        return descriptor
+        return OpenLocalFile(descriptor)

@@ -20,13 +20,13 @@ class OpenFile:
 
     Args:
         path: path of the file, for messages.
-        descriptor: file descriptor from which `chunks` reads; `close` closes it.
+        descriptor: file descriptor from which `chunks` reads; `close` closes it. None: there is none.
         chunks: rows of the file.
     """
 
-    def __init__(self, path: Path, descriptor: int, chunks: Iterator[Chunk]) -> None:
+    def __init__(self, path: Path | str, descriptor: int | None, chunks: Iterator[Chunk]) -> None:
         self.path = path
-        self._descriptor: int | None = descriptor
+        self._descriptor = descriptor
         self._chunks = chunks
         self._rest: Chunk | None = None
 

@@ -1,13 +1,15 @@
 """A folder of Parquet files as a bounded source, for example the materialised output of a PySpark stage."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runtime.connectors.formats import ParquetFormat
-from runtime.connectors.sources.directory import DirectoryReader, DirectorySource
+from runtime.connectors.sources.directory import DEFAULT_SPLIT_BYTES, DirectoryReader, DirectorySource
+from runtime.connectors.sources.partition_columns import PartitionBy
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class ParquetSource:
     Args:
         path: the folder.
         schema: the wanted columns; None: all columns.
+        columns, filter, partition_by, split_bytes: see `DirectorySource`.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -24,9 +27,13 @@ class ParquetSource:
 
     path: str
     schema: pa.Schema | None = None
+    columns: tuple[str, ...] | None = None
+    filter: pc.Expression | None = field(default=None, compare=False)  # expressions have no equality
+    partition_by: PartitionBy = ()
+    split_bytes: int | None = DEFAULT_SPLIT_BYTES
 
     def output_columns(self) -> pa.Schema | None:
-        return self.schema
+        return self._as_directory().output_columns()
 
     def reader(self) -> DirectoryReader:
         return self._as_directory().reader()
@@ -44,4 +51,12 @@ class ParquetSource:
         return self._as_directory().with_input(listing)
 
     def _as_directory(self) -> DirectorySource:
-        return DirectorySource(self.path, ParquetFormat(self.schema), bounded=True)
+        return DirectorySource(
+            self.path,
+            ParquetFormat(self.schema),
+            bounded=True,
+            columns=self.columns,
+            filter=self.filter,
+            partition_by=self.partition_by,
+            split_bytes=self.split_bytes,
+        )

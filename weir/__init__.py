@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.postgres.changes import PostgresChanges as PostgresChanges
     from runtime.connectors.postgres.sink import PostgresSink as PostgresSink
     from runtime.connectors.postgres.source import PostgresSource as PostgresSource
+    from runtime.connectors.sinks.collect import CollectSink as CollectSink
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
     from runtime.connectors.sinks.json_lines import JsonLinesSink as JsonLinesSink
@@ -165,6 +166,7 @@ _HOMES = {
     "ParquetSink": "runtime.connectors.sinks.parquet",
     "JsonLinesSink": "runtime.connectors.sinks.json_lines",
     "PrintSink": "runtime.connectors.sinks.print",
+    "CollectSink": "runtime.connectors.sinks.collect",
     "DiscardSink": "runtime.connectors.sinks.discard",
     "EpochStage": "runtime.connectors.sinks.epoch_stage",
     "WriteAheadSink": "runtime.connectors.sinks.write_ahead",

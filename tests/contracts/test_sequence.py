@@ -97,6 +97,50 @@ def test_subtasks_share_evenly_and_stay_close_to_each_other() -> None:
     assert min(marks) > 3_500
 
 
+@settings(max_examples=15, deadline=None)
+@given(rate=st.floats(1, 100_000), parallelism=st.integers(1, 4), steps=st.lists(st.integers(0, 400), max_size=40))
+def test_a_rate_bounds_the_rows_of_all_subtasks_together(rate: float, parallelism: int, steps: list[int]) -> None:
+    """Any pauses between polls: at most the rate in wall time, and all of it if polls come often enough."""
+    source, clock = SequenceSource(rows_per_second=rate), ManualClock(1_000_000)
+    readers = [Reading(source, index=index, parallelism=parallelism, clock=clock) for index in range(parallelism)]
+    found, passed = 0, 0
+    for step in steps:
+        clock.advance(step)
+        passed += step
+        for reader in readers:
+            while (batch := reader.poll(65_536)) is not None:
+                found += batch.num_rows
+    assert found <= rate * passed / 1_000 + 1e-6
+    assert found > rate * passed / 1_000 - parallelism - 1e-6
+    assert not any(reader.exhausted() for reader in readers)
+
+
+def test_a_pause_is_made_up_for_by_the_rows_of_a_second_at_most_and_a_restore_starts_anew() -> None:
+    source, clock, store = SequenceSource(rows_per_second=100.0), ManualClock(1_000_000), MemorySnapshotStore()
+    reader = Reading(source, clock=clock, store=store)
+    clock.advance(60_000)
+    first = reader.poll(65_536)
+    assert first is not None
+    assert first.num_rows == 100
+    assert reader.poll(65_536) is None
+    clock.advance(500)
+    again = Reading(source, clock=clock, store=store, snapshots=[reader.snapshot("chk-1")])
+    assert again.poll(65_536) is None
+    clock.advance(100)
+    rows = again.poll(65_536)
+    assert rows is not None
+    assert rows["id"].to_pylist() == list(range(100, 110)), "a rate changes no row"
+
+
+def test_keys_may_be_text() -> None:
+    source = SequenceSource(rows=20, keys=3, text_keys=True)
+    reader = Reading(source)
+    batch = reader.poll(100)
+    assert batch is not None
+    assert batch.schema == source.output_columns()
+    assert batch["key"].to_pylist() == [f"key-{number * KEY_MULTIPLIER % 3}" for number in range(20)]
+
+
 def test_a_sequence_without_an_end_is_not_bounded() -> None:
     assert not SequenceSource().bounded
     assert SequenceSource(rows=0).bounded
@@ -130,6 +174,8 @@ def test_a_duration_ends_each_subtask_and_counts_from_the_first_start() -> None:
         ("keys", SequenceSource(keys=2**32)),
         ("zipf", SequenceSource(zipf=1.0)),
         ("microseconds_per_row", SequenceSource(microseconds_per_row=0)),
+        ("rows_per_second", SequenceSource(rows_per_second=0.0)),
+        ("rows_per_second", SequenceSource(rows_per_second=float("nan"))),
         ("microseconds_per_row", SequenceSource(rows=2**40, microseconds_per_row=2**23)),
     ],
 )

@@ -1,8 +1,8 @@
-"""Prints rows on standard output as JSON lines, for debugging. A restart may print rows again."""
+"""Prints rows as JSON lines, for debugging. A restart may print rows again."""
 
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 import msgspec
 import pyarrow as pa
@@ -13,18 +13,22 @@ from runtime.ports import OperatorContext, SinkWriter
 
 @dataclass(frozen=True)
 class PrintSink:
-    """Prints rows without waiting for a checkpoint.
+    """Prints rows without waiting for a checkpoint, on standard output of the slots.
+
+    With several subtasks each line begins with the number of its subtask, from 1, and `> ` (as in Flink).
 
     Args:
         prefix: text before each line.
+        to_stderr: prints on standard error instead.
     """
 
     guarantee: ClassVar[str] = "at-least-once"
 
     prefix: str = ""
+    to_stderr: bool = False
 
     def writer(self) -> "PrintWriter":
-        return PrintWriter(self.prefix)
+        return PrintWriter(self)
 
     def committer(self) -> NoCommitter:
         return NoCommitter()
@@ -34,16 +38,22 @@ class PrintSink:
 
 
 class PrintWriter(SinkWriter):
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, sink: PrintSink) -> None:
+        self._sink = sink
 
     def open(self, context: OperatorContext) -> None:
-        """Opens nothing: standard output is already open."""
+        number = f"{context.index + 1}> " if context.parallelism > 1 else ""
+        self._start = self._sink.prefix + number
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for row in batch.to_pylist():
-            sys.stdout.write(f"{self._prefix}{msgspec.json.encode(row, enc_hook=str).decode()}\n")
+        """Writes the lines in one call, so that the lines of other subtasks do not interrupt each other."""
+        lines = [f"{self._start}{msgspec.json.encode(row, enc_hook=str).decode()}\n" for row in batch.to_pylist()]
+        self._stream.write("".join(lines))
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        sys.stdout.flush()
+        self._stream.flush()
         return ()
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._sink.to_stderr else sys.stdout

@@ -3,14 +3,19 @@
 The key and the time of a row are functions of its `id`, so a row is the same in every run. The sequence is distributed
 in blocks over as many splits as there are key groups. A subtask always reads the split that lags most, so its event
 time never decreases. Positions are keyed state and move with their key groups.
+
+A rate is divided among the subtasks by their splits (Flink: `RateLimiterStrategy.perSecond`). It limits the rows of
+each poll and changes no row. Its budget begins anew with each attempt and never exceeds the rows of a second.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SourceReader
@@ -27,6 +32,7 @@ SCHEMA: Final = pa.schema(
 )
 _BLOCK_ROWS: Final = 8_192
 _US_PER_MS: Final = 1_000
+_MS_PER_S: Final = 1_000
 _HASH_SPACE: Final = 2**32
 _INT64_MAX: Final = 2**63 - 1
 
@@ -43,6 +49,8 @@ class SequenceSource:
         keys: number of different keys. Even distribution: key = id * 2654435761 mod keys.
         zipf: exponent of a Zipf distribution of the keys, above 1; key 0 is the most frequent. None: even.
         microseconds_per_row: event time between consecutive rows; row 0 has time 0.
+        rows_per_second: maximum rate of all subtasks together, in wall time; None: as fast as the job reads.
+        text_keys: whether `key` is text: "key-7" for key 7.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -52,13 +60,15 @@ class SequenceSource:
     keys: int = 1_000
     zipf: float | None = None
     microseconds_per_row: int = 1
+    rows_per_second: float | None = None
+    text_keys: bool = False
 
     @property
     def bounded(self) -> bool:
         return self.rows is not None or self.duration_ms is not None
 
     def output_columns(self) -> pa.Schema:
-        return SCHEMA
+        return SCHEMA.set(1, SCHEMA.field("key").with_type(pa.string())) if self.text_keys else SCHEMA
 
     def reader(self) -> "SequenceReader":
         return SequenceReader(self)
@@ -73,6 +83,8 @@ class SequenceSource:
             raise JobRejected("bad-sequence", "zipf", f"the exponent must be above 1, not {self.zipf}")
         if self.microseconds_per_row < 1:
             raise JobRejected("bad-sequence", "microseconds_per_row", "must be at least 1")
+        if self.rows_per_second is not None and not (math.isfinite(self.rows_per_second) and self.rows_per_second > 0):
+            raise JobRejected("bad-sequence", "rows_per_second", f"must be above 0, not {self.rows_per_second}")
         if self.rows is not None and self.rows * self.microseconds_per_row > _INT64_MAX:
             raise JobRejected("bad-sequence", "microseconds_per_row", "the times of the last rows do not fit 64 bits")
 
@@ -83,6 +95,7 @@ class SequenceReader(SourceReader):
     def __init__(self, source: SequenceSource) -> None:
         self._source = source
         self._end = _INT64_MAX if source.rows is None else source.rows
+        self._schema = source.output_columns()
         self._offsets = np.empty(0, dtype=np.int64)
         self._steps = np.empty(0, dtype=np.int64)
 
@@ -92,7 +105,9 @@ class SequenceReader(SourceReader):
         self._cycle_rows = groups * _BLOCK_ROWS
         owned = np.asarray(context.key_groups)
         self._next: Numbers = owned * _BLOCK_ROWS  #: by split, the next id to emit
-        self._since_ms = context.now_ms()
+        self._since_ms = self._budget_at_ms = context.now_ms()
+        self._rate = (self._source.rows_per_second or 0.0) * len(owned) / groups / _MS_PER_S
+        self._budget = 0.0
         self._table: KeyedTable = context.state.keyed_table("positions", _KEY_SCHEMA, _VALUE_SCHEMA)
         self._row_ids = self._table.find([_split_ids(groups, context.key_groups)])
         restored = self._row_ids >= 0
@@ -104,9 +119,15 @@ class SequenceReader(SourceReader):
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if self.exhausted:
             return None
+        if self._rate:
+            max_rows = min(max_rows, self._affordable_rows())
+            if not max_rows:
+                return None
         split = int(self._next.argmin())
         first = int(self._next[split])
-        return self._rows(first, self._advance(split, first, max_rows) - first)
+        count = self._advance(split, first, max_rows) - first
+        self._budget -= count
+        return self._rows(first, count)
 
     @property
     def exhausted(self) -> bool:
@@ -123,6 +144,14 @@ class SequenceReader(SourceReader):
         self._table.column("next_id")[self._row_ids] = self._next
         self._table.column("since_ms")[self._row_ids] = self._since_ms
         self._table.touch(self._row_ids)
+
+    def _affordable_rows(self) -> int:
+        """The rows that the rate allows now. The budget may be saved for a second: one row at least."""
+        now_ms = self._now_ms()
+        gained = max(now_ms - self._budget_at_ms, 0) * self._rate
+        self._budget = min(self._budget + gained, max(self._rate * _MS_PER_S, 1.0))
+        self._budget_at_ms = now_ms
+        return int(self._budget)
 
     def _advance(self, split: int, first: int, max_rows: int) -> int:
         """Advances the splits past at most `max_rows` contiguous ids from `first` on. Returns the next id."""
@@ -141,7 +170,10 @@ class SequenceReader(SourceReader):
         ids = self._offsets[:count] + first
         keys = self._even_keys(first, count) if self._source.zipf is None else _zipf_keys(ids, self._source)
         times = pa.array(ids * self._source.microseconds_per_row).view(SCHEMA.field("time").type)
-        return pa.RecordBatch.from_arrays([pa.array(ids), pa.array(keys), times], schema=SCHEMA)
+        key_column = pa.array(keys)
+        if self._source.text_keys:
+            key_column = pc.binary_join_element_wise("key-", pc.cast(key_column, pa.string()), "")
+        return pa.RecordBatch.from_arrays([pa.array(ids), key_column, times], schema=self._schema)
 
     def _even_keys(self, first: int, count: int) -> Numbers:
         """Keys of `count` consecutive ids, with a single division per batch instead of one per row."""

@@ -1,0 +1,120 @@
+"""Collected rows: once each, bounded, in the process of the caller only."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import weir
+from runtime.connectors.sinks.collect import CollectSink
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
+from runtime.errors import JobRejected, WeirError
+from runtime.ports import OperatorContext, SinkWriter, StageFolders
+from runtime.state.backend import SubtaskState
+from tests.jobs.gated import Bomb, Gated
+from tests.jobs.live import positions_in, running
+
+
+def writer(of: CollectSink, *, token: int = 1, index: int = 0) -> SinkWriter:
+    found = of.writer()
+    found.open(
+        OperatorContext(
+            job="job", uid="out", index=index, parallelism=4, max_parallelism=16, token=Token(token),
+            state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
+        )
+    )  # fmt: skip
+    return found
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
+
+
+def commit(of: CollectSink, checkpoint: int, committables: Any, token: int = 1) -> None:
+    permit, committer = permit_from_master("job", Token(token), CheckpointId(checkpoint)), of.committer()
+    told = json.loads(json.dumps(committables))
+    committer.commit_epoch(permit, told)
+    committer.commit(permit, told)
+
+
+def test_committables_are_collected_once_whatever_is_repeated() -> None:
+    of = CollectSink()
+    one, two = writer(of), writer(of, index=1)
+    assert one.prepare(1) == ()
+    one.write(rows(1, 2))
+    one.write(rows(3).slice(0, 1))
+    two.write(rows(4))
+    first = [*one.prepare(2), *two.prepare(2)]
+    assert of.table().num_rows == 0
+    commit(of, 2, first)
+    one.write(rows(5))
+    for token in (1, 2):
+        commit(of, 3, [*first, *one.prepare(3)], token)
+    assert [row["n"] for row in of.rows()] == [1, 2, 3, 4, 5]
+
+
+def test_limits_hold_for_a_subtask_and_for_the_collection() -> None:
+    few, small = CollectSink(max_rows=3), CollectSink(max_bytes=2_000)
+    with pytest.raises(JobRejected, match="max_rows: 4 exceeds the limit of 3"):
+        writer(few).write(rows(1, 2, 3, 4))
+    with pytest.raises(JobRejected, match="max_bytes"):
+        writer(small).write(rows(*range(1_000)))
+    one, two = writer(few), writer(few, index=1)
+    one.write(rows(1, 2))
+    two.write(rows(3, 4))
+    with pytest.raises(JobRejected, match="write to a ParquetSink"):
+        commit(few, 1, [*one.prepare(1), *two.prepare(1)])
+    with pytest.raises(JobRejected, match="max_rows"):
+        CollectSink(max_rows=0).check()
+
+
+def test_a_copy_in_another_process_is_empty_and_a_job_of_the_console_is_refused() -> None:
+    of = CollectSink()
+    found = writer(of)
+    found.write(rows(1))
+    commit(of, 1, found.prepare(1))
+    assert pickle.loads(pickle.dumps(of)).rows() == []
+    assert of.rows() == [{"n": 1}]
+    with pytest.raises(JobRejected, match="no caller"):
+        of.bind("out", StageFolders("", streams="/streams"))
+
+
+def test_a_local_job_returns_its_rows(tmp_path: Path) -> None:
+    """A job without rows returns a table without columns."""
+    found, none = weir.CollectSink(), weir.CollectSink()
+    flow = weir.Dataflow("local")
+    numbers = flow.source("numbers", weir.SequenceSource(rows=1_000, keys=3, text_keys=True))
+    numbers.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("found", found)
+    numbers.map_batches("nothing", lambda batch: batch.slice(0, 0)).sink("none", none)
+    weir.run_local(flow, parallelism=2, storage=str(tmp_path))
+    last = {row["key"]: row["n"] for row in sorted(found.rows(), key=lambda row: int(row["n"]))}
+    assert last == {"key-0": 334, "key-1": 333, "key-2": 333}
+    assert none.table().num_columns == 0
+
+
+def test_a_job_with_too_many_rows_fails_by_name(tmp_path: Path) -> None:
+    flow = weir.Dataflow("much")
+    flow.source("numbers", weir.SequenceSource(rows=1_000)).sink("out", weir.CollectSink(max_rows=10))
+    with pytest.raises(WeirError, match="exceeds the limit of 10"):
+        weir.run_local(flow, storage=str(tmp_path))
+
+
+def test_failed_attempts_neither_lose_nor_repeat_a_collected_row(tmp_path: Path) -> None:
+    """S1-05: two crashes between checkpoints, then a drain."""
+    source, bomb, found = Gated(total=100), Bomb(), weir.CollectSink()
+    flow = weir.Dataflow("collected")
+    flow.source("numbers", source).map_batches("bomb", bomb).sink("out", found)
+    with running(flow.compile(2), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=20)) as run:
+        for token in (2, 3):
+            run.checkpoints(2)
+            bomb.arm()
+            source.total += 60
+            run.wait_for(lambda token=token: run.records.token == token)  # type: ignore[misc]
+        run.wait_for(lambda: positions_in(run.manifests[-1], tmp_path / "state", 4) == [source.total] * 4)
+        run.end("drain")
+    wanted = sorted(((v * 31 + split) % source.keys, v) for split in range(source.splits) for v in range(source.total))
+    assert sorted((row["key"], row["value"]) for row in found.rows()) == wanted

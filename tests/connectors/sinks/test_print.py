@@ -1,0 +1,33 @@
+"""Printed rows, as a reader of a terminal sees them."""
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.print import PrintSink
+from runtime.core.job.ids import Token
+from runtime.ports import OperatorContext
+from runtime.state.backend import SubtaskState
+
+
+@pytest.mark.parametrize(
+    ("sink", "parallelism", "text"),
+    [
+        (PrintSink(), 1, '{"n":1}\n{"n":null}\n'),
+        (PrintSink("a: "), 3, 'a: 2> {"n":1}\na: 2> {"n":null}\n'),
+        (PrintSink(to_stderr=True), 1, '{"n":1}\n{"n":null}\n'),
+    ],
+)
+def test_a_line_is_a_row_after_prefix_and_subtask(
+    sink: PrintSink, parallelism: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = sink.writer()
+    found.open(
+        OperatorContext(
+            job="job", uid="out", index=1, parallelism=parallelism, max_parallelism=16, token=Token(1),
+            state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
+        )
+    )  # fmt: skip
+    found.write(pa.RecordBatch.from_pydict({"n": pa.array([1, None], pa.int64())}))
+    assert found.prepare(1) == ()
+    seen = capsys.readouterr()
+    assert (seen.err if sink.to_stderr else seen.out) == text

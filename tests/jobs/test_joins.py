@@ -17,7 +17,7 @@ from spark_jobs.batch.refusals import check_batch
 from tests.jobs.conftest import Jobs
 from tests.jobs.live import positions_in
 from tests.jobs.mortal import Deaths, Mortal
-from tests.jobs.numbers import SCHEMA, committed
+from tests.jobs.numbers import SCHEMA, Numbers, committed
 from tests.jobs.test_windows import Clocked
 
 LEFT = pa.schema([("key", pa.string()), ("time", pa.int64())])
@@ -172,7 +172,7 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
     assert made.columns is not None
     assert made.columns.names == ["key", "value", "value_2", "when"]
     made.sink("out", weir.DiscardSink())
-    texts.sink("texts out", weir.DiscardSink())
+    texts.sink("texts_out", weir.DiscardSink())
     with pytest.raises(weir.JobRejected, match="STREAMING") as refused:
         check_batch(flow.compile(1))
     assert (refused.value.code, refused.value.field) == ("join-in-batch", "j")
@@ -180,7 +180,7 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
 
 def test_a_join_without_event_time_is_refused_before_the_start() -> None:
     flow = weir.Dataflow("silent")
-    rows = flow.source("rows", weir.SequenceSource()).map("numbers", dict, SCHEMA).key_by("key")
+    rows = flow.source("rows", Numbers(total=10, unbounded=True)).map("numbers", dict, SCHEMA).key_by("key")
     joined = rows.interval_join(rows).between(
         "j", timedelta(0), timedelta(seconds=1), time=("value", "value"), suffixes=("", "_2")
     )

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from tqdm import tqdm
 
-from spark_jobs.samples import change_capture, clickstream, enrichment
+from spark_jobs.samples import change_capture, clickstream, enrichment, order_payments
 from spark_jobs.samples.check import differences
 from spark_jobs.samples.folders import sample_folder
 
@@ -37,7 +37,7 @@ class Sample(NamedTuple):
 
 SAMPLES: Final = {
     module.__name__.rsplit(".", 1)[-1]: Sample(module.STEPS, module.prepare, module.write_step, module.tables)
-    for module in (change_capture, clickstream, enrichment)
+    for module in (change_capture, clickstream, enrichment, order_payments)
 }
 
 

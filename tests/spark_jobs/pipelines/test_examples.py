@@ -16,7 +16,7 @@ from psycopg import sql
 from runtime.core.job.ids import Token
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.io.memory.run_store import MemoryRunStore
-from spark_jobs.pipelines import change_capture, clickstream, enrichment
+from spark_jobs.pipelines import change_capture, clickstream, enrichment, order_payments
 from spark_jobs.samples.__main__ import SAMPLES
 from spark_jobs.samples.check import differences
 from tests.jobs.live import Run, running
@@ -36,16 +36,22 @@ def database(database_url: str) -> Iterator[str]:
 def params(example: str, folder: Path, database: str) -> dict[str, str]:
     if example == "clickstream":
         return {"clicks_dir": str(folder / "clicks"), "output_dir": str(folder)}
+    if example == "order_payments":
+        inputs = {f"{name}_dir": str(folder / name) for name in ("orders", "payments")}
+        return {**inputs, "output_dir": str(folder)}
     if example == "change_capture":
         return {"history_dir": str(folder / "history"), "database_url": address_without_password(database)}
     return {"orders_dir": str(folder / "orders"), "database_url": address_without_password(database)}
 
 
-PIPELINES = {module.PIPELINE.name: module.PIPELINE for module in (change_capture, clickstream, enrichment)}
+PIPELINES = {
+    module.PIPELINE.name: module.PIPELINE for module in (change_capture, clickstream, enrichment, order_payments)
+}
 OUTPUTS = {
     "change_capture": ["accounts_copy", "history"],
     "clickstream": ["sessions", "late_clicks", "views", "late_views"],
     "enrichment": ["enriched_orders"],
+    "order_payments": ["paid", "late_orders", "late_payments"],
 }
 
 

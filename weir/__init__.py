@@ -34,7 +34,9 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.postgres.changes import PostgresChanges as PostgresChanges
     from runtime.connectors.postgres.sink import PostgresSink as PostgresSink
     from runtime.connectors.postgres.source import PostgresSource as PostgresSource
+    from runtime.connectors.sinks.avro import AvroSink as AvroSink
     from runtime.connectors.sinks.collect import CollectSink as CollectSink
+    from runtime.connectors.sinks.csv import CsvSink as CsvSink
     from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
     from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
     from runtime.connectors.sinks.json_lines import JsonLinesSink as JsonLinesSink
@@ -164,6 +166,8 @@ _HOMES = {
     "KafkaBytes": "runtime.connectors.kafka.formats",
     # Sinks
     "ParquetSink": "runtime.connectors.sinks.parquet",
+    "CsvSink": "runtime.connectors.sinks.csv",
+    "AvroSink": "runtime.connectors.sinks.avro",
     "JsonLinesSink": "runtime.connectors.sinks.json_lines",
     "PrintSink": "runtime.connectors.sinks.print",
     "CollectSink": "runtime.connectors.sinks.collect",

@@ -1,11 +1,12 @@
-"""The Arrow types of Avro types, including logical types. An Avro union is a column only with `null`."""
+"""The Arrow types of Avro types and the reverse, with logical types. An Avro union is a column only with `null`."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.errors import JobRejected
+from runtime.errors import DataRejected, JobRejected
 
 _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -74,3 +75,79 @@ def _named(schema: Mapping[str, Any], names: dict[str, pa.DataType], found: pa.D
     if "namespace" in schema:
         names[f"{schema['namespace']}.{schema['name']}"] = found
     return found
+
+
+# ---------------------------------------------------------------- from Arrow
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AVRO_PRIMITIVES: Final[Mapping[str, str]] = {
+    "bool": "boolean",
+    **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int"),
+    **dict.fromkeys(("int64", "uint32"), "long"),
+    **dict.fromkeys(("halffloat", "float"), "float"),
+    "double": "double",
+    **dict.fromkeys(("string", "large_string"), "string"),
+    **dict.fromkeys(("binary", "large_binary"), "bytes"),
+    "null": "null",
+}
+
+
+def avro_schema(columns: pa.Schema) -> dict[str, Any]:
+    """The Avro record of rows with these columns.
+
+    Raises:
+        DataRejected: Avro has no such name or type; the error names the column.
+    """
+    return _record(list(columns), "Row", "")
+
+
+def _record(fields: list[pa.Field], name: str, where: str) -> dict[str, Any]:
+    names = [item.name for item in fields]
+    if len(set(names)) < len(names):
+        raise DataRejected(f"Avro: two columns have the same name: {', '.join(names)}")
+    made = []
+    for item in fields:
+        path = f"{where}{item.name}"
+        if not _NAME.fullmatch(item.name):
+            problem = "Avro names are letters, digits and '_', and begin with no digit: rename it"
+            raise DataRejected(f"Avro: column {path!r}: {problem}")
+        made.append({"name": item.name, "type": _field_type(item, f"{name}_{item.name}", path)})
+    return {"type": "record", "name": name, "fields": made}
+
+
+def _field_type(item: pa.Field, name: str, path: str) -> Any:
+    kind = _avro_type(item.type, name, path)
+    return ["null", kind] if item.nullable and kind != "null" else kind
+
+
+def _avro_type(kind: pa.DataType, name: str, path: str) -> Any:
+    if (primitive := _AVRO_PRIMITIVES.get(str(kind))) is not None:
+        return primitive
+    if pa.types.is_fixed_size_binary(kind):
+        return "bytes"
+    if pa.types.is_dictionary(kind):
+        return _avro_type(kind.value_type, name, path)
+    if pa.types.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    if pa.types.is_decimal(kind) and kind.scale >= 0:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if pa.types.is_time32(kind) or pa.types.is_time64(kind):
+        return _time_type("time", kind, path)
+    if pa.types.is_timestamp(kind):
+        return _time_type("local-timestamp" if kind.tz is None else "timestamp", kind, path)
+    if pa.types.is_struct(kind):
+        return _record([kind.field(place) for place in range(kind.num_fields)], name, f"{path}.")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return {"type": "array", "items": _field_type(kind.value_field, name, f"{path}[]")}
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        return {"type": "map", "values": _field_type(kind.item_field, name, f"{path}{{}}")}
+    raise DataRejected(f"Avro: column {path!r} is {kind}, which Avro cannot hold: cast it to another type")
+
+
+def _time_type(logical: str, kind: pa.DataType, path: str) -> dict[str, str]:
+    """The logical type of a time or timestamp, in ms or us."""
+    if kind.unit == "ns":
+        raise DataRejected(f"Avro: column {path!r} is {kind}: cast it to microseconds")
+    if kind.unit == "us":
+        return {"type": "long", "logicalType": f"{logical}-micros"}
+    return {"type": "int" if logical == "time" else "long", "logicalType": f"{logical}-millis"}

@@ -49,8 +49,7 @@ class CsvFormat(ScannedFormat):
 
     def check(self) -> None:
         check_schema(self.schema)
-        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
-            raise JobRejected("bad-format", "delimiter", f"must be a single ASCII character, not {self.delimiter!r}")
+        check_delimiter(self.delimiter)
         for item in self.schema:
             try:
                 _CsvParser(pa.schema([item]), [item.name], self.delimiter).try_types()
@@ -93,6 +92,12 @@ class CsvFormat(ScannedFormat):
             raise MalformedFile(f"the header cannot be read: {error}") from error
         require_columns(self.schema.names, names, "the header")
         return names
+
+
+def check_delimiter(delimiter: str) -> None:
+    """Raises JobRejected if values cannot be separated by `delimiter`."""
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise JobRejected("bad-format", "delimiter", f"must be a single ASCII character, not {delimiter!r}")
 
 
 class _CsvParser:

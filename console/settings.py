@@ -124,6 +124,11 @@ WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
 #: Standing stages that the workers of the queue `standing` supervise at a time; each has its own JVM.
 WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
+#: How long the numbers of runs are kept, by the length of their intervals.
+WEIR_METRICS_5S_HOURS = count("WEIR_METRICS_5S_HOURS") or 24
+WEIR_METRICS_1M_DAYS = count("WEIR_METRICS_1M_DAYS") or 14
+WEIR_METRICS_15M_DAYS = count("WEIR_METRICS_15M_DAYS") or 400
+
 # ---------------------------------------------------------------- Django
 
 SECRET_KEY = require("DJANGO_SECRET_KEY")
@@ -288,6 +293,7 @@ CELERY_TASK_ROUTES = {
     "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
     "console.checkpoints.tasks.answer_state_query": {"queue": "stages"},
     "console.operations.tasks.reconcile": {"queue": "housekeeping"},
+    "console.metrics.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
     "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -307,6 +313,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "remove-lineage-folders": {
         "task": "console.operations.tasks.remove_lineage_folders",
+        "schedule": schedule(60),
+        "options": {"expires": 60},
+    },
+    "maintain-metrics": {
+        "task": "console.metrics.tasks.maintain",
         "schedule": schedule(60),
         "options": {"expires": 60},
     },

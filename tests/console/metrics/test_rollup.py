@@ -1,0 +1,125 @@
+"""Rolled-up rows against a recount in Python, over passes at any time and rows that come late."""
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from console.metrics import rollup
+from console.metrics.models import Metrics, RollUp
+
+pytestmark = pytest.mark.django_db
+START = datetime(2026, 11, 23, 9, 50, tzinfo=UTC)
+SUMS = ("span_ms", "records_in", "records_out", "bytes_in", "bytes_out", "checkpoints", "cpu_ms")
+MAXIMA = (
+    "watermark",
+    "processing_lag_ms",
+    "in_flight_bytes",
+    "state_bytes",
+    "sync_ms",
+    "checkpoint_ms",
+    "memory_bytes",
+)
+
+Row = dict[str, Any]
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    maybe = st.none() | st.integers(0, 10**12)
+    numbers: Row = {name: draw(st.integers(0, 10**6)) for name in SUMS}
+    numbers |= {name: draw(maybe) for name in MAXIMA}
+    fractions = {name: draw(st.none() | st.integers(0, 8)) for name in ("busy", "backpressured", "skew")}
+    return {
+        "run_id": draw(st.integers(1, 2)),
+        "at": START + timedelta(seconds=5 * draw(st.integers(0, 500))),
+        "operator": draw(st.sampled_from(["", "a"])),
+        "token": draw(st.integers(7, 8)),
+        **numbers,
+        **{name: None if value is None else value / 8 for name, value in fractions.items()},
+        "span_ms": draw(st.integers(1, 5_000)),
+    }
+
+
+def unique(found: Iterable[Row]) -> list[Row]:
+    return list({(row["run_id"], row["at"], row["operator"], row["token"]): row for row in found}.values())
+
+
+def expected(found: list[Row], step_s: int, until: datetime) -> dict[tuple[int, datetime, str], Row]:
+    groups: dict[tuple[int, datetime, str], list[Row]] = {}
+    for row in found:
+        at = datetime.fromtimestamp(row["at"].timestamp() // step_s * step_s, UTC)
+        if at < until:
+            groups.setdefault((row["run_id"], at, row["operator"]), []).append(row)
+    return {key: aggregated(group) for key, group in groups.items()}
+
+
+def aggregated(group: list[Row]) -> Row:
+    def mean(name: str, weight: Any) -> float | None:
+        with_value = [row for row in group if row[name] is not None]
+        whole = sum(weight(row) for row in with_value)
+        return sum(row[name] * weight(row) for row in with_value) / whole if whole else None
+
+    return {
+        **{name: sum(row[name] for row in group) for name in SUMS},
+        **{name: max((row[name] for row in group if row[name] is not None), default=None) for name in MAXIMA},
+        "busy": mean("busy", lambda row: row["span_ms"]),
+        "backpressured": mean("backpressured", lambda row: row["span_ms"]),
+        "skew": mean("skew", lambda row: row["records_in"] + row["records_out"]),
+    }
+
+
+def insert(found: Iterable[Row]) -> None:
+    Metrics.objects.bulk_create([Metrics(step_s=5, **row) for row in found])
+
+
+def equals(found: Any, wanted: Any) -> bool:
+    """Columns of type real have six digits."""
+    if found is None or wanted is None:
+        return found is wanted
+    return math.isclose(found, wanted, rel_tol=1e-5, abs_tol=1e-6)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(rows(), max_size=40).map(unique),
+    st.sets(st.integers(0, 3_600), max_size=4),
+    st.integers(0, 9),
+)
+def test_rolled_up_rows_equal_a_recount(found: list[Row], passes: set[int], late_minutes: int) -> None:
+    """Each row is inserted by the first pass `late_minutes` after its time, as after an outage of the database."""
+    Metrics.objects.all().delete()
+    RollUp.objects.all().delete()
+    waiting = sorted(found, key=lambda row: row["at"])
+    for second in [*sorted(passes), 3_600, 7_200]:
+        now = START + timedelta(seconds=second)
+        come = [row for row in waiting if row["at"] + timedelta(minutes=late_minutes) <= now]
+        waiting = [row for row in waiting if row not in come]
+        insert(come)
+        rollup.roll_up(now)
+    assert waiting == []
+    for step_s in rollup.STEPS_S[1:]:
+        until = rollup.rolled_until(step_s)
+        assert (until is None) == (not found)
+        if until is None:
+            continue
+        assert until >= START + timedelta(seconds=3_600)
+        wanted = expected(found, step_s, until)
+        stored = {(row.run_id, row.at, row.operator): row for row in Metrics.objects.filter(step_s=step_s)}
+        assert stored.keys() == wanted.keys()
+        for key, row in stored.items():
+            for name, value in wanted[key].items():
+                assert equals(getattr(row, name), value), (step_s, key, name, getattr(row, name), value)
+
+
+def test_an_interval_that_is_not_over_is_not_rolled_up() -> None:
+    numbers = {"span_ms": 5_000, "records_in": 3, "records_out": 3, "bytes_in": 0, "bytes_out": 0}
+    insert([{"run_id": 1, "at": START, "operator": "", "token": 1, **numbers}])
+    rollup.roll_up(START + timedelta(seconds=60) + rollup.GRACE - timedelta(seconds=1))
+    assert not Metrics.objects.filter(step_s=60).exists()
+    rollup.roll_up(START + timedelta(seconds=60) + rollup.GRACE)
+    assert Metrics.objects.get(step_s=60).records_in == 3

@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.dataflow.connected_streams import ConnectedKeyedStreams as ConnectedKeyedStreams
     from runtime.dataflow.connected_streams import ConnectedStreams as ConnectedStreams
     from runtime.dataflow.joined_streams import IntervalJoinedStreams as IntervalJoinedStreams
+    from runtime.dataflow.joined_streams import JoinedStreams as JoinedStreams
     from runtime.dataflow.keyed_stream import KeyedStream as KeyedStream
     from runtime.dataflow.pipelines import Pipeline as Pipeline
     from runtime.dataflow.pipelines import PipelineContext as PipelineContext
@@ -130,6 +131,7 @@ _HOMES = {
     "ConnectedKeyedStreams": "runtime.dataflow.connected_streams",
     "ConnectedStreams": "runtime.dataflow.connected_streams",
     "IntervalJoinedStreams": "runtime.dataflow.joined_streams",
+    "JoinedStreams": "runtime.dataflow.joined_streams",
     "CoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedCoProcessFunction": "runtime.operators.functions.co_process",
     "KeyedBroadcastProcessFunction": "runtime.operators.functions.keyed_process",

@@ -12,10 +12,11 @@ from runtime.dataflow.checks import check_late_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import check_times, paired_inputs
 from runtime.dataflow.inputs import StepInput
 from runtime.errors import JobRejected
-from runtime.operators.arguments import argument_error, check_column, check_interval
+from runtime.operators.arguments import argument_error, check_column, check_interval, check_window
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide, TwoStreamJoin
+from runtime.operators.joins.window import WINDOW_COLUMNS, WindowJoin
 from runtime.operators.output_tag import OutputTag, check_tags
 
 if TYPE_CHECKING:
@@ -79,6 +80,51 @@ class IntervalJoinedStreams:
         columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), () if result_time is None else (result_time,))
         create = partial(IntervalJoin, sides, interval, columns)
         return _add_join(uid, inputs, create, parallelism)
+
+
+@dataclass(frozen=True)
+class JoinedStreams:
+    """Two keyed streams, to be joined by `window`."""
+
+    first: KeyedStream
+    second: KeyedStream
+
+    def window(
+        self,
+        uid: str,
+        size: timedelta,
+        *,
+        time: tuple[str, str],
+        slide: timedelta | None = None,
+        suffixes: tuple[str, str] = ("", ""),
+        late_to: LateOutputs = (None, None),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Joins rows with equal keys in the same event-time window. Windows are aligned to the epoch.
+
+            views.key_by("user").join(clicks.key_by("user")).window(
+                "seen_and_clicked", timedelta(minutes=5), time=("viewed_at", "clicked_at")
+            )
+
+        An inner join: all pairs of a window are emitted when the watermark has reached its end. Rows with a null in
+        their key match no row. A row is freed with its last window.
+
+        Output columns: those of the first stream, those of the second stream, then `window_start` and `window_end`
+        (timestamp[ms]). A key column of the second stream is left out if its counterpart has the same name.
+
+        Args:
+            time: columns of event times of the first and second stream.
+            slide: distance between the starts of two consecutive windows, which may overlap; None: `size`.
+            suffixes: appended to the names that both streams have. Without suffixes such names are refused.
+            late_to: side outputs for late rows of the first and second stream, with the columns of the stream. A row is
+                late if its last window has fired. None: late rows are counted and dropped.
+        """
+        inputs = paired_inputs(uid, self.first, self.second)
+        size_ms, slide_ms = check_window(uid, size, slide)
+        sides = _sides(uid, self.first, self.second, time, late_to)
+        pairs = tuple(zip(self.first.keys, self.second.keys, strict=True))
+        columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), WINDOW_COLUMNS)
+        return _add_join(uid, inputs, partial(WindowJoin, sides, size_ms, slide_ms, columns), parallelism)
 
 
 def _sides(

@@ -16,7 +16,7 @@ from runtime.dataflow.checks import check_late_columns, validate_factory, with_u
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
 from runtime.dataflow.inputs import StepInput
-from runtime.dataflow.joined_streams import IntervalJoinedStreams
+from runtime.dataflow.joined_streams import IntervalJoinedStreams, JoinedStreams
 from runtime.dataflow.plan import PreAggregation
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.arguments import check_aggregates, check_column, check_function, check_window
@@ -194,6 +194,10 @@ class KeyedStream:
     def interval_join(self, other: KeyedStream) -> IntervalJoinedStreams:
         """Pairs of rows with equal keys and times within an interval of each other; continue with `between`."""
         return IntervalJoinedStreams(self, other)
+
+    def join(self, other: KeyedStream) -> JoinedStreams:
+        """Pairs of rows with equal keys in the same window; continue with `window`."""
+        return JoinedStreams(self, other)
 
     def _process(
         self,

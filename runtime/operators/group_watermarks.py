@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.job.messages import MIN_WATERMARK
@@ -44,6 +45,10 @@ class GroupWatermarks:
     def restored_watermarks(self, rows: pa.RecordBatch, keys: Sequence[str]) -> Times:
         """By row, the restored watermark of the row's key group; `keys`: the key columns."""
         return self._restored[key_groups(rows, keys, self._context.max_parallelism)]
+
+    def of_groups(self, groups: npt.NDArray[np.int32]) -> Times:
+        """The restored watermarks of key groups."""
+        return self._restored[groups]
 
     def store(self, time: int) -> None:
         """Puts watermark `time` into the state, before a snapshot."""

@@ -42,14 +42,20 @@ class KeptRows:
         """The rows of each key with times in [`low`, `high`]: start of bucket, run, and by key first row and count."""
         if not len(key_numbers):
             return
-        first, last = int(low.min()) // self._bucket_ms, int(high.max()) // self._bucket_ms
+        for start, run in self.runs(int(low.min()), int(high.max())):
+            begin, counts = run.find(key_numbers, self._within(low - start), self._within(high - start))
+            if counts.any():
+                yield start, run, begin, counts
+
+    def runs(self, low: int, high: int) -> Iterator[tuple[int, Run]]:
+        """The runs of the buckets with times in [`low`, `high`], each with the start of its bucket."""
+        first, last = low // self._bucket_ms, high // self._bucket_ms
         for number in sorted(number for number in self._buckets if first <= number <= last):
-            start = number * self._bucket_ms
-            inner_low, inner_high = self._within(low - start), self._within(high - start)
-            for run in self._buckets[number].runs:
-                begin, counts = run.find(key_numbers, inner_low, inner_high)
-                if counts.any():
-                    yield start, run, begin, counts
+            yield from ((number * self._bucket_ms, run) for run in self._buckets[number].runs)
+
+    def bucket_spans(self) -> list[tuple[int, int]]:
+        """The start and the end (exclusive) of each bucket."""
+        return [(number * self._bucket_ms, (number + 1) * self._bucket_ms) for number in self._buckets]
 
     def drop_before(self, time: int) -> Rows:
         """Drops the buckets whose rows all have times below `time`. Returns the key of each dropped row."""

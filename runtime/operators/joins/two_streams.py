@@ -112,12 +112,17 @@ class _Side:
             return False
         if self.late_to is not None and (error := late_columns_error(self.late_to, schema)) is not None:
             raise error
+        self.bind_kept(schema)
+        self._seen = schema
+        return True
+
+    def bind_kept(self, schema: pa.Schema) -> None:
+        """Takes over the columns of rows to keep. Raises JobRejected: the kept rows have other columns."""
         now = plain_schema(schema)
         common = now if self.schema is None else _common_schema(self._uid, self.schema, now)
         if self.schema is not None and common != self.schema:
             self.kept.cast(common)
-        self._seen, self.schema = schema, common
-        return True
+        self.schema = common
 
 
 def _common_schema(uid: str, kept: pa.Schema, now: pa.Schema) -> pa.Schema:
@@ -337,7 +342,7 @@ class TwoStreamJoin(Operator):
         if not found:
             return
         for _, _, rows in found:
-            side.bind(rows.schema)
+            side.bind_kept(rows.schema)
         self._check_columns()
         schema = side.schema
         assert schema is not None, "the columns are bound"

@@ -1,6 +1,5 @@
 """Interval joins against a loop over records: disorder, lateness, restores at another parallelism, columns."""
 
-from collections import Counter as Multiset
 from typing import Any
 
 import pyarrow as pa
@@ -8,137 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
-from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected
-from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
-from runtime.operators.late_rows import LATE_RECORDS_COUNTER
-from runtime.operators.output_tag import OutputTag
-from runtime.operators.partition import partition_by_key_group
 from tests.operators.harness import Harness
+from tests.operators.joins.subtasks import LEFT, RIGHT, SIDES, STEPS, Event, Oracle, batch, run
 
-Event = tuple[str | None, int, int]  # key, time, value
-LEFT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
-RIGHT = pa.schema([("key", pa.large_string()), ("at", pa.timestamp("ms")), ("w", pa.int64())])
-SCHEMAS = (LEFT, RIGHT)
-LATE = (OutputTag("late left", LEFT), OutputTag("late right", RIGHT))
 COLUMNS = JoinColumns((("k", "key"),), added=("when",))
-
-
-def join(interval: Interval, bucket_ms: int = 7) -> IntervalJoin:
-    return IntervalJoin(
-        (JoinSide(("k",), "t", LATE[0]), JoinSide(("key",), "at", LATE[1])), interval, COLUMNS, bucket_ms
-    )
-
-
-def batch(input: int, events: list[Event]) -> pa.RecordBatch:
-    columns = list(zip(*events, strict=True)) if events else [(), (), ()]
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, SCHEMAS[input].types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMAS[input])
-
-
-class Oracle:
-    """One record at a time; no row is ever freed."""
-
-    def __init__(self, interval: Interval) -> None:
-        self.interval = interval
-        self.seen: tuple[list[Event], list[Event]] = ([], [])
-        self.watermark = MIN_WATERMARK
-        self.late: Multiset[tuple[int, Event]] = Multiset()
-        self.pairs: Multiset[Any] = Multiset()
-
-    def process(self, input: int, events: list[Event]) -> None:
-        for event in events:
-            if event[1] < self.watermark:
-                self.late[input, event] += 1
-                continue
-            self.seen[input].append(event)
-            for other in self.seen[1 - input]:
-                one, two = (event, other) if input == 0 else (other, event)
-                is_within = self.interval.lower_ms <= two[1] - one[1] <= self.interval.upper_ms
-                if one[0] is not None and one[0] == two[0] and is_within:
-                    self.pairs[one, two, max(one[1], two[1])] += 1
-
-
-class Subtasks:
-    """The subtasks of a join, restored from each other's snapshots at other parallelisms."""
-
-    def __init__(self, interval: Interval, parallelism: int) -> None:
-        self.interval = interval
-        self.store, self.checkpoints, self.gone = MemorySnapshotStore(), 0, list[Harness]()
-        self.now = self.deploy(parallelism, [])
-
-    def deploy(self, parallelism: int, snapshots: list[SubtaskSnapshot]) -> list[Harness]:
-        return [
-            Harness(join(self.interval), store=self.store, snapshots=snapshots, index=index, parallelism=parallelism)
-            for index in range(parallelism)
-        ]
-
-    def snapshot(self, *, full: bool = False) -> list[SubtaskSnapshot]:
-        self.checkpoints += 1
-        return [one.snapshot(f"chk-{self.checkpoints}", full=full) for one in self.now]
-
-    def restore(self, parallelism: int, *, full: bool = False) -> None:
-        snapshots = self.snapshot(full=full)
-        self.gone += self.now
-        self.now = self.deploy(parallelism, snapshots)
-
-    def process(self, input: int, events: list[Event]) -> None:
-        keys = [("k",), ("key",)][input]
-        parts = partition_by_key_group(batch(input, events), keys, 16, len(self.now))
-        for subtask, part in zip(self.now, parts, strict=True):
-            if part is not None:
-                subtask.process(part, input)
-
-    def watermark(self, time: int) -> None:
-        for subtask in self.now:
-            subtask.watermark(time)
-
-    @property
-    def every(self) -> list[Harness]:
-        return [*self.gone, *self.now]
-
-    @property
-    def pairs(self) -> Multiset[Any]:
-        found: Multiset[Any] = Multiset()
-        for row in (row for one in self.every for row in one.out.rows()):
-            at, when = (int(row[name].timestamp() * 1000) for name in ("at", "when"))
-            found[(row["k"], row["t"], row["v"]), (row["key"], at, row["w"]), when] += 1
-        return found
-
-    @property
-    def late(self) -> Multiset[tuple[int, Event]]:
-        found: Multiset[tuple[int, Event]] = Multiset()
-        for name, rows in (side for one in self.every for side in one.out.side):
-            number = [tag.name for tag in LATE].index(name)
-            times = rows.column(1).cast(pa.int64()).to_pylist()
-            for key, time, value in zip(rows.column(0).to_pylist(), times, rows.column(2).to_pylist(), strict=True):
-                found[number, (key, time, value)] += 1
-        return found
-
-    @property
-    def counted(self) -> int:
-        return sum(one.context.counters.get(LATE_RECORDS_COUNTER, 0) for one in self.every)
-
-
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "ccc", "d" * 70, None]), st.integers(-40, 60), st.integers(0, 9))
-)
-INTERVALS = st.builds(lambda lower, length: Interval(lower, lower + length), st.integers(-30, 30), st.integers(0, 40))
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("rows"), st.integers(0, 1), EVENTS),
-        st.tuples(st.just("watermark"), st.integers(-50, 80)),
-        st.tuples(st.just("snapshot")),
-        st.tuples(st.just("restore"), st.sampled_from([1, 3, 7]), st.booleans()),
-    ),
-    max_size=25,
-)
-
-
 TEN = Interval(0, 10)
 
 
@@ -155,24 +32,29 @@ def rows_of(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-@settings(deadline=None)
+class IntervalOracle(Oracle):
+    def __init__(self, interval: Interval) -> None:
+        super().__init__()
+        self.interval = interval
+
+    def is_late(self, time: int, watermark: int) -> bool:
+        return time < watermark
+
+    def meet(self, one: Event, other: Event) -> None:
+        if self.interval.lower_ms <= other[1] - one[1] <= self.interval.upper_ms:
+            self.pairs[one, other, max(one[1], other[1])] += 1
+
+
+INTERVALS = st.builds(lambda lower, length: Interval(lower, lower + length), st.integers(-6, 6), st.integers(0, 8))
+
+
+@settings(deadline=None, max_examples=150)
 @given(INTERVALS, STEPS)
 def test_pairs_and_late_rows_are_those_of_a_loop_over_records(interval: Interval, steps: list[Any]) -> None:
-    """Batches, watermarks, snapshots and rescales in any order."""
-    oracle, subtasks = Oracle(interval), Subtasks(interval, 3)
-    for kind, *values in steps:
-        if kind == "rows":
-            number, events = values
-            oracle.process(number, events)
-            subtasks.process(number, events)
-        elif kind == "watermark":
-            oracle.watermark = max(oracle.watermark, values[0])
-            subtasks.watermark(values[0])
-        elif kind == "snapshot":
-            subtasks.snapshot()
-        else:
-            subtasks.restore(values[0], full=values[1])
-    assert subtasks.pairs == oracle.pairs
+    """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""
+    oracle = IntervalOracle(interval)
+    subtasks = run(lambda: IntervalJoin(SIDES, interval, COLUMNS, 3), oracle, steps)
+    assert subtasks.pairs("when") == oracle.pairs
     assert subtasks.late == oracle.late
     assert subtasks.counted == oracle.late.total()
 

@@ -12,7 +12,7 @@ The clean-up of a new attempt adds an empty snapshot with a new record before it
 of an older attempt can commit nothing, even if it was stopped just before its commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -92,7 +92,6 @@ class IcebergCommitter(SinkCommitter):
         self, name: str, catalog_name: str, catalog: Mapping[str, str], roots: DataRoots | None = None
     ) -> None:
         self._name, self._address, self._roots = name, (catalog_name, catalog), roots
-        self._opened: Any = None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Adds the files of all committables that are not in the table yet, by a single snapshot.
@@ -102,10 +101,16 @@ class IcebergCommitter(SinkCommitter):
             JobRejected: the table is gone, another one or partitioned otherwise; or a newer attempt writes to it.
         """
         pending = [check_committable(committable, permit.job) for committable in committables]
+        if not pending:
+            return 0
+        with open_catalog(*self._address) as catalog:
+            return self._commit(catalog, permit, pending)
+
+    def _commit(self, catalog: Any, permit: CommitPermit, pending: Sequence[Mapping[str, Any]]) -> int:
         conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
-        for _ in range(MAX_CONFLICTS if pending else 0):
-            table = self._table()
-            here = self._of_table(table, pending)
+        for _ in range(MAX_CONFLICTS):
+            table = load_table(catalog, self._name)
+            here = self._of_table(catalog, table, pending)
             if not here:
                 return 0
             job, uid = _sink_of(here[0])
@@ -127,9 +132,7 @@ class IcebergCommitter(SinkCommitter):
                     return len(due)
                 except conflict:
                     continue  # the table has changed, perhaps by a commit of the same files
-        if pending:
-            raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
-        return 0
+        raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
         self.commit(permit, committables)
@@ -141,32 +144,38 @@ class IcebergCommitter(SinkCommitter):
             for file in each["files"]
             if not (path := Path(each["folder"]) / file["path"]).exists()
         ]
-        table = self._table() if lost else None
+        if not lost:
+            return []
+        with open_catalog(*self._address) as catalog:
+            table = load_table(catalog, self._name)
         if table is None:
             return [str(path) for _, path in lost]
         return [str(path) for each, path in lost if not CommitRecord.of(table, *_sink_of(each)).is_committed(each)]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Refuses commits of older attempts from now on, and removes files that no commit and no manifest names."""
-        table = self._table()
+        with open_catalog(*self._address) as catalog:
+            return self._clean(catalog, job, uid, token, {(each["owner"], each["number"]) for each in keep})
+
+    def _clean(self, catalog: Any, job: str, uid: str, token: Token, kept: Set[tuple[str, int]]) -> int:
+        table = load_table(catalog, self._name)
         if table is None:
             return 0
         conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
         folder = self._folder_of(table)
-        kept = {each["owner"] for each in keep}
         for _ in range(MAX_CONFLICTS):
             record = CommitRecord.of_sink(table, job, uid)
             leftovers = [
                 file
                 for file in files_before(folder, job, uid, token)
-                if file.owner not in kept and not record.is_settled(file.owner, file.number)
+                if (file.owner, file.number) not in kept and not record.is_settled(file.owner, file.number)
             ]
             if record.token >= token:
                 break
             if not leftovers and not record.token:
                 return 0  # the sink has never written to the table
             # A writer is forgotten once its leftovers are gone: an interrupted clean-up can then be continued.
-            remembered = kept | {file.owner for file in leftovers}
+            remembered = {owner for owner, _ in kept} | {file.owner for file in leftovers}
             with iceberg_errors(self._name):
                 try:
                     self._append(
@@ -174,28 +183,23 @@ class IcebergCommitter(SinkCommitter):
                     )
                     break
                 except conflict:
-                    table = self._table()
+                    table = load_table(catalog, self._name)
         else:
             raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
-        return self._delete(folder, [file.name for file in leftovers])
+        return self._delete(catalog, folder, [file.name for file in leftovers])
 
-    def _delete(self, folder: Path, names: Sequence[str]) -> int:
+    def _delete(self, catalog: Any, folder: Path, names: Sequence[str]) -> int:
         """Deletes files, except files that a snapshot names: the record of commits may have been removed by hand."""
         if not names:
             return 0
         with iceberg_errors(self._name):
-            paths = self._table().inspect.all_files()["file_path"].to_pylist()
+            paths = load_table(catalog, self._name).inspect.all_files()["file_path"].to_pylist()
         unnamed = set(names) - {path.rpartition("/")[2] for path in paths}
         for name in unnamed:
             (folder / name).unlink(missing_ok=True)
         return len(unnamed)
 
     # ------------------------------------------------------------ the table
-
-    def _table(self, name: str = "") -> Any:
-        if self._opened is None:
-            self._opened = open_catalog(*self._address)
-        return load_table(self._opened, name or self._name)
 
     def _append(self, table: Any, files: Sequence[Any], record: CommitRecord, summary: Mapping[str, str]) -> None:
         """Commits a snapshot on top of the current one of `table`, unless another snapshot has replaced that one."""
@@ -212,7 +216,7 @@ class IcebergCommitter(SinkCommitter):
         CheckedFolder.of("catalog", folder, self._roots).check()
         return folder
 
-    def _of_table(self, table: Any, pending: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def _of_table(self, catalog: Any, table: Any, pending: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The committables of the table. Committables of a former table must be committed there.
 
         A savepoint can be restored into another table. Its pending files have the former table's field ids, so they
@@ -222,7 +226,7 @@ class IcebergCommitter(SinkCommitter):
         for each in pending:
             if each in here:
                 continue
-            former = self._table(each["name"])
+            former = load_table(catalog, each["name"])
             if former is None or str(former.metadata.table_uuid) != each["table"]:
                 problem = f"output of a checkpoint belongs to the table {each['name']}, which was dropped or replaced"
                 remedy = "bring the table back, or start the job without this checkpoint"

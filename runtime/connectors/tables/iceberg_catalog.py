@@ -1,7 +1,7 @@
 """Access to an Iceberg table by a catalog of `pyiceberg`: secrets, time limits, and its errors as errors of Weir."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from runtime.connectors.libraries import import_library
@@ -46,8 +46,9 @@ def check_catalog(catalog: Mapping[str, str]) -> None:
             raise JobRejected("literal-secret", f"catalog.{name}", "contains a secret: write ${secret:NAME} instead")
 
 
-def open_catalog(name: str, catalog: Mapping[str, str]) -> Any:
-    """The catalog. A catalog in a database is connected.
+@contextmanager
+def open_catalog(name: str, catalog: Mapping[str, str]) -> Iterator[Any]:
+    """The catalog, closed with the block: a database has few connections, and a job needs them rarely.
 
     Raises:
         JobRejected: a secret or a property is missing, or the catalog refuses the credentials.
@@ -67,7 +68,8 @@ def open_catalog(name: str, catalog: Mapping[str, str]) -> Any:
             detail = f"names no catalog of pyiceberg; it has the properties {', '.join(sorted(catalog))}"
             raise JobRejected("bad-catalog", "catalog", f"{detail}: add type and uri") from None
 
-    return create_together(f"catalog {name}", load)
+    with closing(create_together(f"catalog {name}", load)) as found:
+        yield found
 
 
 def create_together(what: str, create: Callable[[], Any]) -> Any:

@@ -37,7 +37,6 @@ class IcebergWriter(TableWriter):
         super().__init__()
         self._name, self._partition_by, self._roots = name, tuple(partition_by), roots
         self._address = (catalog_name, catalog)
-        self._catalog: Any = None
         self._arrow: pa.Schema | None = None  #: columns of the files
         self._keys: list[PartitionKey] = []
         self._table: dict[str, Any] = {}  #: the table's part of a committable
@@ -45,13 +44,12 @@ class IcebergWriter(TableWriter):
     def open(self, context: OperatorContext) -> None:
         """Connects to the catalog, so that a wrong address fails the job before the first row."""
         super().open(context)
-        self._catalog = open_catalog(*self._address)
-        load_table(self._catalog, self._name)
+        with open_catalog(*self._address) as catalog:
+            load_table(catalog, self._name)
 
     def adopt(self, schema: pa.Schema) -> None:
-        table = load_table(self._catalog, self._name)
-        if table is None:
-            table = self._create(schema)
+        with open_catalog(*self._address) as catalog:
+            table = load_table(catalog, self._name) or self._create(catalog, schema)
         check_columns(table, schema, self._partition_by)
         arrow = file_columns(table, schema)
         described = {
@@ -90,16 +88,16 @@ class IcebergWriter(TableWriter):
     def table_json(self) -> Mapping[str, Any]:
         return self._table
 
-    def _create(self, schema: pa.Schema) -> Any:
+    def _create(self, catalog: Any, schema: pa.Schema) -> Any:
         """The empty table, perhaps created by another writer in between."""
         columns = iceberg_schema(schema)
         spec = partition_spec(columns, self._partition_by)
 
         def create() -> Any:
-            if (table := load_table(self._catalog, self._name)) is not None:
+            if (table := load_table(catalog, self._name)) is not None:
                 return table
-            self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
-            return self._catalog.create_table(self._name, columns, partition_spec=spec)
+            catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+            return catalog.create_table(self._name, columns, partition_spec=spec)
 
         return create_together(self._name, create)
 

@@ -23,6 +23,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from runtime.connectors.tables.data_files import encode_part
 from runtime.connectors.tables.iceberg import IcebergSink
+from runtime.connectors.tables.iceberg_catalog import open_catalog
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
@@ -260,7 +261,7 @@ def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifes
     own, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
     committed = prepared(own, 1, 1)
     commit(sink, *committed)
-    leftover, kept = prepared(writer(sink, index=1), 2, 2), prepared(writer(sink, index=2), 2, 3)
+    leftover, kept = prepared(own, 2, 2), prepared(writer(sink, index=2), 2, 3)
     foreign, later = prepared(other, 2, 4), prepared(newer, 2, 5)
     before = files(sink)
     assert sink.committer().clean("job 1", "out", Token(2), [*committed, *kept]) == 1
@@ -549,8 +550,8 @@ def test_several_slots_create_the_catalog_the_namespace_and_the_table_together(p
         thread.join()
     assert failures == []
     assert commit(postgres, *committables) == 4
-    catalog = postgres.committer()._table()
-    assert sorted(catalog.scan().to_arrow()["n"].to_pylist()) == [0, 1, 2, 3]
+    with open_catalog(postgres.catalog_name, postgres.catalog) as catalog:
+        assert sorted(catalog.load_table("ns.rows").scan().to_arrow()["n"].to_pylist()) == [0, 1, 2, 3]
 
 
 def test_wrong_credentials_and_an_absent_server_are_told_apart_and_no_secret_is_shown(

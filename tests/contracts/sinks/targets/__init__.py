@@ -8,7 +8,7 @@ from typing import Final
 from tests.contracts.sinks.targets.files import JsonLinesFolder, ParquetFolder, PartitionedFolder
 from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
 from tests.contracts.sinks.targets.postgres import PostgresStaged
-from tests.contracts.sinks.targets.tables import DeltaFolder
+from tests.contracts.sinks.targets.tables import DeltaFolder, IcebergTable
 from tests.contracts.sinks.targets.target import Place, Target
 from tests.contracts.sinks.targets.webhook import HeldWebhook
 
@@ -19,6 +19,7 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     PartitionedFolder,
     JsonLinesFolder,
     DeltaFolder,
+    IcebergTable,
     KafkaTopic,
     StagedKafkaTopic,
     PostgresStaged,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import psycopg
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 import weir
 from runtime.ports import Sink
+from runtime.secrets import resolve
 from tests.contracts.sinks.targets.target import Target
+from tests.iceberg import postgres_catalog_in
 
 
 class DeltaFolder(Target):
@@ -25,3 +32,39 @@ class DeltaFolder(Target):
         table = DeltaTable(self.place.folder / "table")
         named = {Path(uri).name for uri in table.file_uris()}
         return [path.name for path in (self.place.folder / "table").glob("part-*") if path.name not in named]
+
+
+class IcebergTable(Target):
+    """A partitioned Iceberg table in a catalog in Postgres, created by the first row."""
+
+    servers = ("database_url",)
+
+    def create(self) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {self.place.name}")
+
+    def sink(self) -> Sink:
+        catalog = postgres_catalog_in(self._url, self.place.name, self.place.folder)
+        return weir.IcebergSink("shop.rows", catalog, partition_by=("day",))
+
+    def ids(self) -> list[int]:
+        found: list[int] = self._table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
+        paths = self._table().inspect.files()["file_path"].to_pylist()
+        plain = [number for path in paths for number in pq.read_table(path.removeprefix("file://"))["id"].to_pylist()]
+        assert sorted(plain) == sorted(found)
+        return found
+
+    def leftovers(self) -> list[str]:
+        named = {Path(path).name for path in self._table().inspect.files()["file_path"].to_pylist()}
+        folder = self.place.folder / "warehouse" / "shop" / "rows" / "data"
+        return [path.name for path in folder.glob("part-*") if path.name not in named]
+
+    def _table(self) -> Any:
+        catalog = postgres_catalog_in(self._url, self.place.name, self.place.folder)
+        properties = {name: resolve(name, value) for name, value in catalog.items()}
+        with closing(load_catalog("default", **properties)) as found:
+            return found.load_table("shop.rows")
+
+    @property
+    def _url(self) -> str:
+        return self.place.servers["database_url"]

@@ -6,6 +6,8 @@ folders that the stack makes in `WEIR_VAR`) are refused even below a data root.
 
 A folder may be replaced by a symbolic link at any time. Connectors therefore open it through a `CheckedFolder`, which
 checks the path at each use.
+
+URLs of object stores are checked against `WEIR_DATA_URLS` in the same way (`check_url`).
 """
 
 import contextlib
@@ -14,10 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from runtime.errors import JobRejected
 
 DATA_ROOTS_VARIABLE: Final = "WEIR_DATA_ROOTS"
+DATA_URLS_VARIABLE: Final = "WEIR_DATA_URLS"
 _OWN_FOLDERS: Final = ("WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 #: names of Weir's folders in WEIR_VAR
 _OWN_NAMES: Final = ("pg", "redis", "programs", "run", "log", "storage", "inputs", "spark", "weir-spark")
@@ -88,6 +92,40 @@ class DataRoots:
             f"An administrator adds folders in {DATA_ROOTS_VARIABLE}; the folders of Weir itself cannot be added"
         )
         raise JobRejected("path-not-allowed", field, detail)
+
+
+def check_url(field: str, url: str, environment: Mapping[str, str]) -> None:
+    """Raises JobRejected, which names `field`, if jobs may not use a URL.
+
+    Without `WEIR_DATA_ROOTS` every URL is allowed. Otherwise `WEIR_DATA_URLS` names the allowed URLs, separated by
+    spaces: scheme, host and query must be equal, and the path must lie below. Credentials are not compared. A store has
+    no symbolic links, so a single check is enough.
+    """
+    if environment.get(DATA_ROOTS_VARIABLE) is None:
+        return
+    allowed = environment.get(DATA_URLS_VARIABLE, "").split()
+    place, steps = _url_parts(url)
+    if not {".", "..", ""}.intersection(steps) and not any("/" in step for step in steps):
+        for root in allowed:
+            root_place, root_steps = _url_parts(root)
+            if place == root_place and steps[: len(root_steps)] == root_steps:
+                return
+    detail = (
+        f"{url} is not a URL that jobs may use. Allowed are URLs below: {', '.join(allowed) or 'none'}. "
+        f"An administrator adds URLs in {DATA_URLS_VARIABLE}"
+    )
+    raise JobRejected("path-not-allowed", field, detail)
+
+
+def _url_parts(url: str) -> tuple[tuple[object, ...], list[str]]:
+    """Scheme, host and query of a URL, and the steps of its path. A user without password is part of the host: `abfs`
+    names its container so.
+    """
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    place = (parts.scheme.lower(), "" if ":" in user else user, host, tuple(sorted(parse_qsl(parts.query))))
+    path = parts.path.strip("/")
+    return place, [unquote(step) for step in path.split("/")] if path else []
 
 
 @dataclass(frozen=True)

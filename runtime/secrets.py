@@ -7,6 +7,7 @@ Docker mount secrets as such files. Definitions, logs and manifests therefore co
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -32,13 +33,13 @@ def check_references(field: str, text: str) -> None:
             raise JobRejected("literal-secret", field, f"contains a password: {advice}")
 
 
-def resolve(field: str, text: str) -> str:
-    """`text` with each reference replaced by its value. Reads the environment and files.
+def resolve(field: str, text: str, encode: Callable[[str], str] = str) -> str:
+    """`text` with each reference replaced by its encoded value. Reads the environment and files.
 
     Raises:
         JobRejected: a secret is not set on this host; `field` and the secret's name are named.
     """
-    return _REFERENCE.sub(lambda found: _value_of(field, found[1]), text)
+    return _REFERENCE.sub(lambda found: encode(_value_of(field, found[1])), text)
 
 
 def _value_of(field: str, name: str) -> str:

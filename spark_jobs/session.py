@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
+from runtime.data_roots import DATA_URLS_VARIABLE as DATA_URLS
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Environment variables by which a task determines the files that it may read.
-_TASK_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
+_TASK_VARIABLES: Final = (DATA_ROOTS, DATA_URLS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 BATCH_MAX_FAILURES: Final = 4  #: attempts per task, Spark's default on a cluster
 MAX_ERROR_LENGTH: Final = 1_000  #: characters
 

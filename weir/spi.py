@@ -7,7 +7,8 @@
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
   commit). `ChecksColumns` and `ExpiringOutput` are optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
-- A format satisfies `Format` and turns a file into `Chunk`s.
+- A format satisfies `Format` and turns a file into `Chunk`s. A `ScannedFormat` also reads parts of files (`Scan`), and
+  files of object stores.
 - An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
 - `resolve_secrets` replaces `${secret:NAME}` in an option by its value, where the job runs.
 - Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
@@ -15,7 +16,8 @@
 All of them are pickled by cloudpickle and sent to the slots.
 """
 
-from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
+from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile, ScannedFormat
+from runtime.connectors.formats.input_file import InputFile, Scan
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
@@ -27,6 +29,7 @@ from runtime.ports import (
     EpochTarget,
     ExpiringOutput,
     KnowsEventTime,
+    ListsInput,
     Operator,
     OperatorContext,
     OutputEpoch,
@@ -53,13 +56,17 @@ __all__ = [
     "ExpiringOutput",
     "Format",
     "Guarantee",
+    "InputFile",
     "KnowsEventTime",
+    "ListsInput",
     "Malformed",
     "MalformedFile",
     "Operator",
     "OperatorContext",
     "OutputEpoch",
     "ReleasesInput",
+    "Scan",
+    "ScannedFormat",
     "Sink",
     "SinkCommitter",
     "SinkWriter",

@@ -24,6 +24,7 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
+from runtime.data_roots import DATA_URLS_VARIABLE as DATA_URLS
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
@@ -311,7 +312,7 @@ _SPARK_SETTINGS: Final = {
 
 
 #: Environment that limits which files a slot may read. Executors on other hosts have an environment of their own.
-_SLOT_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
+_SLOT_VARIABLES: Final = (DATA_ROOTS, DATA_URLS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
 def is_local(master: str) -> bool:

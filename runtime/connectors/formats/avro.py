@@ -12,7 +12,7 @@ from runtime.connectors.formats.base import Chunk, MalformedFile, ScannedFormat,
 from runtime.connectors.formats.columns import chunk_of, is_file_error, needed_columns
 from runtime.connectors.formats.input_file import InputFile, Scan
 from runtime.connectors.libraries import import_library
-from runtime.errors import JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected
 
 _SYNC_BYTES: Final = 16  #: of the marker that ends the header and every block
 _SEARCH_BYTES: Final = 1 << 16
@@ -46,7 +46,7 @@ class AvroFormat(ScannedFormat):
         with file.open() as content:
             try:
                 yield from self._chunks(avro.block_reader(content), content, scan)
-            except MalformedFile:
+            except (MalformedFile, EnvironmentFailure, JobRejected):
                 raise
             except Exception as error:  # fastavro and its codecs raise errors of many types for the content of a file
                 is_damaged_length = isinstance(error, MemoryError) and file.size_bytes < _SMALL_FILE_BYTES

@@ -10,6 +10,7 @@ Statistics leave out row groups without a row for which the filter is true. Arro
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from runtime.connectors.formats.base import Chunk, MalformedFile, ScannedFormat, check_schema
 from runtime.connectors.formats.columns import chunk_of, is_file_error, needed_columns
-from runtime.connectors.formats.input_file import InputFile, Scan
+from runtime.connectors.formats.input_file import InputFile, LocalFile, Scan
 from runtime.operators.expressions import columns_named_in
 
 _BATCH_ROWS: Final = 65_536
@@ -48,7 +49,7 @@ class ParquetFormat(ScannedFormat):
 
     def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
         try:
-            with file.open_native() as content, pq.ParquetFile(content) as parquet:
+            with _open(file) as parquet:
                 yield from self._chunks(file, parquet, scan)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if not is_file_error(error):
@@ -87,6 +88,16 @@ class ParquetFormat(ScannedFormat):
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
                 return None  # the filter does not fit the columns: evaluated on rows, it raises an error that says so
             return frozenset(group.id for group in found.row_groups)
+
+
+@contextmanager
+def _open(file: InputFile) -> Iterator[Any]:
+    if isinstance(file, LocalFile):  # Arrow reads a path with less processor time than an open file
+        with pq.ParquetFile(file.path) as parquet:
+            yield parquet
+        return
+    with file.open_native() as content, pq.ParquetFile(content) as parquet:
+        yield parquet
 
 
 def _offset(metadata: Any) -> int:

@@ -36,6 +36,7 @@ from runtime.connectors.sources.partition_columns import (
     schema_of,
     values_of,
 )
+from runtime.connectors.sources.remote_folder import RemoteFolder, check_remote_url, local_path
 from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
@@ -52,7 +53,8 @@ class DirectorySource:
     """Reads the files of a folder.
 
     Args:
-        path: the folder. A watched folder may be created later.
+        path: the folder, or a URL of `file:`, `s3:`, `gs:`, `abfs:` or `hdfs:`. A key may stand in a URL as references
+            to secrets: `s3://${secret:key-id}:${secret:key}@bucket/folder`. A watched folder may be created later.
         format: format of the files.
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness: how far a row's event time may lie behind the largest event time
@@ -100,6 +102,11 @@ class DirectorySource:
     def check(self) -> None:
         if not self.path:
             raise JobRejected("bad-path", "path", "must name the folder to read")
+        if local_path(self.path) is None:
+            check_remote_url("path", self.path)
+            if not isinstance(self.format, ScannedFormat):
+                detail = f"{type(self.format).__name__} reads local files only: it is no weir.spi.ScannedFormat"
+                raise JobRejected("local-format", "format", detail)
         if self.discovery_interval_ms < 1:
             raise JobRejected("bad-interval", "discovery_interval_ms", "must be at least 1 ms")
         if self.idle_after_ms is not None and self.idle_after_ms < 1:
@@ -119,7 +126,8 @@ class DirectorySource:
 
     def folders(self) -> Mapping[str, str]:
         letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
-        return {"path": self.path, **letters}
+        local = local_path(self.path)
+        return letters if local is None else {"path": local, **letters}
 
     def list_input(self) -> bytes | None:
         """The files of a bounded source.
@@ -134,7 +142,8 @@ class DirectorySource:
         return replace(self, listing=msgspec.msgpack.decode(listing, type=Listing))
 
     def folder(self) -> InputFolder:
-        return LocalFolder(self.path, names_of(self.partition_by))
+        local, names = local_path(self.path), names_of(self.partition_by)
+        return RemoteFolder(self.path, names) if local is None else LocalFolder(local, names)
 
     def selection(self, partition: pa.Schema) -> Selection:
         """The columns and rows of the stream, with these partition columns."""
@@ -158,6 +167,8 @@ class DirectorySource:
             return
         if not self.dead_letter_path:
             raise JobRejected("missing-folder", "dead_letter_path", "the policy dead_letter needs a folder")
+        if local_path(self.dead_letter_path) != self.dead_letter_path:
+            raise JobRejected("unsupported-scheme", "dead_letter_path", "must be a local folder, not a URL")
         if Path(self.dead_letter_path).resolve() == Path(self.path).resolve():
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
 
@@ -167,7 +178,7 @@ def list_files(source: DirectorySource) -> Listing:
     try:
         files = tuple(sorted(source.folder().files()))
     except FileNotFoundError:
-        raise EnvironmentFailure(f"there is no folder {source.path}") from None
+        raise EnvironmentFailure(f"there is no folder {source.folder().location}") from None
     if isinstance(source.partition_by, pa.Schema):
         return Listing(files)
     return Listing(files, infer_types(source.partition_by, (file.path for file in files)))

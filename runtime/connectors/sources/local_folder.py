@@ -8,7 +8,7 @@ from pathlib import Path
 from runtime.connectors.formats.input_file import LocalFile
 from runtime.connectors.sources.committed_files import CommittedFiles
 from runtime.connectors.sources.listing import ListedFile
-from runtime.connectors.sources.partition_columns import check_folder_name
+from runtime.connectors.sources.partition_columns import check_file_depth, check_folder_name
 from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, JobRejected
 
@@ -66,9 +66,7 @@ class LocalFolder:
     def _listed(self, entry: os.DirEntry[str], path: str, partition_names: Sequence[str]) -> ListedFile:
         if not path.isascii() and path.encode(errors="replace").decode() != path:
             raise DataRejected(f"{self._path}: the name of the file {path!r} is not UTF-8: rename it")
-        if partition_names:
-            expected = f"{partition_names[0]}=…"
-            raise DataRejected(f"{self._path / path}: the file lies in no folder {expected}, which partition_by needs")
+        check_file_depth(str(self._path / path), partition_names)
         return ListedFile(path, entry.stat().st_size)
 
     def open(self, path: str) -> OpenLocalFile:

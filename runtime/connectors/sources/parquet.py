@@ -42,7 +42,7 @@ class ParquetSource:
         self._as_directory().check()
 
     def folders(self) -> Mapping[str, str]:
-        return {"path": self.path}
+        return self._as_directory().folders()
 
     def list_input(self) -> bytes | None:
         return self._as_directory().list_input()

@@ -52,6 +52,12 @@ def check_folder_name(path: str, name: str, partition_names: Sequence[str]) -> N
         raise DataRejected(f"{path}: this is a folder of the partition column {column!r}, which partition_by lacks")
 
 
+def check_file_depth(path: str, partition_names: Sequence[str]) -> None:
+    """Raises DataRejected if a file lies above the folders of `partition_names`."""
+    if partition_names:
+        raise DataRejected(f"{path}: the file lies in no folder {partition_names[0]}=…, which partition_by needs")
+
+
 def infer_types(names: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
     """The types of partition columns from all files, by name."""
     texts: dict[str, set[str]] = {name: set() for name in names}

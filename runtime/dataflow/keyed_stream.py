@@ -19,7 +19,7 @@ from runtime.dataflow.inputs import StepInput
 from runtime.dataflow.joined_streams import IntervalJoinedStreams, JoinedStreams
 from runtime.dataflow.plan import PreAggregation
 from runtime.operators.aggregates import Aggregate
-from runtime.operators.arguments import check_aggregates, check_column, check_function, check_window
+from runtime.operators.arguments import check_aggregates, check_column, check_function, check_gap, check_window
 from runtime.operators.functions.keyed_process import (
     KeyedBroadcastProcessFunction,
     KeyedProcess,
@@ -29,6 +29,7 @@ from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
+from runtime.operators.windows.session import SessionWindow
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.operators.windows.window import LateOutput
@@ -90,6 +91,43 @@ class KeyedStream:
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
+        )
+
+    def session_window(
+        self,
+        uid: str,
+        gap: timedelta,
+        time: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        late_to: OutputTag | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Event-time sessions: rows of a key that follow each other within `gap` (Flink: `EventTimeSessionWindows`).
+
+        Output columns: the keys, `window_start` (time of the first row), `window_end` (time of the last row, plus the
+        gap; both timestamp[ms]), then a column per aggregate. A session is emitted once, when the watermark has reached
+        its end.
+
+        Args:
+            gap: the longest pause within a session.
+            time: name of the column of event times (timestamp, date, or integer milliseconds).
+            late_to: side output for late rows: rows whose session has ended. They keep the columns of the input. None:
+                late rows are counted and dropped.
+        """
+        check_column(uid, "time", time)
+        check_aggregates(uid, aggregates)
+        if late_to is not None:
+            check_late_columns(uid, late_to, self.stream.columns)
+        return self.stream.flow._add_operator(
+            uid,
+            validate_factory(
+                uid, partial(SessionWindow, self.keys, check_gap(uid, gap), time, dict(aggregates), late_to)
+            ),
+            [self._input(state=("sessions", dict(aggregates)))],
+            parallelism,
+            side_outputs=() if late_to is None else (late_to,),
+            without_event_time="its sessions would never end",
         )
 
     def aggregate(

@@ -90,6 +90,11 @@ def check_interval(uid: str, argument: str, length: object) -> int:
     return _milliseconds(uid, argument, length, least=-MAX_WINDOW_LENGTH, code="bad-interval")
 
 
+def check_gap(uid: str, gap: timedelta) -> int:
+    """The gap of a session in milliseconds. Raises JobRejected: it is not positive, or no whole number of them."""
+    return _milliseconds(uid, "gap", gap)
+
+
 def check_expression(uid: str, argument: str, value: object) -> None:
     """Raises JobRejected unless `value` is an Arrow expression."""
     if not isinstance(value, pc.Expression):

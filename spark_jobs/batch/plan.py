@@ -19,6 +19,7 @@ from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.operators.functions.keyed_process import KeyedProcess
 from runtime.operators.functions.process import Process
 from runtime.operators.partition import Partitioner
+from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator, Sink, Source
 from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.wire import WireSchema
@@ -255,7 +256,7 @@ class _Planner:
             owners=step.parallelism,
             keys=edge.keys,
             max_parallelism=self._graph.max_parallelism,
-            time=operator.time if isinstance(operator, KeyedProcess) else None,
+            time=operator.time if isinstance(operator, KeyedProcess | SessionWindow) else None,
             pre_aggregation=folding,
             partitioner=self._job.partitioners.get(number),
             target=step.uid,

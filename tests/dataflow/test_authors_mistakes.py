@@ -77,6 +77,10 @@ def window(size: Any, slide: Any = None, time: Any = "at", aggregates: Any = COU
     return lambda: keyed().window("step", size, time, aggregates, slide=slide)
 
 
+def sessions(gap: Any) -> Callable[[], Any]:
+    return lambda: keyed().session_window("step", gap, "at", COUNT)
+
+
 def files(path: str) -> weir.DirectorySource:
     return weir.DirectorySource(path, weir.JsonLinesFormat(SCHEMA))
 
@@ -109,6 +113,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "300 years": (window(timedelta(days=365 * 300)), "size.*at most 36525 days"),
     "no time": (window(0 * MS), "size.*at least 1 ms"),
     "less than no time": (window(-5 * MS), "size.*at least 1 ms"),
+    "no gap": (sessions(0 * MS), "gap.*at least 1 ms"),
+    "gap of a number": (sessions(5), "gap.*timedelta.*int"),
     "slide of nothing": (window(5 * MS, 0 * MS), "slide.*at least 1 ms"),
     "slide too long": (window(5 * MS, 6 * MS), "slide of 6 ms is longer"),
     "a number": (window(5), "size.*timedelta.*int"),

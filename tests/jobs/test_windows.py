@@ -1,8 +1,8 @@
 """Whole jobs with windows whose rows are folded before the shuffle: crashed, stopped, rescaled, drained; exact."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,6 +14,8 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.keyed_stream import KeyedStream
+from runtime.dataflow.stream import Stream
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Max, Sum
 from runtime.ports import OperatorContext
@@ -29,6 +31,16 @@ ANSWER = """
     select key, make_timestamp(start * 1000) as window_start, make_timestamp((start + {size}) * 1000) as window_end,
         count(*) as n, sum(value)::bigint as total, max(value) as high
     from windows group by all
+"""
+SESSIONS = """
+    with rows as (select key, value, value * 7919 % {spread} + value as time from numbers),
+    marked as (select *, time - lag(time) over (partition by key order by time) <= {gap} as goes_on from rows),
+    numbered as (
+        select *, count(*) filter (goes_on is not true) over (partition by key order by time) as session from marked)
+    select key, make_timestamp(min(time) * 1000) as window_start,
+        make_timestamp((max(time) + {gap}) * 1000) as window_end,
+        count(*) as n, sum(value)::bigint as total, max(value) as high
+    from numbered group by key, session
 """
 NUMBERS = """
     select (value * 31 + split) % 7 as key, value from range({total}) as v(value), range(4) as s(split)
@@ -61,20 +73,34 @@ def spread(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("time", pa.array(values * 7919 % SPREAD_MS + values))
 
 
-def windows(source: Clocked, output: Path, bomb: Any, size_ms: int, slide_ms: int) -> Dataflow:
-    flow = Dataflow("windows")
-    rows = flow.source("numbers", source).map_batches("spread", spread).map_batches("bomb", bomb)
+Windows = Callable[[KeyedStream], Stream]
+AGGREGATES = {"n": Count(), "total": Sum("value"), "high": Max("value")}
+
+
+def windows(size_ms: int, slide_ms: int) -> tuple[Windows, str]:
+    """Windows, and the query for their rows."""
     size, slide = timedelta(milliseconds=size_ms), timedelta(milliseconds=slide_ms)
-    aggregates = {"n": Count(), "total": Sum("value"), "high": Max("value")}
-    rows.key_by("key").window("windows", size, "time", aggregates, slide=slide).sink("out", ParquetSink(str(output)))
-    return flow
+    answer = ANSWER.format(spread=SPREAD_MS, size=size_ms, slide=slide_ms)
+    return lambda rows: rows.window("windows", size, "time", AGGREGATES, slide=slide), answer
 
 
-@pytest.mark.parametrize(("size_ms", "slide_ms"), [(50, 50), (100, 20), (90, 40)])
-def test_every_window_comes_once_and_is_right(tmp_path: Path, size_ms: int, slide_ms: int) -> None:
+def sessions(gap_ms: int) -> tuple[Windows, str]:
+    gap = timedelta(milliseconds=gap_ms)
+    answer = SESSIONS.format(spread=SPREAD_MS, gap=gap_ms)
+    return lambda rows: rows.session_window("windows", gap, "time", AGGREGATES), answer
+
+
+@pytest.mark.parametrize(
+    ("window", "answer"),
+    [windows(50, 50), windows(100, 20), windows(90, 40), sessions(4)],
+    ids=["tumbling", "sliding", "uneven", "session"],
+)
+def test_every_window_comes_once_and_is_right(tmp_path: Path, window: Windows, answer: str) -> None:
     """S0-34, S3-20: over a crash, and a rescale from two slots to three; nothing is added to the graph."""
     output, source, bomb = tmp_path / "out", Clocked(total=400), Bomb()
-    job = windows(source, output, bomb, size_ms, slide_ms)
+    job = Dataflow("windows")
+    rows = job.source("numbers", source).map_batches("spread", spread).map_batches("bomb", bomb)
+    window(rows.key_by("key")).sink("out", ParquetSink(str(output)))
     with running(job.compile(2), tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
         run.wait_for(lambda: run.operator("windows").get("records_in", 0) == 1_600)
         run.checkpoints(2)
@@ -93,7 +119,7 @@ def test_every_window_comes_once_and_is_right(tmp_path: Path, size_ms: int, slid
         run.wait_for(lambda: positions_in(run.manifests[-1], storage, source.splits) == everything)
         run.end("drain")
         assert not run.operator("windows").get("counters", {}).get("late_records")
-    assert different(output, source.total, size_ms, slide_ms) == 0
+    assert different(output, source.total, answer) == 0
 
 
 class Resting(Clocked):
@@ -155,12 +181,11 @@ def test_windows_between_two_idle_inputs_fire_though_the_faster_was_idle_first(t
         run.end("stop")
 
 
-def different(output: Path, total: int, size_ms: int, slide_ms: int) -> int:
+def different(output: Path, total: int, answer: str) -> int:
     """How many rows differ between what was committed and what DuckDB finds, both ways and with repeats."""
     with duckdb.connect() as database:
         database.execute(f"create view found as from read_parquet('{output}/part-*.parquet')")
         database.execute(f"create view numbers as {NUMBERS.format(total=total)}")
-        answer = ANSWER.format(spread=SPREAD_MS, size=size_ms, slide=slide_ms)
         database.execute(f"create table answer as {answer}")
         counted = database.execute(
             "select count(*), (select count(*) from answer) from"

@@ -28,7 +28,7 @@ from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, namespace_field
 
-START_COLUMN, _END_COLUMN = "window_start", "window_end"
+START_COLUMN, END_COLUMN = "window_start", "window_end"
 _TIME_TYPE: Final = pa.timestamp("ms")
 _MAX_ROWS_PER_BATCH: Final = 65_536
 
@@ -84,7 +84,7 @@ class WindowOperator(Operator):
         self._late = late
         self._pre_aggregator = None if late is None else late.create()
         self._checked_schema: pa.Schema | None = None
-        self._names = [*keys, START_COLUMN, _END_COLUMN, *outputs]
+        self._names = [*keys, START_COLUMN, END_COLUMN, *outputs]
         if len(set(self._names)) != len(self._names):
             detail = f"output columns must differ: {', '.join(self._names)}"
             raise JobRejected("duplicate-column", ", ".join(keys), detail)
@@ -138,16 +138,28 @@ class WindowOperator(Operator):
     def snapshot(self, checkpoint: int) -> None:
         self._fired.store(self._watermark)
 
-    def pane_starts(self, row_ids: RowIds) -> Times:
-        return self._table.key_codes(self._pane_column)[row_ids]
-
     def emit_windows(
         self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector
     ) -> None:
         """Emits windows in the order of their starts, then keys."""
-        times = [pa.array(starts).view(_TIME_TYPE), pa.array(starts + self._size_ms).view(_TIME_TYPE)]
-        fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
-        order = [(name, "ascending") for name in (START_COLUMN, *self._keys)]
-        fired = fired.take(pc.sort_indices(fired, sort_keys=order))
-        for start in range(0, fired.num_rows, _MAX_ROWS_PER_BATCH):
-            out.emit(fired.slice(start, _MAX_ROWS_PER_BATCH))
+        emit_windows(self._names, keys, starts, starts + self._size_ms, results, out)
+
+    def pane_starts(self, row_ids: RowIds) -> Times:
+        return self._table.key_codes(self._pane_column)[row_ids]
+
+
+def emit_windows(
+    names: Sequence[str],
+    keys: Sequence[pa.Array],
+    starts: Times,
+    ends: Times,
+    results: Sequence[pa.Array],
+    out: Collector,
+) -> None:
+    """Emits windows in the order of their starts, then keys, under the column names `names`."""
+    times = [pa.array(each).view(_TIME_TYPE) for each in (starts, ends)]
+    fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=list(names))
+    order = [(name, "ascending") for name in (START_COLUMN, *names[: len(keys)])]
+    fired = fired.take(pc.sort_indices(fired, sort_keys=order))
+    for start in range(0, fired.num_rows, _MAX_ROWS_PER_BATCH):
+        out.emit(fired.slice(start, _MAX_ROWS_PER_BATCH))

@@ -84,6 +84,7 @@ _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _NO_ROWS: Final = np.empty(0, dtype=np.intp)
 TailRows = tuple[CodeRows, RowIds]  #: a tail (codes after the first), and the rows with it
 _ALL_ROWS: Final = slice(None)
+_SAMPLE_ROWS: Final = 1024  #: rows that are looked at before all, since each tail costs a pass over the rows
 
 
 class BlockIndex:
@@ -185,6 +186,9 @@ class BlockIndex:
 
 def _tails(codes: CodeRows, rows: RowIds, limit: int) -> Sequence[TailRows] | None:
     """The tails that occur in `rows`, each with its rows; None if there are more than `limit` tails."""
+    step = len(rows) // _SAMPLE_ROWS
+    if step > 1 and _tails(codes, rows[::step], limit) is None:
+        return None
     parts = list(islice(_iter_tails(codes, rows), limit + 1))
     return parts if len(parts) <= limit else None
 

@@ -178,6 +178,10 @@ def sessions(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").process("sessions", Sessions, SESSIONS, time="at")
 
 
+def session_windows(stream: weir.Stream, root: Path) -> weir.Stream:
+    return stream.key_by("key").session_window("visits", timedelta(seconds=5), "at", ALL)
+
+
 def joined(stream: weir.Stream, root: Path) -> weir.Stream:
     names = stream.flow.source("names", weir.ParquetSource(str(root / "names")), parallelism=1)
     return stream.join_broadcast("joined", names, on=["key"], take=["name"], how="left").map_batches("even", even)
@@ -224,6 +228,7 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sliding": sliding,
     "windows of windows": windows_of_windows,
     "sessions": sessions,
+    "session windows": session_windows,
     "join": joined,
     "inner join": inner_join_of_sums,
     "connect_broadcast": rated,

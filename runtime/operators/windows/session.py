@@ -1,0 +1,208 @@
+"""Event-time session windows per key: rows whose pauses are at most the gap belong to one session.
+
+A session is the window [first row, last row + gap) (Flink: `EventTimeSessionWindows`, whose windows merge while they
+intersect or touch). It is emitted once, when the watermark has reached its end - 1. A row is late if its session has
+ended by then. Rows of a batch arrive at once: a later row of the batch may hold the session of an earlier row open.
+
+The table has a row per key and session, named by the first row that opened the session: later rows may extend it in
+both directions, and may join two sessions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.core.job.messages import MAX_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.column_names import free_name
+from runtime.operators.event_time import Times, event_times_ms
+from runtime.operators.group_watermarks import GroupWatermarks
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER, late_columns_error
+from runtime.operators.output_tag import OutputTag
+from runtime.operators.windows.merging import Intervals, Merged, merge_sessions, sessions_of_rows
+from runtime.operators.windows.open_sessions import OpenSessions
+from runtime.operators.windows.window import END_COLUMN, START_COLUMN, emit_windows
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_index import NOT_FOUND, RowIds
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import OPEN_TYPE, namespace_field
+
+_FIRST: Final = ":first"  #: time of the first row
+_LAST: Final = ":last"  #: time of the last row
+
+
+class SessionWindow(Operator):
+    """Aggregates per key and session.
+
+    Args:
+        keys: key columns.
+        gap_ms: the longest pause within a session.
+        time: column of event times.
+        aggregates: aggregates by output column.
+        late: the side output for late rows; None: they are counted and dropped.
+
+    Raises:
+        JobRejected: two output columns have the same name.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        gap_ms: int,
+        time: str,
+        aggregates: Mapping[str, Aggregate],
+        late: OutputTag | None = None,
+    ) -> None:
+        self._keys, self._gap_ms, self.time = tuple(keys), gap_ms, time
+        self._session = free_name(":session", keys)  #: state column: time of the row that opened the session
+        self._aggregates = AggregateSet(aggregates)
+        self._late = late
+        self._checked_schema: pa.Schema | None = None
+        self._names = [*keys, START_COLUMN, END_COLUMN, *aggregates]
+        if len(set(self._names)) != len(self._names):
+            detail = f"output columns must differ: {', '.join(self._names)}"
+            raise JobRejected("duplicate-column", ", ".join(keys), detail)
+
+    def open(self, context: OperatorContext) -> None:
+        keys = [*(pa.field(key, OPEN_TYPE) for key in self._keys), namespace_field(self._session, pa.int64())]
+        times = [pa.field(name, pa.int64(), nullable=False) for name in (_FIRST, _LAST)]
+        self._fields = self._aggregates.fields()
+        values = pa.schema([*times, *self._fields])
+        self._table: KeyedTable = context.state.keyed_table("sessions", pa.schema(keys), values)
+        self._context = context
+        self._groups = GroupWatermarks(
+            context, context.state.object_table("fired"), msgspec.msgpack.encode(self._gap_ms)
+        )
+        self._check_gap()
+        self._watermark = self._groups.min_watermark
+        rows = self._table.row_ids()
+        self._open = OpenSessions(self._keys)
+        self._open.restore(self._key_columns(rows), rows)
+        self._first_end = self._earliest_end()
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._check_late_columns(batch.schema)
+        if batch.num_rows:
+            self._add(batch, out)
+
+    def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
+        """Rows are sorted by key, then time, so every session is complete but that of the last row."""
+        if batch.num_rows:
+            last = self._add(batch, out)[-1]
+            rows = self._table.row_ids()
+            self._fire(rows[rows != last], out)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._watermark = max(self._watermark, watermark)
+        if not len(self._table) or self._watermark < self._first_end - 1:
+            return
+        rows = self._table.row_ids()
+        self._fire(rows[self._table.column(_LAST)[rows] <= self._watermark + 1 - self._gap_ms], out)
+        self._first_end = self._earliest_end()
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._groups.store(self._watermark)
+        self._open.compact_texts()
+
+    def _check_gap(self) -> None:
+        """Raises JobRejected if restored sessions were formed by another gap, by which they may belong together."""
+        for found in self._groups.restored_names:
+            if (gap_ms := msgspec.msgpack.decode(found)) != self._gap_ms:
+                detail = f"the state holds sessions with a gap of {gap_ms} ms, not of {self._gap_ms} ms"
+                raise JobRejected("window-changed", self._context.uid, detail)
+
+    # ------------------------------------------------------------ rows
+
+    def _check_late_columns(self, schema: pa.Schema) -> None:
+        """Raises JobRejected if late rows would not have the declared columns: at the first row, not the first late."""
+        if self._late is None or schema is self._checked_schema:
+            return
+        if (error := late_columns_error(self._late, schema)) is not None:
+            raise error
+        self._checked_schema = schema
+
+    def _add(self, batch: pa.RecordBatch, out: Collector) -> RowIds:
+        """Adds the rows of a batch to sessions. Returns the session of each row that is not late, as a table row."""
+        times = event_times_ms(batch, self.time)
+        columns = [batch.column(key) for key in self._keys]
+        kinds = [*(column.type for column in columns), pa.int64()]
+        self._table.bind_types(kinds, [pa.int64(), pa.int64(), *self._aggregates.state_types(batch.schema)])
+        distinct = factorise(columns)
+        keys = distinct.take_keys(columns)
+        rows, numbers = self._open.find(keys)
+        opened = Intervals(numbers, self._table.column(_FIRST)[rows], self._table.column(_LAST)[rows])
+        found = sessions_of_rows(distinct.key_numbers, times, self._gap_ms)
+        merged = merge_sessions(opened, found.sessions, self._gap_ms)
+        session_of_row = merged.numbers[len(rows) :][found.numbers]
+
+        is_late = self._is_ended(batch, merged.sessions.last[session_of_row])
+        if is_late.any():  # the other sessions are the same without these rows
+            self._drop_late(batch.filter(pa.array(is_late)), out)
+            kept = batch.filter(pa.array(~is_late))
+            return self._add(kept, out) if kept.num_rows else rows[:0]
+
+        targets = self._merge_open(keys, rows, merged)
+        self._aggregates.accumulate(self._table, batch, targets[session_of_row])
+        changed = np.zeros(len(targets), dtype=bool)
+        changed[session_of_row] = True
+        self._table.column(_FIRST)[targets[changed]] = merged.sessions.first[changed]
+        self._table.column(_LAST)[targets[changed]] = merged.sessions.last[changed]
+        self._table.touch(targets[changed])
+        self._first_end = min(self._first_end, int(merged.sessions.last.min()) + self._gap_ms)
+        return targets[session_of_row]
+
+    def _is_ended(self, rows: pa.RecordBatch, last: Times) -> npt.NDArray[np.bool_]:
+        """By row, whether a session of its key with the last row at `last` has ended."""
+        watermarks: Times | int = self._watermark
+        if self._groups.max_watermark > self._watermark:
+            watermarks = np.maximum(self._groups.restored_watermarks(rows, self._keys), self._watermark)
+        return np.asarray(last + (self._gap_ms - 1) <= watermarks)
+
+    def _drop_late(self, rows: pa.RecordBatch, out: Collector) -> None:
+        self._context.count(LATE_RECORDS_COUNTER, rows.num_rows)
+        if self._late is not None:
+            out.emit_to(self._late.name, rows)
+
+    def _merge_open(self, keys: Sequence[pa.Array], rows: RowIds, merged: Merged) -> RowIds:
+        """The table row of each merged session. Open sessions (`rows`) that belong together become one row."""
+        sessions = merged.sessions
+        targets = np.full(len(sessions), NOT_FOUND)
+        numbers = merged.numbers[: len(rows)]
+        targets[numbers] = rows  # one of those that belong together
+        fresh = np.flatnonzero(targets == NOT_FOUND)
+        if len(fresh):
+            which = pa.array(sessions.keys[fresh])
+            targets[fresh] = self._table.upsert([*(k.take(which) for k in keys), pa.array(sessions.first[fresh])])
+        joined = targets[numbers] != rows
+        if joined.any():
+            parts = [self._table.value_column(name, rows[joined]) for name in self._fields.names]
+            states = pa.RecordBatch.from_arrays(parts, names=self._fields.names)
+            self._aggregates.merge(self._table, states, targets[numbers[joined]])
+            self._table.delete(rows[joined])
+        if len(fresh) or joined.any():
+            self._open.link(keys, sessions.keys, targets)
+        return targets
+
+    # ------------------------------------------------------------ sessions
+
+    def _fire(self, rows: RowIds, out: Collector) -> None:
+        if not len(rows):
+            return
+        keys, first = self._key_columns(rows), self._table.column(_FIRST)[rows]
+        ends = self._table.column(_LAST)[rows] + self._gap_ms
+        emit_windows(self._names, keys, first, ends, self._aggregates.results(self._table, rows), out)
+        self._open.remove(keys, rows)
+        self._table.delete(rows)
+
+    def _key_columns(self, rows: RowIds) -> list[pa.Array]:
+        return [self._table.key_column(key, rows) for key in self._keys] if len(rows) else []
+
+    def _earliest_end(self) -> int:
+        rows = self._table.row_ids()
+        return int(self._table.column(_LAST)[rows].min()) + self._gap_ms if len(rows) else MAX_WATERMARK

@@ -22,6 +22,7 @@ BY_SETTINGS: dict[type, list[Any]] = {
     ],
     PostgresSink: [
         PostgresSink("postgresql://h/d", "t"),
+        PostgresSink("postgresql://h/d", "t", commit="prepared"),
         PostgresSink("postgresql://h/d", "t", key=["id"], commit="immediate"),
     ],
     WriteAheadSink: [WriteAheadSink(Webhook("http://h/"), folder="/held")],

@@ -93,7 +93,7 @@ def postgres_failure(error: psycopg.Error, what: str) -> WeirError:
             return JobRejected("no-privilege", "table", f"{text}: {remedy}")
         case psycopg.DataError() | psycopg.IntegrityError():
             return DataRejected(f"{text}: correct or filter the rows, or change the table")
-        case psycopg.ProgrammingError():
+        case psycopg.ProgrammingError() | psycopg.NotSupportedError():
             return JobRejected("refused-statement", "table", f"{text}: compare the table with the rows and the key")
         case _:
             pass

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import check_url, connect, limit_transaction, make_durable, postgres_errors
+from runtime.connectors.postgres.prepared import PreparedCommitter, PreparedWriter
 from runtime.connectors.postgres.staging import StagedCommitter, StagedWriter
 from runtime.connectors.postgres.table import (
     DELETED,
@@ -44,9 +45,14 @@ class PostgresSink:
         op_column: a column of strings that is not written. Rows with `delete` or `update_before` delete their key, and
             need values in its columns only; rows with `insert` or `update_after` are upserted. The last row of a key
             wins. Changes of a key must reach one subtask, in order.
-        commit: "staged": exactly once; readers see all rows of a checkpoint, or none. The role of the address needs
-            CREATE in the schema, for staged rows and the record of commits. "immediate": at least once, without
-            delay; needs a key. The table is exact if the rows of a key are the same when they are repeated.
+        commit: how the rows of a checkpoint become visible.
+            "staged": exactly once. Readers see all rows of a checkpoint, or none. The role of the address needs CREATE
+            in the schema, for staged rows and the record of commits.
+            "prepared": exactly once. Rows are written once, in a prepared transaction per subtask. Readers see the
+            subtasks of a checkpoint one after another. Takes no key: an upsert would wait for the transaction with
+            its row. The server needs `max_prepared_transactions`; the role needs CREATE as before.
+            "immediate": at least once, without delay; needs a key. The table is exact if the rows of a key are the same
+            when they are repeated.
     """
 
     url: str = field(repr=False)
@@ -54,26 +60,30 @@ class PostgresSink:
     _: KW_ONLY
     key: Sequence[str] = ()
     op_column: str | None = None
-    commit: Literal["staged", "immediate"] = "staged"
+    commit: Literal["staged", "prepared", "immediate"] = "staged"
 
     @property
     def guarantee(self) -> str:
-        return "exactly-once" if self.commit == "staged" else "at-least-once"
+        return "at-least-once" if self.commit == "immediate" else "exactly-once"
 
     def writer(self) -> SinkWriter:
+        if self.commit == "prepared":
+            return PreparedWriter(self.url, self.table)
         made = StagedWriter if self.commit == "staged" else UpsertWriter
         return made(self.url, self.table, tuple(self.key), self.op_column)
 
     def committer(self) -> SinkCommitter:
         if self.commit == "staged":
             return StagedCommitter(self.url, self.table, tuple(self.key))
+        if self.commit == "prepared":
+            return PreparedCommitter(self.url, self.table)
         return NoCommitter()
 
     def check(self) -> None:
         check_url(self.url)
         check_table_name(self.table)
-        if self.commit not in ("staged", "immediate"):
-            raise JobRejected("bad-commit", "commit", f"must be staged or immediate, not {self.commit!r}")
+        if self.commit not in ("staged", "prepared", "immediate"):
+            raise JobRejected("bad-commit", "commit", f"must be staged, prepared or immediate, not {self.commit!r}")
         if isinstance(self.key, str) or len(set(self.key)) < len(self.key):
             raise JobRejected("bad-key", "key", f"must be a sequence of distinct columns, not {self.key!r}")
         if self.op_column is not None and not self.key:
@@ -81,6 +91,10 @@ class PostgresSink:
             raise JobRejected("missing-key", "key", f"a row is deleted by its key: {advice}")
         if self.op_column is not None and self.op_column in self.key:
             raise JobRejected("bad-key", "op_column", f"{self.op_column!r} belongs to the key, and is not written")
+        if self.commit == "prepared" and self.key:
+            advice = "use commit='staged', or leave out the key"
+            detail = "an upsert would wait for the prepared transaction with its row, and hold up the next checkpoint"
+            raise JobRejected("key-of-prepared", "key", f"{detail}: {advice}")
         if self.commit == "immediate" and not self.key:
             advice = "name the columns of a unique index, or use commit='staged', which needs no key"
             raise JobRejected("missing-key", "key", f"repeated rows would be inserted twice without a key: {advice}")

@@ -11,12 +11,10 @@ A writer is an attempt of a subtask with a random id: a job that starts anew wit
 numbers of a writer ascend, and a commit passes all that are pending. The highest number therefore covers all before it.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -24,7 +22,14 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
-from runtime.connectors.postgres.connection import connect, limit_transaction, make_durable, postgres_errors
+from runtime.connectors.postgres.connection import connect, make_durable, postgres_errors
+from runtime.connectors.postgres.sink_writers import (
+    SinkWriters,
+    check_sink,
+    convert_committable,
+    new_writer_id,
+    own_committables,
+)
 from runtime.connectors.postgres.table import (
     DELETED,
     ResolvedTable,
@@ -39,11 +44,6 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-_WRITER_ID_BITS: Final = 63
-#: Errors of CREATE TABLE IF NOT EXISTS if another job creates the table concurrently.
-_CREATED_MEANWHILE: Final = (
-    psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject, psycopg.errors.DuplicateTable,
-)  # fmt: skip
 _OWN_COLUMNS: Final = ("weir_writer", "weir_number", "weir_row")
 _CHECKS_QUERY: Final = (
     "SELECT conname, pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conrelid = %s AND contype = 'c'"
@@ -54,7 +54,7 @@ _DUE_ROWS: Final = (
 )
 
 
-class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
+class StagedRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A committable: the rows that a writer staged before a barrier. `number` counts the barriers of the writer."""
 
     table: str
@@ -68,26 +68,13 @@ class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
 
 
-class _Place:
+class _Place(SinkWriters):
     """The staging table and the records of a sink, in the schema of its target."""
 
     def __init__(self, table: ResolvedTable, job: str, uid: str) -> None:
-        self.table, self.job, self.uid = table, job, uid
-        mark = hashlib.blake2b(repr((job, uid, str(table))).encode(), digest_size=12)
-        self._lock = int.from_bytes(mark.digest()[:8], signed=True)
-        self.staging = sql.Identifier(table.schema, f"weir_staged_{mark.hexdigest()}")
-        self.writers = sql.Identifier(table.schema, "weir_sink_writers")
-
-    def lock(self, connection: psycopg.Connection[Any]) -> None:
-        """Excludes other committers of this sink until the transaction ends, also of older attempts."""
-        limit_transaction(connection)
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [self._lock])
-
-    def has_records(self, connection: psycopg.Connection[Any]) -> bool:
-        query = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
-        names = [self.staging.as_string(connection), self.writers.as_string(connection)]
-        found = connection.execute(query, names).fetchone()
-        return found is not None and bool(found[0])
+        super().__init__(table, job, uid)
+        self.staging = sql.Identifier(table.schema, f"weir_staged_{self.mark}")
+        self.tables = (self.staging, self.writers)
 
     def create(self, connection: psycopg.Connection[Any]) -> None:
         """Creates the tables, or adds the columns that the target has got since.
@@ -95,13 +82,7 @@ class _Place:
         CHECK constraints of the target hold for staged rows too, except for deletions, which may lack values. A
         violation is found before the checkpoint.
         """
-        writers = sql.SQL(
-            "CREATE TABLE IF NOT EXISTS {} (writer int8 PRIMARY KEY, job text NOT NULL, sink text NOT NULL, "
-            "target text NOT NULL, token int8 NOT NULL, subtask int4 NOT NULL, moved int8 NOT NULL, "
-            "moved_at timestamptz)"
-        )
-        with suppress(*_CREATED_MEANWHILE), connection.transaction():
-            connection.execute(writers.format(self.writers))
+        super().create(connection)
         names = self.staging.as_string(connection)
         found = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
         columns = self.table.columns(connection)
@@ -129,25 +110,6 @@ class _Place:
             check = sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} CHECK ({} OR ({}))")
             connection.execute(check.format(self.staging, sql.Identifier(name), deleted, sql.SQL(condition)))
 
-    def moved_numbers(self, connection: psycopg.Connection[Any], writers: Sequence[int]) -> dict[int, int]:
-        query = sql.SQL("SELECT writer, moved FROM {} WHERE writer = ANY(%s)").format(self.writers)
-        return dict(connection.execute(query, [list(writers)]).fetchall())
-
-    def record(self, connection: psycopg.Connection[Any], moved: Sequence[StagedRows]) -> None:
-        """Records the highest number of each writer that was moved; 0 registers a writer."""
-        record = sql.SQL(
-            "INSERT INTO {} AS w VALUES (%s, %s, %s, %s, %s, %s, %s, now()) ON CONFLICT (writer) "
-            "DO UPDATE SET moved = greatest(w.moved, excluded.moved), moved_at = excluded.moved_at"
-        ).format(self.writers)
-        with connection.cursor() as cursor:
-            cursor.executemany(
-                record,
-                [
-                    (each.writer_id, self.job, self.uid, str(self.table), each.token, each.subtask, each.number)
-                    for each in moved
-                ],
-            )
-
     def _type_of(self, connection: psycopg.Connection[Any], column: str) -> str:
         query = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attname = %s"
         found = connection.execute(query, [self.table.oid, column]).fetchone()
@@ -161,7 +123,7 @@ class StagedWriter(SinkWriter):
     def __init__(self, url: str, table: str, key: tuple[str, ...], op_column: str | None) -> None:
         self._url, self._name, self._key, self._op_column = url, table, key, op_column
         self._connection: psycopg.Connection[Any] | None = None
-        self._id = uuid4().int >> (128 - _WRITER_ID_BITS)
+        self._id = new_writer_id()
         self._number, self._rows, self._deletions = 1, 0, 0
         self._columns: tuple[str, ...] = ()
         self._staged: list[StagedRows] = []
@@ -248,7 +210,7 @@ class StagedCommitter(SinkCommitter):
             EnvironmentFailure: Postgres is unreachable, or rows are neither staged in full nor recorded as moved.
             JobRejected: the target refuses rows; none was moved.
         """
-        staged = [_check_committable(each) for each in committables]
+        staged = [convert_committable(each, StagedRows) for each in committables]
         if not staged:
             return 0
         try:
@@ -263,10 +225,8 @@ class StagedCommitter(SinkCommitter):
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Deletes staged rows, and the records of writers that no retained committable names. Returns the rows."""
-        kept = [_check_committable(each) for each in keep]
+        kept = own_committables(keep, StagedRows)
         parameters = {
-            "job": job,
-            "sink": uid,
             "token": int(token),
             "writers": [each.writer_id for each in kept],
             "numbers": [each.number for each in kept],
@@ -275,7 +235,6 @@ class StagedCommitter(SinkCommitter):
             place = _Place(table, job, uid)
             if not place.has_records(connection):
                 return 0
-            parameters["target"] = str(table)
             place.lock(connection)
             rows = sql.SQL(
                 "DELETE FROM {staging} s WHERE NOT EXISTS "
@@ -283,13 +242,8 @@ class StagedCommitter(SinkCommitter):
                 "(SELECT FROM unnest(%(writers)s::int8[], %(numbers)s::int8[]) AS kept (writer, number) "
                 "WHERE kept.writer = s.weir_writer AND kept.number = s.weir_number)"
             )
-            records = sql.SQL(
-                "DELETE FROM {writers} WHERE job = %(job)s AND sink = %(sink)s AND target = %(target)s "
-                "AND token < %(token)s AND NOT writer = ANY(%(writers)s::int8[])"
-            )
-            names = {"staging": place.staging, "writers": place.writers}
-            removed = connection.execute(rows.format(**names), parameters).rowcount
-            connection.execute(records.format(**names), parameters)
+            removed = connection.execute(rows.format(staging=place.staging, writers=place.writers), parameters).rowcount
+            place.forget(connection, token, parameters["writers"])
             return removed
 
     @contextmanager
@@ -301,7 +255,7 @@ class StagedCommitter(SinkCommitter):
         self, connection: psycopg.Connection[Any], table: ResolvedTable, job: str, staged: Sequence[StagedRows]
     ) -> int:
         """Moves the rows that are not recorded as moved, and records them. Returns the number of committables."""
-        place = _Place(table, job, _check_sink(staged, table))
+        place = _Place(table, job, check_sink(staged, table))
         if not place.has_records(connection):
             raise _lost(staged[0], table)
         place.lock(connection)
@@ -347,22 +301,3 @@ def _lost(each: StagedRows, table: ResolvedTable, found: int = 0) -> Environment
     what = f"{each.rows} rows of sink {each.sink!r}, subtask {each.subtask}, attempt {each.token}, number {each.number}"
     remedy = "restore the database, or an older checkpoint"
     return EnvironmentFailure(f"table {table}: {what}, are neither staged ({found} found) nor committed: {remedy}")
-
-
-def _check_committable(committable: Any) -> StagedRows:
-    """The committable. Raises JobRejected if it is malformed: a manifest is not trusted."""
-    try:
-        return msgspec.convert(committable, StagedRows)
-    except msgspec.ValidationError as error:
-        detail = f"a checkpoint names rows to commit that this sink has not written: {committable!r}: {error}"
-        raise JobRejected("bad-committable", "sink", detail) from error
-
-
-def _check_sink(staged: Sequence[StagedRows], table: ResolvedTable) -> str:
-    """The uid of the sink. Raises JobRejected unless all rows are of the same sink and of this table."""
-    found = {(each.sink, each.table) for each in staged}
-    if len(found) > 1 or staged[0].table != str(table):
-        names = ", ".join(sorted(each.table for each in staged))
-        detail = f"the checkpoint has staged rows for {names}, not for {table}: restore with that table first"
-        raise JobRejected("other-table", "table", detail)
-    return staged[0].sink

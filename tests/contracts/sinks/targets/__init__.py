@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.contracts.sinks.targets.files import JsonLinesFolder, ParquetFolder, PartitionedFolder
 from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
-from tests.contracts.sinks.targets.postgres import PostgresStaged
+from tests.contracts.sinks.targets.postgres import PostgresPrepared, PostgresStaged
 from tests.contracts.sinks.targets.tables import DeltaFolder, IcebergTable
 from tests.contracts.sinks.targets.target import Place, Target
 from tests.contracts.sinks.targets.webhook import HeldWebhook
@@ -23,5 +23,6 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     KafkaTopic,
     StagedKafkaTopic,
     PostgresStaged,
+    PostgresPrepared,
     HeldWebhook,
 )

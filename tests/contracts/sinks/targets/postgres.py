@@ -48,3 +48,18 @@ class PostgresStaged(Target):
         with psycopg.connect(self._url, autocommit=True) as connection:
             cursor = connection.execute(command)
             return cursor.fetchall() if cursor.description else []
+
+
+class PostgresPrepared(PostgresStaged):
+    """A prepared transaction per checkpoint and subtask."""
+
+    def sink(self) -> Sink:
+        return weir.PostgresSink(address_without_password(self._url), self._table, commit="prepared")
+
+    def leftovers(self) -> list[str]:
+        """Prepared transactions with a lock on the table, and marks that no record covers."""
+        locks = f"SELECT 1 FROM pg_locks WHERE relation = '{self._table}'::regclass AND pid IS NULL"
+        marks = f"SELECT 1 FROM {self.place.name}.weir_prepared_marks"
+        return [
+            what for what, query in (("a prepared transaction", locks), ("a mark", marks)) for _ in self._run(query)
+        ]

@@ -110,7 +110,7 @@ def create_table(connection: psycopg.Connection[Any], name: sql.Identifier, colu
     """Creates a table unless it exists; another job may do so at the same time. `columns`: in SQL."""
     with suppress(*_CREATED_MEANWHILE), connection.transaction():
         create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
-        connection.execute(create.format(name, sql.SQL(columns)))  # type: ignore[arg-type]
+        connection.execute(create.format(name, sql.SQL(columns)))
 
 
 def convert_committable(committable: Any, kind: type[_Committable]) -> _Committable:

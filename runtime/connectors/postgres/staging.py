@@ -226,9 +226,10 @@ class StagedCommitter(SinkCommitter):
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Deletes staged rows, and the records of writers that no retained committable names. Returns the rows."""
         kept = own_committables(keep, StagedRows)
+        writers = [each.writer_id for each in kept]
         parameters = {
             "token": int(token),
-            "writers": [each.writer_id for each in kept],
+            "writers": writers,
             "numbers": [each.number for each in kept],
         }
         with self._transaction() as (connection, table):
@@ -243,7 +244,7 @@ class StagedCommitter(SinkCommitter):
                 "WHERE kept.writer = s.weir_writer AND kept.number = s.weir_number)"
             )
             removed = connection.execute(rows.format(staging=place.staging, writers=place.writers), parameters).rowcount
-            place.forget(connection, token, parameters["writers"])
+            place.forget(connection, token, writers)
             return removed
 
     @contextmanager

@@ -27,7 +27,9 @@ from stack.stack import AlreadyUp, Stack, greeting, print_line, sweep
 _UP_TIMEOUT_S: Final = 240.0
 _DOWN_TIMEOUT_S: Final = 60.0
 #: Folders that a stack creates in `var`.
-_DATA_FOLDERS: Final = ("storage", "inputs", "demo", "spark", "spark-events", "weir-spark", "log", "run")
+_DATA_FOLDERS: Final = (
+    "storage", "inputs", "demo", "data/examples", "spark", "spark-events", "weir-spark", "log", "run",
+)  # fmt: skip
 
 
 def main() -> int:

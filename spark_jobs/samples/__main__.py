@@ -4,7 +4,7 @@
     python -m spark_jobs.samples feed clickstream --seconds 30
     python -m spark_jobs.samples check clickstream
 
-The folder of an example is `NAME` in the first data root. Its database is that of WEIR_SECRET_EXAMPLES_URL.
+The folder of an example is `examples/NAME` in the first data root. Its database is that of WEIR_SECRET_EXAMPLES_URL.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The folders of the examples, below the first folder of WEIR_DATA_ROOTS, which is `var/data` unless set."""
+"""The folders of the examples: `examples` in the first folder of WEIR_DATA_ROOTS, which is `var/data` unless set."""
 
 import os
 from pathlib import Path
@@ -14,4 +14,4 @@ EXAMPLES_URL: Final = "${secret:examples-url}"
 def sample_folder(name: str) -> str:
     """The absolute path of a folder of an example."""
     roots = os.environ.get("WEIR_DATA_ROOTS", "").split(os.pathsep)[0]
-    return str(Path(roots or Path(os.environ.get("WEIR_VAR") or "var", "data")).absolute() / name)
+    return str(Path(roots or Path(os.environ.get("WEIR_VAR") or "var", "data")).absolute() / "examples" / name)

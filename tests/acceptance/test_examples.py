@@ -70,7 +70,7 @@ class Example:
 
     def feed(self) -> None:
         """Writes a further step of input."""
-        folder, database = self.checkout.var / "data" / self.name, self.checkout.variables()[DATABASE_VARIABLE]
+        folder, database = self.checkout.var / "data/examples" / self.name, self.checkout.variables()[DATABASE_VARIABLE]
         SAMPLES[self.name].write_step(folder, database, self.step)
         self.step += 1
 

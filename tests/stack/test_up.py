@@ -127,6 +127,7 @@ def test_clean_removes_all_that_a_stack_made_and_nothing_else(checkouts: tuple[C
     checkout.var.mkdir(parents=True)
     (checkout.var / "mine").touch()
     checkout.run("up")
+    (checkout.var / "data/examples/clickstream").mkdir(parents=True)
     elsewhere = [(checkout.var / name).resolve() for name in ("pg", "redis", "programs")]
     assert elsewhere[0].is_dir()
 

@@ -19,11 +19,11 @@ def test_input_is_written_below_the_first_data_root_and_the_same_each_time(
 ) -> None:
     monkeypatch.setenv("WEIR_DATA_ROOTS", f"{tmp_path}:/elsewhere")
     assert main(["prepare", "clickstream"]) == 0
-    assert list((tmp_path / "clickstream/clicks").iterdir()) == []
+    assert list((tmp_path / "examples/clickstream/clicks").iterdir()) == []
     assert main(["feed", "clickstream", "--seconds", "0"]) == 0
-    written = {path.name: path.read_bytes() for path in (tmp_path / "clickstream/clicks").iterdir()}
+    written = {path.name: path.read_bytes() for path in (tmp_path / "examples/clickstream/clicks").iterdir()}
     assert main(["feed", "clickstream", "--seconds", "0"]) == 0
-    assert written == {path.name: path.read_bytes() for path in (tmp_path / "clickstream/clicks").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "examples/clickstream/clicks").iterdir()}
     assert main(["check", "clickstream"]) == 1, "no job has run"
     assert "missing in sessions" in capsys.readouterr().out
 

@@ -44,7 +44,7 @@ def build(params: ChangeCaptureParams, context: weir.PipelineContext) -> weir.Da
 
 PIPELINE = weir.Pipeline(
     name="change_capture",
-    description="Example: the changes of a table of Postgres, as a history in Parquet files and as a copy in a table.",
+    description="Example: changes of a Postgres table, as a history and a copy. See docs/examples/change_capture.md.",
     params=ChangeCaptureParams,
     build=build,
 )

@@ -107,7 +107,7 @@ def build(params: ClickstreamParams, context: weir.PipelineContext) -> weir.Data
 
 PIPELINE = weir.Pipeline(
     name="clickstream",
-    description="Example: sessions of visitors and views per minute from clicks out of order; late clicks are kept.",
+    description="Example: sessions and views per minute from clicks out of order. See docs/examples/clickstream.md.",
     params=ClickstreamParams,
     build=build,
 )

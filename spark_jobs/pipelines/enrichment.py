@@ -85,7 +85,7 @@ def build(params: EnrichmentParams, context: weir.PipelineContext) -> weir.Dataf
 
 PIPELINE = weir.Pipeline(
     name="enrichment",
-    description="Example: orders get their customer by one query per batch, and are upserted into Postgres.",
+    description="Example: orders get their customer by one query per batch. See docs/examples/enrichment.md.",
     params=EnrichmentParams,
     build=build,
 )

@@ -70,7 +70,7 @@ def build(params: OrderPaymentsParams, context: weir.PipelineContext) -> weir.Da
 
 PIPELINE = weir.Pipeline(
     name="order_payments",
-    description="Example: orders with the payments that follow within minutes, by an interval join of two streams.",
+    description="Example: an interval join of orders and payments. See docs/examples/order_payments.md.",
     params=OrderPaymentsParams,
     build=build,
 )

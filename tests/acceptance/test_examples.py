@@ -170,6 +170,7 @@ def rescale(example: Example) -> None:
 
 
 def test_the_examples_are_exact_by_the_commands_of_their_pages(examples: list[Example]) -> None:
+    """S0-11, S0-28, S1-25, S3-19: Parquet files and tables of Postgres, behind windows, joins, batches and changes."""
     began = time.monotonic()
 
     def passed(phase: str) -> None:

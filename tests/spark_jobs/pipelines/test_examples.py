@@ -27,7 +27,9 @@ from tests.postgres import address_without_password
 def database(database_url: str) -> Iterator[str]:
     yield database_url
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'accounts'"
+        )
         connection.execute("DROP PUBLICATION IF EXISTS accounts")
         for schema in ("enrichment", "change_capture"):
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
@@ -64,6 +66,7 @@ def has_read_all(example: str, run: Run, tables: Mapping[str, pa.Table], clicks_
 
 @pytest.mark.parametrize("example", PIPELINES)
 def test_an_example_is_exact_over_a_stop_and_a_rescale(example: str, tmp_path: Path, database: str) -> None:
+    """S0-30, S1-25, S3-19."""
     sample = SAMPLES[example]
     flow = PIPELINES[example].dataflow(params(example, tmp_path, database), PipelineContext(""))
     sample.prepare(tmp_path, database)

@@ -1,8 +1,9 @@
 """Event-time session windows per key: rows whose pauses are at most the gap belong to one session.
 
 A session is the window [first row, last row + gap) (Flink: `EventTimeSessionWindows`, whose windows merge while they
-intersect or touch). It is emitted once, when the watermark has reached its end - 1. A row is late if its session has
-ended by then. Rows of a batch arrive at once: a later row of the batch may hold the session of an earlier row open.
+intersect or touch). It is emitted once, when the watermark has reached its end: 1 ms later than in Flink. So a row
+exactly a gap later, which is not late, always finds its session. A row is late if its session has ended by then. Rows
+of a batch arrive at once: a later row of the batch may hold the session of an earlier row open.
 
 The table has a row per key and session, named by the first row that opened the session: later rows may extend it in
 both directions, and may join two sessions.
@@ -100,10 +101,10 @@ class SessionWindow(Operator):
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._watermark = max(self._watermark, watermark)
-        if not len(self._table) or self._watermark < self._first_end - 1:
+        if not len(self._table) or self._watermark < self._first_end:
             return
         rows = self._table.row_ids()
-        self._fire(rows[self._table.column(_LAST)[rows] <= self._watermark + 1 - self._gap_ms], out)
+        self._fire(rows[self._table.column(_LAST)[rows] <= self._watermark - self._gap_ms], out)
         self._first_end = self._earliest_end()
 
     def snapshot(self, checkpoint: int) -> None:
@@ -162,7 +163,7 @@ class SessionWindow(Operator):
         watermarks: Times | int = self._watermark
         if self._groups.max_watermark > self._watermark:
             watermarks = np.maximum(self._groups.restored_watermarks(rows, self._keys), self._watermark)
-        return np.asarray(last + (self._gap_ms - 1) <= watermarks)
+        return np.asarray(last + self._gap_ms <= watermarks)
 
     def _drop_late(self, rows: pa.RecordBatch, out: Collector) -> None:
         self._context.count(LATE_RECORDS_COUNTER, rows.num_rows)

@@ -7,7 +7,7 @@ this module uses neither Spark nor Postgres.
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -144,12 +144,18 @@ class JobMaster:
         )
 
     def _list_inputs(self, restored: Mapping[SubtaskId, SubtaskRestore]) -> Mapping[OperatorId, bytes]:
-        """The listings of the sources without state, by uid: the same in every attempt of this master."""
-        fresh = {subtask.operator for subtask, state in restored.items() if not (state.snapshots or state.finished)}
+        """The listings of the sources, by uid: the same in every attempt of this master.
+
+        Restored state holds a listing, or comes from a savepoint without one. The input of a source that holds one may
+        be gone by now.
+        """
+        with_state = {subtask.operator for subtask, state in restored.items() if state.snapshots or state.finished}
         for uid, source in self._config.job.sources.items():
-            if uid in fresh and uid not in self._inputs and isinstance(source, ListsInput):
+            if uid in self._inputs or not isinstance(source, ListsInput):
+                continue
+            with suppress(EnvironmentFailure) if uid in with_state else nullcontext():
                 self._inputs[uid] = source.list_input()
-        return {uid: listing for uid, listing in self._inputs.items() if uid in fresh and listing is not None}
+        return {uid: listing for uid, listing in self._inputs.items() if listing is not None}
 
     def _write_markers(self) -> list[Marker]:
         config = self._config

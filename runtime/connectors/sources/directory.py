@@ -194,6 +194,7 @@ class DirectoryReader(SourceReader):
         self._known: set[str] = set()  #: paths
         self._listed_at: int | None = None
         self._idle_since: int | None = None  #: time of the first poll without rows to read
+        self._has_begun_file = False
         self._current: OpenFile | None = None
         self._split = Split("")  #: of the current file
         self._schema: pa.Schema | None = None
@@ -203,6 +204,7 @@ class DirectoryReader(SourceReader):
     def open(self, context: OperatorContext) -> None:
         self._context = context
         self._positions = FilePositions(context, self._source.split_bytes)
+        self._has_begun_file = len(self._positions) > 0
         if self._positions.is_listing_complete or not self._source.bounded:
             self._select_columns()
         if self._source.on_malformed == "dead_letter":
@@ -238,7 +240,7 @@ class DirectoryReader(SourceReader):
         """True if the subtask has had no file at all, or no rows to read for `idle_after_ms`."""
         if self._idle_since is None:
             return False
-        if not len(self._positions):
+        if not self._has_begun_file:
             return True
         after_ms = self._source.idle_after_ms
         return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
@@ -339,6 +341,7 @@ class DirectoryReader(SourceReader):
             opened = self._folder.open(split.path)
         except FileNotFoundError:
             raise self._missing_file_error(split.path) from None
+        self._has_begun_file = True
         size = opened.file.size_bytes
         position = self._positions.add(split, size)
         chunks = self._selection.apply(self._chunks(opened.file, split, position, values), values)

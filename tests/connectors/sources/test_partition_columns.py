@@ -149,6 +149,20 @@ def test_a_watched_folder_with_declared_types_takes_new_folders(tmp_path: Path) 
     )
 
 
+def test_a_subtask_whose_files_the_filter_leaves_out_is_idle(tmp_path: Path) -> None:
+    """It would hold back the watermark for ever."""
+    source = DirectorySource(
+        str(tmp_path), LineFormat(), partition_by=pa.schema([("day", pa.int32())]), filter=DAY == 1
+    )
+    reading = Reading(source)
+    drop(tmp_path / "day=2", "a", "1\n")
+    assert reading.rows() == []
+    assert reading.reader.idle
+    drop(tmp_path / "day=1", "a", "1\n")
+    assert len(reading.rows()) == 1
+    assert not reading.reader.idle
+
+
 def test_inferred_types_stay_after_a_restore(tmp_path: Path) -> None:
     drop(tmp_path / "n=1", "a", "1\n2\n")
     source = lines(tmp_path, partition_by=("n",))

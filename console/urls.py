@@ -6,11 +6,13 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from console.api import health
+from console.api.prometheus import PrometheusMetrics
 
 urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=static("weir/icon.svg")), name="favicon"),  # browsers request it
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
+    path("metrics", PrometheusMetrics.as_view(), name="prometheus"),
     path("admin/", admin.site.urls),
     path("api/v1/", include("console.api.urls")),
     path("", include("console.ui.urls")),

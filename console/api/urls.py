@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, definitions, mapping, openapi, problems, state, statistics
+from console.api import activity, definitions, mapping, metrics, openapi, problems, state, statistics
 
 app_name = "api"
 urlpatterns = [
@@ -19,6 +19,8 @@ urlpatterns = [
     path("versions/<int:pk>/", definitions.VersionDetail.as_view(), name="version"),
     path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),
     path("runs/<int:run>/checkpoints/", activity.RunCheckpoints.as_view(), name="run-checkpoints"),
+    path("runs/<int:run>/metrics/", metrics.RunMetrics.as_view(), name="run-metrics"),
+    path("runs/<int:run>/metrics/subtasks/", metrics.RunSubtaskMetrics.as_view(), name="run-subtask-metrics"),
     path("checkpoints/<int:pk>/", activity.CheckpointDetail.as_view(), name="checkpoint"),
     path("checkpoints/<int:pk>/mapping/", mapping.CheckpointMapping.as_view(), name="checkpoint-mapping"),
     path("checkpoints/<int:pk>/state/", state.CheckpointState.as_view(), name="checkpoint-state"),

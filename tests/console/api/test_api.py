@@ -109,6 +109,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",
         "run-checkpoints": f"/api/v1/runs/{run.pk}/checkpoints/",
+        "run-metrics": f"/api/v1/runs/{run.pk}/metrics/",
+        "run-subtask-metrics": f"/api/v1/runs/{run.pk}/metrics/subtasks/?operator=sums",
         "checkpoint": f"/api/v1/checkpoints/{checkpoint.pk}/",
         "checkpoint-mapping": f"/api/v1/checkpoints/{checkpoint.pk}/mapping/",
         "checkpoint-state": f"/api/v1/checkpoints/{checkpoint.pk}/state/",

@@ -1,0 +1,135 @@
+"""The history of a run's numbers."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.accounts.refusals import InvalidField
+from console.api.base import ScopedView
+from console.api.parsing import whole_number
+from console.api.serializers import Problem
+from console.jobs.models import Run
+from console.metrics import selectors
+
+DEFAULT_RANGE: Final = timedelta(hours=1)
+_MAX_STEP_S: Final = selectors.RESOLUTIONS_S[-1]
+
+
+def _columns_serializer(name: str, numbers: tuple[str, ...]) -> type[serializers.Serializer[Any]]:
+    """Serializer with a list per number, with an entry per interval."""
+    numeric = {number: serializers.ListField(child=serializers.FloatField(allow_null=True)) for number in numbers}
+    return type(name, (serializers.Serializer,), numeric)
+
+
+OperatorNumbersSerializer = _columns_serializer("OperatorNumbersSerializer", selectors.OPERATOR_NUMBERS)
+RunNumbersSerializer = _columns_serializer("RunNumbersSerializer", selectors.RUN_NUMBERS)
+
+
+class RunMetricsSerializer(serializers.Serializer[Any]):
+    begin = serializers.DateTimeField(help_text="Start of the first interval.")
+    end = serializers.DateTimeField(help_text="End of the last interval.")
+    step = serializers.IntegerField(help_text="Seconds per interval.")
+    run = RunNumbersSerializer(allow_null=True, help_text="The run as a whole; null if an operator is asked for.")
+    operators = serializers.DictField(child=OperatorNumbersSerializer(), help_text="By uid.")
+
+
+class SubtaskMetricsSerializer(serializers.Serializer[Any]):
+    at = serializers.ListField(child=serializers.DateTimeField(), help_text="Start of each interval of 5 s.")
+    index = serializers.ListField(
+        child=serializers.ListField(child=serializers.IntegerField()), help_text="The subtasks in each interval."
+    )
+    numbers = serializers.DictField(
+        child=serializers.ListField(child=serializers.ListField(child=serializers.FloatField(allow_null=True))),
+        help_text="By name: a list per interval, with an entry per subtask.",
+    )
+
+
+_OPERATOR = OpenApiParameter("operator", str, description="uid of an operator; only its numbers are returned")
+
+
+class _OfRun(ScopedView):
+    scope = Run
+
+    def operator(self, run: Run) -> str | None:
+        """The operator of the query, if any."""
+        uid = self.request.GET.get("operator")
+        operators = (run.version.graph or {}).get("operators", ())
+        if uid is not None and uid not in {operator["uid"] for operator in operators}:
+            raise InvalidField("operator", f"the run has no operator {uid!r}")
+        return uid
+
+
+class RunMetrics(_OfRun):
+    """The numbers of a run over time, as columns on an even grid of intervals."""
+
+    serializer_class = RunMetricsSerializer
+    query = frozenset({"from", "to", "step", "operator"})
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("from", datetime, description="By default an hour before `to`"),
+            OpenApiParameter("to", datetime, description="By default now"),
+            OpenApiParameter("step", int, description="Seconds per interval at least; by default the finest that fits"),
+            _OPERATOR,
+        ],
+        responses={200: RunMetricsSerializer, 400: Problem, 404: Problem, 422: Problem},
+    )
+    def get(self, request: Request, run: int) -> Response:
+        """Rates per second, fractions of time, lags, sizes and checkpoint phases.
+
+        The answer has at most 500 intervals, and fewer for many operators. Its `step` is the finest that fits. Flows
+        are means over an interval, levels the highest of it, and null is an interval without numbers.
+        """
+        of, given, now = self.parent(), request.query_params, datetime.now(UTC)
+        end = _time("to", given["to"]) if "to" in given else now
+        begin = _time("from", given["from"]) if "from" in given else end - DEFAULT_RANGE
+        step_s = whole_number("step", given["step"], _MAX_STEP_S) if "step" in given else 0
+        operator = self.operator(of)
+        series = 1 if operator is not None else 1 + len((of.version.graph or {}).get("operators", ()))
+        found = selectors.history(of, selectors.choose_grid(begin, end, step_s, series, now), operator)
+        grid = found.grid
+        # Lists of numbers need no serializer, which would take most of the time of the request.
+        return Response(
+            {
+                "begin": grid.begin,
+                "end": grid.end,
+                "step": grid.step_s,
+                "run": found.run,
+                "operators": found.operators,
+            }
+        )
+
+
+class RunSubtaskMetrics(_OfRun):
+    """The numbers of an operator's subtasks in the last hour."""
+
+    serializer_class = SubtaskMetricsSerializer
+    query = frozenset({"operator"})
+
+    @extend_schema(
+        parameters=[OpenApiParameter("operator", str, required=True, description="uid of an operator")],
+        responses={200: SubtaskMetricsSerializer, 400: Problem, 404: Problem, 422: Problem},
+    )
+    def get(self, request: Request, run: int) -> Response:
+        """Intervals of 5 s, oldest first. Records are those of the interval. Wide operators have fewer intervals."""
+        of = self.parent()
+        operator = self.operator(of)
+        if operator is None:
+            raise InvalidField("operator", "is required")
+        found = selectors.subtask_history(of, operator, datetime.now(UTC))
+        return Response({"at": found.at, "index": found.index, "numbers": found.numbers})
+
+
+def _time(name: str, given: str) -> datetime:
+    try:
+        at: datetime = serializers.DateTimeField().run_validation(given)
+        at.timestamp()
+    except (serializers.ValidationError, OverflowError, ValueError) as error:
+        raise InvalidField(name, f"must be a time such as 2026-01-31T12:00:00Z, not {given[:40]!r}") from error
+    if not 1_980 <= at.year <= 2_999:
+        raise InvalidField(name, "must be a time between 1980 and 2999")
+    return at

@@ -1,0 +1,181 @@
+"""`/metrics` in the format of Prometheus: the newest report of each run under way. It needs a login or an API token.
+
+    scrape_configs:
+      - job_name: weir
+        authorization: { credentials: TOKEN }     # from POST /api/v1/auth/token/
+        static_configs: [{ targets: ["console:8000"] }]
+
+The label of Weir's jobs is `job_name`, because Prometheus sets `job` itself. Counters begin again with each attempt,
+which `rate()` and `increase()` take into account.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from django.db.models import Count, OuterRef, Subquery
+from django.http import HttpResponse
+from drf_spectacular.utils import extend_schema
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.jobs.models import Run
+from runtime.core.job.lifecycle import TERMINAL_STATES
+
+_Part = Mapping[str, Any]
+
+#: Name, help, member of an operator in the live report, divisor to the base unit.
+_OPERATOR_COUNTERS: Final = (
+    ("weir_records_in", "Records received, in this attempt.", "records_in"),
+    ("weir_records_out", "Records sent, in this attempt.", "records_out"),
+    ("weir_bytes_in", "Bytes received, in this attempt.", "bytes_in"),
+    ("weir_bytes_out", "Bytes sent, in this attempt.", "bytes_out"),
+)
+_OPERATOR_GAUGES: Final = (
+    ("weir_busy_ratio", "Fraction of time spent working.", "busy", 1),
+    ("weir_backpressured_ratio", "Fraction of time spent waiting for receivers.", "backpressured", 1),
+    ("weir_watermark_timestamp_seconds", "Event time of the watermark.", "watermark", 1000),
+    ("weir_watermark_lag_seconds", "Wall clock minus watermark.", "processing_lag_ms", 1000),
+    ("weir_event_time_lag_seconds", "Newest event time that the run has read minus watermark.", "event_lag_ms", 1000),
+    ("weir_in_flight_bytes", "Bytes in the input queues.", "in_flight_bytes", 1),
+)
+
+
+@extend_schema(exclude=True)
+class PrometheusMetrics(APIView):
+    """The metrics of all jobs with a run under way, and the state of the newest run of each job."""
+
+    def get(self, request: Request) -> HttpResponse:
+        registry = CollectorRegistry()
+        registry.register(_Runs())
+        return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+class _Runs(Collector):
+    """Reads rows at each scrape, in two queries."""
+
+    def collect(self) -> Iterator[Metric]:
+        newest = Run.objects.order_by("job_id", "-pk").distinct("job_id").values_list("job__name", "state")
+        states = GaugeMetricFamily("weir_run_state", "State of a job's newest run: 1.", labels=["job_name", "state"])
+        for name, state in newest:
+            states.add_metric([name, state], 1)
+        yield states
+        # A plain savepoint is no recovery point. The subquery reads one row of the index per run.
+        points = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
+        recovery = points.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("completed_at")[:1]
+        runs = list(
+            Run.objects.exclude(state__in=TERMINAL_STATES)
+            .annotate(recovery_at=Subquery(recovery), attempt_count=Count("attempts"))
+            .values("job__name", "live", "live_at", "recovery_at", "attempt_count")
+        )
+        yield from _of_runs(runs)
+        yield from _of_operators(runs)
+        yield from _of_slots(runs)
+
+
+def _of_runs(runs: Iterable[_Part]) -> Iterator[Metric]:
+    def gauge(name: str, about: str, value: Callable[[_Part], Any]) -> Metric:
+        family = GaugeMetricFamily(name, about, labels=["job_name"])
+        _add(family, (([run["job__name"]], value(run)) for run in runs))
+        return family
+
+    def counter(name: str, about: str, value: Callable[[_Part], Any]) -> Metric:
+        family = CounterMetricFamily(name, about, labels=["job_name"])
+        _add(family, (([run["job__name"]], value(run)) for run in runs))
+        return family
+
+    yield gauge(
+        "weir_live_report_timestamp_seconds", "Time of the newest live report.", lambda run: _timestamp(run["live_at"])
+    )
+    yield gauge(
+        "weir_last_recovery_point_timestamp_seconds",
+        "Completion of the newest checkpoint, to which a failure goes back.",
+        lambda run: _timestamp(run["recovery_at"]),
+    )
+    yield counter("weir_restarts", "Restarts of the run.", lambda run: max(0, run["attempt_count"] - 1))
+    yield counter(
+        "weir_checkpoints_completed",
+        "Completed checkpoints, in this attempt.",
+        lambda run: _checkpoint(run, "completed"),
+    )
+    yield counter(
+        "weir_checkpoints_failed", "Failed checkpoints, in this attempt.", lambda run: _checkpoint(run, "failed")
+    )
+    yield gauge(
+        "weir_checkpoint_duration_seconds",
+        "Duration of the newest checkpoint.",
+        lambda run: _scaled(_checkpoint(run, "duration_ms"), 1000),
+    )
+    yield gauge(
+        "weir_checkpoint_written_bytes",
+        "Bytes written for the newest checkpoint.",
+        lambda run: _checkpoint(run, "written_bytes"),
+    )
+    phases = GaugeMetricFamily(
+        "weir_checkpoint_phase_seconds",
+        "Longest of each phase of the newest checkpoint, over its subtasks.",
+        labels=["job_name", "phase"],
+    )
+    for run in runs:
+        found = _checkpoint(run, "phases") or {}
+        _add(phases, (([run["job__name"], phase], _scaled(took_ms, 1000)) for phase, took_ms in found.items()))
+    yield phases
+
+
+def _of_operators(runs: Iterable[_Part]) -> Iterator[Metric]:
+    labels = ["job_name", "operator"]
+    operators = [([run["job__name"], uid], one) for run in runs for uid, one in _part(run, "operators").items()]
+    for name, about, member in _OPERATOR_COUNTERS:
+        family: Metric = CounterMetricFamily(name, about, labels=labels)
+        _add(family, ((values, one.get(member)) for values, one in operators))
+        yield family
+    for name, about, member, divisor in _OPERATOR_GAUGES:
+        family = GaugeMetricFamily(name, about, labels=labels)
+        _add(family, ((values, _scaled(one.get(member), divisor)) for values, one in operators))
+        yield family
+    idle = GaugeMetricFamily("weir_idle_ratio", "Fraction of time spent waiting for input.", labels=labels)
+    _add(idle, ((values, max(0.0, 1 - one.get("busy", 0) - one.get("backpressured", 0))) for values, one in operators))
+    yield idle
+    state = GaugeMetricFamily("weir_state_bytes", "State in the newest checkpoint.", labels=labels)
+    for run in runs:
+        _add(state, (([run["job__name"], uid], nbytes) for uid, nbytes in _part(run, "state_bytes").items()))
+    yield state
+
+
+def _of_slots(runs: Iterable[_Part]) -> Iterator[Metric]:
+    labels = ["job_name", "slot"]
+    slots = [
+        ([run["job__name"], str(slot["index"])], slot) for run in runs for slot in (run["live"] or {}).get("slots", ())
+    ]
+    cpu = CounterMetricFamily("weir_slot_cpu_seconds", "Processor time of the slot's process.", labels=labels)
+    _add(cpu, ((values, _scaled(slot.get("cpu_ms"), 1000)) for values, slot in slots))
+    yield cpu
+    memory = GaugeMetricFamily("weir_slot_memory_bytes", "Resident memory of the slot's process.", labels=labels)
+    _add(memory, ((values, slot.get("memory_bytes")) for values, slot in slots))
+    yield memory
+
+
+def _add(family: Any, samples: Iterable[tuple[list[str], Any]]) -> None:
+    for labels, value in samples:
+        if value is not None:
+            family.add_metric(labels, value)
+
+
+def _part(run: _Part, name: str) -> _Part:
+    return (run["live"] or {}).get(name) or {}
+
+
+def _checkpoint(run: _Part, member: str) -> Any:
+    return _part(run, "checkpoints").get(member)
+
+
+def _scaled(value: float | None, divisor: int) -> float | None:
+    return None if value is None else value / divisor
+
+
+def _timestamp(at: Any) -> float | None:
+    return None if at is None else at.timestamp()

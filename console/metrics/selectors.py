@@ -1,0 +1,205 @@
+"""Queries of the history: numbers of a run over time, as columns on an even grid."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import F, Func, JSONField, Subquery, TextField, Value
+from django.db.models.functions import Cast
+
+from console.accounts.refusals import InvalidField
+from console.jobs.models import Attempt, Run
+from console.metrics.models import WHOLE_RUN, RollUp, SubtaskMetrics
+from console.metrics.rollup import AGGREGATES, STEPS_S
+
+MAX_POINTS: Final = 500  #: of an operator
+MAX_VALUES: Final = 3_000  #: points of all operators together
+MAX_SUBTASK_VALUES: Final = 20_000
+SUBTASK_HISTORY: Final = timedelta(hours=1)
+#: Lengths of intervals that an answer may have; each is a multiple of the step of the rows that it is made from.
+RESOLUTIONS_S: Final = (
+    5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 604_800,
+)  # fmt: skip
+
+Columns = dict[str, list[Any]]
+
+
+def _per_second(column: str) -> str:
+    return f"(sum({column}) * 1000.0 / sum(span_ms))::float8"
+
+
+_LEVELS: Final = (
+    "busy", "backpressured", "skew", "watermark", "processing_lag_ms", "event_lag_ms", "in_flight_bytes", "state_bytes",
+    "start_delay_ms", "pre_barrier_ms", "alignment_ms", "sync_ms", "async_ms",
+)  # fmt: skip
+_OF_OPERATORS: Final[Mapping[str, str]] = {
+    **{f"{name}_per_s": _per_second(name) for name in ("records_in", "records_out", "bytes_in", "bytes_out")},
+    **{name: AGGREGATES[name] for name in _LEVELS},
+}
+_OF_RUN: Final[Mapping[str, str]] = {
+    **{name: AGGREGATES[name] for name in ("checkpoints", "checkpoints_failed", "checkpoint_ms")},
+    "checkpoint_bytes": "sum(checkpoint_bytes)::bigint",
+    "cpu_cores": "(sum(cpu_ms)::float8 / sum(span_ms))",
+    "memory_bytes": AGGREGATES["memory_bytes"],
+}
+OPERATOR_NUMBERS: Final = (*_OF_OPERATORS, "idle")
+RUN_NUMBERS: Final = (*OPERATOR_NUMBERS, *_OF_RUN, "restarts")
+SUBTASK_NUMBERS: Final = ("records_in", "records_out", "busy", "backpressured", "watermark", "in_flight_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Intervals of `step_s` seconds from `begin` up to `end`."""
+
+    begin: datetime
+    end: datetime
+    step_s: int
+
+    @property
+    def size(self) -> int:
+        return int((self.end - self.begin).total_seconds()) // self.step_s
+
+    def index(self, at: datetime) -> int:
+        return int((at - self.begin).total_seconds()) // self.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Numbers of a run on a grid, a list per number with an entry per interval; None: there are no numbers."""
+
+    grid: Grid
+    run: Columns | None
+    operators: Mapping[str, Columns]
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskHistory:
+    """Numbers of an operator's subtasks: a list per number, with a list per interval, with an entry per subtask."""
+
+    at: Sequence[datetime]
+    index: Sequence[Sequence[int]]
+    numbers: Mapping[str, Sequence[Sequence[Any]]]
+
+
+def choose_grid(begin: datetime, end: datetime, wanted_s: int, series: int, now: datetime) -> Grid:
+    """The finest grid that has at least `wanted_s` seconds per interval, whose numbers are kept, and that is not too
+    large for `series` operators.
+
+    Raises:
+        InvalidField: the time between `begin` and `end` is not positive, or too long.
+    """
+    if begin >= end:
+        raise InvalidField("from", "must be before `to`")
+    most = max(1, min(MAX_POINTS, MAX_VALUES // max(series, 1)))
+    kept = {
+        5: timedelta(hours=settings.WEIR_METRICS_5S_HOURS),
+        60: timedelta(days=settings.WEIR_METRICS_1M_DAYS),
+    }
+    for step_s in RESOLUTIONS_S:
+        grid = Grid(_floor(begin, step_s), _floor(end + timedelta(seconds=step_s, microseconds=-1), step_s), step_s)
+        retention = kept.get(_source_step(step_s))
+        if step_s >= wanted_s and grid.size <= most and (retention is None or begin >= now - retention):
+            return grid
+    raise InvalidField("from", f"the time until `to` is too long: at most {most} intervals of {RESOLUTIONS_S[-1]} s")
+
+
+def history(run: Run, grid: Grid, operator: str | None = None) -> History:
+    """The numbers of `operator`, or by default of the run as a whole and of each operator. Three queries."""
+    query, values = _query(run, grid, operator)
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        rows = cursor.fetchall()
+    found = {uid: _columns(list(group), grid) for uid, group in groupby(rows, itemgetter(0))}
+    whole = found.pop(WHOLE_RUN, None)
+    if operator is not None:
+        return History(grid, None, {operator: found.get(operator) or _empty(OPERATOR_NUMBERS, grid)})
+    whole = whole or _empty((*_OF_OPERATORS, *_OF_RUN, "idle"), grid)
+    operators = {uid: {name: columns[name] for name in OPERATOR_NUMBERS} for uid, columns in found.items()}
+    return History(grid, whole | {"restarts": _restarts(run, grid)}, operators)
+
+
+def subtask_history(run: Run, operator: str, now: datetime) -> SubtaskHistory:
+    """The numbers of the operator's subtasks in the last hour, oldest first, at most `MAX_SUBTASK_VALUES`. A query."""
+    most = max(1, MAX_SUBTASK_VALUES // (len(SUBTASK_NUMBERS) * max(run.parallelism, 1)))
+    numbers_of = Func(F("operators"), Value(operator, TextField()), function="jsonb_extract_path")
+    found = SubtaskMetrics.objects.filter(run_id=run.pk, at__gte=now - SUBTASK_HISTORY)
+    newest = found.annotate(numbers=Cast(numbers_of, JSONField())).exclude(numbers=None).order_by("-at", "-token")
+    rows = list(newest.values_list("at", "numbers")[:most])[::-1]
+    return SubtaskHistory(
+        [at for at, _ in rows],
+        [numbers["index"] for _, numbers in rows],
+        {name: [numbers[name] for _, numbers in rows] for name in SUBTASK_NUMBERS},
+    )
+
+
+def _query(run: Run, grid: Grid, operator: str | None) -> tuple[str, list[Any]]:
+    """Rows of the source step as far as they are rolled up, then finer rows. All names are of this module."""
+    until = dict(RollUp.objects.values_list("step_s", "until"))
+    parts, values, begin = [], [], grid.begin
+    for step_s in reversed([step_s for step_s in STEPS_S if step_s <= _source_step(grid.step_s)]):
+        end = grid.end if step_s == STEPS_S[0] else min(grid.end, until.get(step_s, grid.begin))
+        if begin < end:
+            only = "" if operator is None else " AND operator = %s"
+            parts.append(
+                f"SELECT * FROM weir_metrics WHERE step_s = {step_s} AND run_id = %s AND at >= %s AND at < %s{only}"  # noqa: S608
+            )
+            values += [run.pk, begin, end] if operator is None else [run.pk, begin, end, operator]
+            begin = end
+    numbers = ", ".join([*_OF_OPERATORS.values(), *_OF_RUN.values()])
+    query = (
+        f"SELECT operator, date_bin({grid.step_s} * interval '1 second', at, 'epoch') AS start, {numbers}"  # noqa: S608
+        f" FROM ({' UNION ALL '.join(parts)}) AS rows GROUP BY operator, start ORDER BY operator, start"
+    )
+    return query, values
+
+
+def _columns(rows: Sequence[Sequence[Any]], grid: Grid) -> Columns:
+    """Rows of an operator (its name, the start of the interval, numbers) as a list per number."""
+    places = [grid.index(row[1]) for row in rows]
+    columns = zip(*(row[2:] for row in rows), strict=True)
+    found = {
+        name: _spread(places, column, grid.size)
+        for name, column in zip((*_OF_OPERATORS, *_OF_RUN), columns, strict=True)
+    }
+    found["idle"] = [
+        None if busy is None or blocked is None else max(0.0, 1.0 - busy - blocked)
+        for busy, blocked in zip(found["busy"], found["backpressured"], strict=True)
+    ]
+    return found
+
+
+def _spread(places: Sequence[int], column: Iterable[Any], size: int) -> list[Any]:
+    spread = [None] * size
+    for place, value in zip(places, column, strict=True):
+        spread[place] = value
+    return spread
+
+
+def _empty(names: Iterable[str], grid: Grid) -> Columns:
+    return {name: [None] * grid.size for name in names}
+
+
+def _restarts(run: Run, grid: Grid) -> list[int]:
+    """Attempts that began in each interval, without the first of the run. Rows of attempts are never deleted."""
+    counts = [0] * grid.size
+    first = Attempt.objects.filter(run=run).order_by("token").values("pk")[:1]
+    began = Attempt.objects.filter(run=run, started_at__gte=grid.begin, started_at__lt=grid.end).exclude(
+        pk=Subquery(first)
+    )
+    for at in began.values_list("started_at", flat=True):
+        counts[grid.index(at)] += 1
+    return counts
+
+
+def _source_step(step_s: int) -> int:
+    """The step of the rows that intervals of `step_s` seconds are made from."""
+    return max(step for step in STEPS_S if step <= step_s)
+
+
+def _floor(at: datetime, step_s: int) -> datetime:
+    return datetime.fromtimestamp(int(at.timestamp()) // step_s * step_s, UTC)

@@ -1,0 +1,132 @@
+"""`/metrics`: a scrape of a real run, and the queries of the Grafana dashboard against it."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from prometheus_client.parser import text_string_to_metric_families
+from rest_framework.test import APIClient
+
+from console.jobs.models import Attempt, Run
+from runtime.core.job.lifecycle import RunState
+from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
+from tests.console.metrics.test_history import running
+from tests.jobs.gated import Gated
+from tests.jobs.numbers import counts
+from tests.waiting import until
+
+DASHBOARD = Path(__file__).parents[3] / "docker" / "grafana-dashboard.json"
+Samples = Mapping[str, list[tuple[dict[str, str], float]]]
+
+
+def scrape(client: Client) -> Samples:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200, answer.content
+    assert answer["Content-Type"].startswith("text/plain; version=")
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(answer.content.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def queries() -> Iterator[str]:
+    dashboard = json.loads(DASHBOARD.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"]
+            first = re.findall(r"weir_[a-z_]+", target["expr"])[0]
+            for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                yield f"{first}{{{label}=~'.*'}}"
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_query_of_the_dashboard_finds_series_of_a_real_run(tmp_path: Path) -> None:
+    """Names and labels of each expression, of each legend and of the variable are in the scrape of a run."""
+    source = Gated(total=1_000)
+    with running(counts(source, tmp_path / "out"), tmp_path / "s") as (run, _):
+        Attempt.objects.create(run=run, token=run.token)
+        api = api_as(run.job.created_by)  # type: ignore[arg-type]
+
+        def is_complete() -> bool:
+            found = scrape(api)
+            done = sum(
+                value for labels, value in found.get("weir_records_in_total", []) if labels["operator"] == "counts"
+            )
+            checkpoints = sum(value for _, value in found.get("weir_checkpoints_completed_total", []))
+            return (
+                done == 1_000 * source.splits
+                and checkpoints > 0
+                and "weir_last_recovery_point_timestamp_seconds" in found
+            )
+
+        until(is_complete)
+        found = scrape(api)
+    assert len(set(queries())) > 20
+    for query in queries():
+        names = re.findall(r"\bweir_[a-z_]+", query)
+        assert names, query
+        for name in names:
+            # The source has no event time, so two names have no sample here; `test_each_number_…` has them.
+            if name in ("weir_watermark_lag_seconds", "weir_event_time_lag_seconds"):
+                continue
+            assert name in found, query
+            labels = set(re.findall(r"(\w+)=~", query)) | set(re.findall(r"by \((\w+)\)", query))
+            labels |= set(re.findall(r"label_values\(\w+, (\w+)\)", query))
+            assert all(labels <= sample.keys() for sample, _ in found[name]), query
+    assert {labels["job_name"] for labels, _ in found["weir_records_in_total"]} == {run.job.name}
+    assert {labels["phase"] for labels, _ in found["weir_checkpoint_phase_seconds"]} >= {"alignment", "sync", "async"}
+
+
+@pytest.mark.django_db
+def test_each_number_has_its_base_unit(api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> None:
+    operator = {"records_in": 7, "busy": 0.5, "backpressured": 0.25, "watermark": 1_500, "processing_lag_ms": 2_500,
+                "event_lag_ms": 500, "in_flight_bytes": 64}  # fmt: skip
+    live = {
+        "operators": {"sums": operator},
+        "slots": [{"index": 1, "cpu_ms": 1_250, "memory_bytes": 4_096}, {"index": 2, "cpu_ms": None}],
+        "checkpoints": {"completed": 3, "failed": 1, "duration_ms": 250, "written_bytes": 9, "phases": {"sync": 12.0}},
+        "state_bytes": {"sums": 1_024},
+    }
+    run = make_run(RunState.RUNNING, token=1, live=live)
+    for token in (1, 2, 3):
+        Attempt.objects.create(run=run, token=token)
+    make_checkpoint(run, 1, completed_at="2026-01-01T00:00:00Z")
+    make_checkpoint(run, 2, kind="savepoint", completed_at="2026-01-02T00:00:00Z")
+    make_checkpoint(run, 3, status="failed")
+    found = {name: samples[0][1] for name, samples in scrape(api).items()}
+    assert found == {
+        "weir_run_state": 1, "weir_restarts_total": 2, "weir_records_in_total": 7, "weir_busy_ratio": 0.5,
+        "weir_backpressured_ratio": 0.25, "weir_idle_ratio": 0.25, "weir_watermark_timestamp_seconds": 1.5,
+        "weir_watermark_lag_seconds": 2.5, "weir_event_time_lag_seconds": 0.5, "weir_in_flight_bytes": 64,
+        "weir_state_bytes": 1_024, "weir_slot_cpu_seconds_total": 1.25, "weir_slot_memory_bytes": 4_096,
+        "weir_checkpoints_completed_total": 3, "weir_checkpoints_failed_total": 1,
+        "weir_checkpoint_duration_seconds": 0.25, "weir_checkpoint_written_bytes": 9,
+        "weir_checkpoint_phase_seconds": 0.012, "weir_last_recovery_point_timestamp_seconds": 1_767_225_600,
+    }  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_a_run_that_has_ended_or_reported_nothing_has_its_state_only(api: APIClient, make_run: MakeRun) -> None:
+    make_run(RunState.FAILED, live={"operators": {"sums": {"records_in": 1}}})
+    assert dict(scrape(api)) == {"weir_run_state": [({"job_name": Run.objects.get().job.name, "state": "failed"}, 1.0)]}
+    make_run(RunState.QUEUED)
+    assert scrape(api)["weir_run_state"][0][0]["state"] == "queued"
+
+
+@pytest.mark.django_db
+def test_a_scrape_needs_a_login_and_two_queries(api: APIClient, client: Client, make_run: MakeRun) -> None:
+    """With a token as the rest of the API, or a browser session."""
+    make_run(RunState.RUNNING, token=1)
+    assert client.get("/metrics").status_code == 401
+    with CaptureQueriesContext(connection) as captured:
+        scrape(api)
+    assert sum("weir_run" in query["sql"] for query in captured) == 2

@@ -1,0 +1,120 @@
+"""The numbers of a run on a grid: from the coarsest rows that fit, with the newest from finer ones, and bounded."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.accounts.refusals import InvalidField
+from console.jobs.models import Attempt, Run
+from console.metrics import rollup, selectors
+from console.metrics.models import Metrics, SubtaskMetrics
+from console.metrics.selectors import MAX_POINTS, MAX_VALUES, choose_grid, history
+from runtime.core.job.lifecycle import RunState
+from tests.console.conftest import MakeRun
+
+NOW = datetime(2026, 11, 23, 10, 7, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Run:
+    return make_run(RunState.RUNNING, token=1)
+
+
+def add(run: Run, times: Iterable[datetime], operator: str = "", records: int = 50) -> None:
+    """Intervals of 5 s in which `records` came."""
+    numbers = {
+        "records_in": records,
+        "records_out": 10,
+        "bytes_in": 0,
+        "bytes_out": 0,
+        "busy": 0.5,
+        "backpressured": 0.25,
+    }
+    Metrics.objects.bulk_create(
+        Metrics(step_s=5, run_id=run.pk, at=at, operator=operator, token=1, span_ms=5_000, **numbers) for at in times
+    )
+
+
+def every_5_s(begin: datetime, end: datetime) -> list[datetime]:
+    return [begin + timedelta(seconds=5 * n) for n in range(int((end - begin).total_seconds()) // 5)]
+
+
+@given(st.integers(1, 400 * 24 * 3600), st.integers(0, 900 * 24 * 3600), st.integers(0, 4_000), st.integers(1, 130))
+def test_a_grid_is_the_finest_that_fits_and_is_kept(long_s: int, ago_s: int, wanted_s: int, series: int) -> None:
+    """Every coarser one would show less, and each finer one has too many points, or rows that are gone."""
+    end = NOW - timedelta(seconds=ago_s)
+    begin = end - timedelta(seconds=long_s)
+    try:
+        grid = choose_grid(begin, end, wanted_s, series, NOW)
+    except InvalidField:
+        assert long_s / selectors.RESOLUTIONS_S[-1] > MAX_VALUES // series - 2
+        return
+    assert grid.begin <= begin < grid.begin + timedelta(seconds=grid.step_s)
+    assert grid.end - timedelta(seconds=grid.step_s) < end <= grid.end
+    assert grid.size <= MAX_POINTS
+    assert grid.size * series <= MAX_VALUES
+    age_s = long_s + ago_s
+    for finer in selectors.RESOLUTIONS_S[: selectors.RESOLUTIONS_S.index(grid.step_s)]:
+        too_many = long_s / finer > min(MAX_POINTS, MAX_VALUES // series) - 2
+        is_gone = (finer < 60 and age_s > 24 * 3600) or (finer < 900 and age_s > 14 * 24 * 3600)
+        assert finer < wanted_s or too_many or is_gone
+
+
+@pytest.mark.django_db
+def test_rates_are_per_second_of_the_time_that_the_numbers_cover(run: Run) -> None:
+    """An interval in which the run stood still for half of the time has half the numbers, at the same rate."""
+    add(run, every_5_s(NOW - HOUR, NOW - 30 * MINUTE))
+    Metrics.objects.filter(at__gte=NOW - 35 * MINUTE).update(span_ms=2_500, records_in=25)
+    grid = choose_grid(NOW - HOUR, NOW, 60, 1, NOW)
+    found = history(run, grid).run
+    assert found is not None
+    rates = found["records_in_per_s"]
+    assert rates[1:30] == [10.0] * 29
+    assert rates[-29:] == [None] * 29
+    assert (found["busy"][1], found["backpressured"][1], found["idle"][1]) == (0.5, 0.25, 0.25)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("passes", [(), (NOW - HOUR,), (NOW - 2 * HOUR, NOW - 20 * MINUTE, NOW)])
+def test_the_answer_is_the_same_whatever_is_rolled_up(run: Run, passes: tuple[datetime, ...]) -> None:
+    """Rows of 15 min, of 1 min and of 5 s each stand for the part that no coarser row covers, and none counts twice."""
+    add(run, every_5_s(NOW - 12 * HOUR, NOW))
+    add(run, every_5_s(NOW - 12 * HOUR, NOW), "sums", records=100)
+    for at in passes:
+        rollup.roll_up(at)
+    for step_s in (60, 900, 3_600):
+        found = history(run, choose_grid(NOW - 6 * HOUR, NOW, step_s, 2, NOW))
+        assert found.run is not None
+        assert set(found.run["records_in_per_s"]) == {10.0}
+        assert set(found.operators["sums"]["records_in_per_s"]) == {20.0}
+
+
+@pytest.mark.django_db
+def test_restarts_are_those_of_the_attempts(run: Run) -> None:
+    """Also of attempts that failed before they had a number."""
+    for token, ago in enumerate((50, 20, 20, 5), 1):
+        attempt = Attempt.objects.create(run=run, token=token)
+        Attempt.objects.filter(pk=attempt.pk).update(started_at=NOW - ago * MINUTE)
+    found = history(run, choose_grid(NOW - HOUR, NOW, 600, 1, NOW)).run
+    assert found is not None
+    assert found["restarts"] == [0, 0, 0, 0, 2, 0, 1]
+    assert history(run, choose_grid(NOW - 12 * MINUTE, NOW, 600, 1, NOW)).run["restarts"] == [0, 1]  # type: ignore[index]
+
+
+@pytest.mark.django_db
+def test_numbers_of_subtasks_come_by_operator(run: Run) -> None:
+    names = {"odd__name": 1, "0": 2}
+    for n in range(3):
+        operators = {
+            uid: {name: [n * by, n] for name in ("index", *selectors.SUBTASK_NUMBERS)} for uid, by in names.items()
+        }
+        SubtaskMetrics.objects.create(run_id=run.pk, at=NOW - n * HOUR / 2, token=1, operators=operators)
+    for uid, by in names.items():
+        found = selectors.subtask_history(run, uid, NOW)
+        assert found.at == [NOW - HOUR, NOW - HOUR / 2, NOW]
+        assert found.numbers["records_in"] == [[2 * by, 2], [by, 1], [0, 0]]
+    assert selectors.subtask_history(run, "unknown", NOW).at == []

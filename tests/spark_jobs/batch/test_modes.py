@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext, pipeline, registry
@@ -63,6 +66,33 @@ def test_both_modes_commit_the_same_rows(
     assert (table_in(batch, "key") if name == "changelog" else rows_in(batch)) == expected
     assert result.rows == {"out": len(expected)}
     assert schema_in(batch).equals(schema_in(streaming))
+
+
+def test_both_modes_read_the_same_splits_and_partitions(cluster: SparkSession, tmp_path: Path) -> None:
+    """S0-06: the driver lists the folder, so a repeated task reads the same files."""
+    for k in (1, 2, 3):
+        (tmp_path / "in" / f"k={k}").mkdir(parents=True)
+        (tmp_path / "in" / f"k={k}" / "a").write_text("".join(f'{{"id": {k * 1_000 + row}}}\n' for row in range(500)))
+    source = DirectorySource(
+        str(tmp_path / "in"),
+        JsonLinesFormat(pa.schema([("id", pa.int64())])),
+        bounded=True,
+        filter=(pc.field("k") != 2) & (pc.field("id") != 1_007),
+        partition_by=("k",),
+        split_bytes=700,
+    )
+
+    def flow_into(folder: str) -> Dataflow:
+        flow = Dataflow("splits")
+        flow.source("in", source).sink("out", ParquetSink(str(tmp_path / folder)))
+        return flow
+
+    run_local(flow_into("streaming"), parallelism=3, storage=str(tmp_path / "s"))
+    run_batch(flow_into("batch"), parallelism=3, spark=cluster, storage=str(tmp_path / "b"))
+    expected = [(k * 1_000 + row, k) for k in (1, 3) for row in range(500) if (k, row) != (1, 7)]
+    for folder in ("streaming", "batch"):
+        rows = pq.read_table(tmp_path / folder).to_pylist()
+        assert sorted((row["id"], row["k"]) for row in rows) == expected
 
 
 def through(inputs: Path, output: Path) -> Dataflow:

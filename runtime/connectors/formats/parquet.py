@@ -62,9 +62,10 @@ class ParquetFormat(ScannedFormat):
         at = 0
         for group in range(parquet.num_row_groups):
             metadata = parquet.metadata.row_group(group)
+            if not scan.begins(_offset(metadata)):
+                continue
             stop = at + metadata.num_rows
-            is_wanted = stop > scan.first_row and scan.begins(_offset(metadata)) and (groups is None or group in groups)
-            if is_wanted:
+            if stop > scan.first_row and (groups is None or group in groups):
                 for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
                     if at + batch.num_rows > scan.first_row:
                         yield chunk_of(batch, at, scan.first_row, wanted)

@@ -69,9 +69,19 @@ def infer_types(names: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
 
 
 def schema_of(partition_by: PartitionBy, types: Mapping[str, str]) -> pa.Schema:
-    """The partition columns. `types`: the inferred types, unless they are declared."""
+    """The partition columns.
+
+    Args:
+        types: the inferred types, unless they are declared.
+
+    Raises:
+        JobRejected: the types were inferred for other columns, by an earlier version of the job.
+    """
     if isinstance(partition_by, pa.Schema):
         return partition_by
+    if unknown := [name for name in partition_by if name not in types]:
+        detail = f"the savepoint has no type of the partition column {unknown[0]!r}: declare the types by a schema"
+        raise JobRejected("partition-changed", "partition_by", detail)
     return pa.schema([pa.field(name, _TYPES[types[name]]) for name in partition_by])
 
 

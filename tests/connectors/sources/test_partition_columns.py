@@ -171,6 +171,9 @@ def test_inferred_types_stay_after_a_restore(tmp_path: Path) -> None:
     snapshot = first.snapshot("chk")
     drop(tmp_path / "n=text", "a", "3\n")
     assert Reading(source, store=first.store, snapshots=[snapshot]).rows() == [{"line": "2", "n": 1}]
+    with pytest.raises(JobRejected, match="the savepoint has no type of the partition column 'm'") as refused:
+        Reading(lines(tmp_path, partition_by=("n", "m")), store=first.store, snapshots=[snapshot])
+    assert refused.value.field == "partition_by"
 
 
 def test_only_committed_files_of_a_sink_are_read(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading, drop
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Rows = list[dict[str, Any]]
 
 
@@ -160,7 +160,7 @@ def rest(reading: Reading) -> Rows:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bounded", [True, False])
-@settings(parent=SETTINGS, max_examples=12)
+@settings(parent=SETTINGS, max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_every_row_is_read_once_across_rescales(
     kind: str, bounded: bool, seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -171,7 +171,7 @@ def test_every_row_is_read_once_across_rescales(
     rows = [rows_of(random_) for _ in range(random_.randrange(1, 5))]
     for number, content in enumerate(rows):
         drop(folder, f"{number}", make(content, random_))
-    limit = random_.randrange(1, 3_000)
+    limit = random_.randrange(20, 3_000)
     store, snapshots, committed = MemorySnapshotStore(), list[SubtaskSnapshot](), Rows()
     for attempt, parallelism in enumerate((3, 7, 1)):
         source = DirectorySource(str(folder), format_, bounded=bounded, split_bytes=limit * (attempt + 1))

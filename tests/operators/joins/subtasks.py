@@ -1,8 +1,8 @@
-"""Subtasks of a join, driven by hand: batches, watermarks, snapshots, restores at another parallelism."""
+"""Subtasks of an operator with two keyed inputs, driven by hand: batches, watermarks, snapshots, rescales."""
 
 from collections import Counter as Multiset
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
-from runtime.operators.joins.two_streams import JoinSide, TwoStreamJoin
+from runtime.operators.joins.two_streams import JoinSide
 from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
+from runtime.ports import Operator
 from tests.operators.harness import Harness
 
 Event = tuple[str | None, int, int]  # key, time, value
@@ -36,6 +37,20 @@ STEPS = st.lists(
 )
 
 
+def unequal_watermarks(index: int) -> list[Any]:
+    """Steps: a subtask is ahead of the others when all merge into one; then rows that are late for its keys only."""
+    early, late = ([(key, time, 1) for key in KEYS] for time in (4, 3))
+    return [
+        ("rows", 0, early),
+        ("rows", 1, early),
+        ("watermark", 5, index),
+        ("restore", 1, False),
+        ("rows", 0, late),
+        ("rows", 1, late),
+        ("watermark", 6, None),
+    ]
+
+
 def batch(input: int, events: list[Event]) -> pa.RecordBatch:
     columns = list(zip(*events, strict=True)) if events else [(), (), ()]
     arrays = [pa.array(values, kind) for values, kind in zip(columns, SCHEMAS[input].types, strict=True)]
@@ -43,9 +58,9 @@ def batch(input: int, events: list[Event]) -> pa.RecordBatch:
 
 
 class Subtasks:
-    """The subtasks of a join, restored from each other's snapshots at other parallelisms."""
+    """The subtasks of an operator, restored from each other's snapshots at other parallelisms."""
 
-    def __init__(self, create: Callable[[], TwoStreamJoin], parallelism: int) -> None:
+    def __init__(self, create: Callable[[], Operator], parallelism: int) -> None:
         self.create = create
         self.store, self.checkpoints, self.gone = MemorySnapshotStore(), 0, list[Harness]()
         self.now = self.deploy(parallelism, [])
@@ -108,6 +123,14 @@ class Subtasks:
         return sum(one.context.counters.get(LATE_RECORDS_COUNTER, 0) for one in self.every)
 
 
+class TwoStreamOracle(Protocol):
+    """The answer, record by record."""
+
+    def process(self, input: int, events: list[Event]) -> None: ...
+    def advance(self, keys: list[str | None], watermark: int) -> None:
+        """The subtask that owns `keys` gets a watermark."""
+
+
 class Oracle:
     """A loop over records. Each key has a watermark of its own: that of the subtask that owns it."""
 
@@ -139,7 +162,7 @@ class Oracle:
         raise NotImplementedError
 
 
-def run(create: Callable[[], TwoStreamJoin], oracle: Oracle, steps: list[Any]) -> Subtasks:
+def run(create: Callable[[], Operator], oracle: TwoStreamOracle, steps: list[Any]) -> Subtasks:
     """Applies the steps to the subtasks and to the oracle."""
     subtasks = Subtasks(create, 3)
     for kind, *values in steps:

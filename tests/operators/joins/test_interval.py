@@ -13,7 +13,7 @@ from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
 from tests.operators.harness import Harness
-from tests.operators.joins.subtasks import LEFT, RIGHT, SIDES, STEPS, Event, Oracle, batch, run
+from tests.operators.joins.subtasks import LEFT, RIGHT, SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
 
 COLUMNS = JoinColumns((("k", "key"),), added=("when",))
 TEN = Interval(0, 10)
@@ -45,6 +45,14 @@ class IntervalOracle(Oracle):
             self.pairs[one, other, max(one[1], other[1])] += 1
 
 
+def check(interval: Interval, steps: list[Any]) -> None:
+    oracle = IntervalOracle(interval)
+    subtasks = run(lambda: IntervalJoin(SIDES, interval, COLUMNS, 3), oracle, steps)
+    assert subtasks.pairs("when") == oracle.pairs
+    assert subtasks.late == oracle.late
+    assert subtasks.counted == oracle.late.total()
+
+
 INTERVALS = st.builds(lambda lower, length: Interval(lower, lower + length), st.integers(-6, 6), st.integers(0, 8))
 
 
@@ -52,11 +60,12 @@ INTERVALS = st.builds(lambda lower, length: Interval(lower, lower + length), st.
 @given(INTERVALS, STEPS)
 def test_pairs_and_late_rows_are_those_of_a_loop_over_records(interval: Interval, steps: list[Any]) -> None:
     """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""
-    oracle = IntervalOracle(interval)
-    subtasks = run(lambda: IntervalJoin(SIDES, interval, COLUMNS, 3), oracle, steps)
-    assert subtasks.pairs("when") == oracle.pairs
-    assert subtasks.late == oracle.late
-    assert subtasks.counted == oracle.late.total()
+    check(interval, steps)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_lateness_is_that_of_the_former_owner_of_a_key(index: int) -> None:
+    check(Interval(-3, 3), unequal_watermarks(index))
 
 
 @pytest.mark.parametrize("snapshots", [0, 40])

@@ -10,7 +10,7 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.window import WINDOW_COLUMNS, WindowJoin
 from tests.operators.harness import Harness
-from tests.operators.joins.subtasks import SIDES, STEPS, Event, Oracle, batch, run
+from tests.operators.joins.subtasks import SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
 
 COLUMNS = JoinColumns((("k", "key"),), added=WINDOW_COLUMNS)
 SHAPES = [(4, 4), (6, 3), (5, 2), (7, 3), (4, 1)]
@@ -44,15 +44,26 @@ class WindowOracle(Oracle):
             self.pairs[one, other, start, start + self.size] += 1
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.sampled_from(SHAPES), STEPS)
-def test_pairs_and_late_rows_are_those_of_a_loop_over_records(shape: tuple[int, int], steps: list[Any]) -> None:
-    """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""
+def check(shape: tuple[int, int], steps: list[Any]) -> None:
     oracle = WindowOracle(*shape)
     subtasks = run(lambda: WindowJoin(SIDES, *shape, COLUMNS), oracle, [*steps, ("watermark", MAX_WATERMARK, None)])
     assert subtasks.pairs(*WINDOW_COLUMNS) == oracle.pairs
     assert subtasks.late == oracle.late
     assert subtasks.counted == oracle.late.total()
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(SHAPES), STEPS)
+def test_pairs_and_late_rows_are_those_of_a_loop_over_records(shape: tuple[int, int], steps: list[Any]) -> None:
+    """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""
+    check(shape, steps)
+
+
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_window_that_has_fired_for_a_key_fires_no_more(shape: tuple[int, int], index: int) -> None:
+    """The new owner starts from the lowest watermark of all former owners."""
+    check(shape, unequal_watermarks(index))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

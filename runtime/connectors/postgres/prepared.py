@@ -10,6 +10,8 @@ same manner, but takes an unknown name for a committed transaction.
     <schema>.weir_sink_writers              a row per writer: the highest number that was committed
 
 Prepared transactions survive the process and the server, and hold their locks until they are committed or rolled back.
+A session is named `weir:<sink>:<token>`. A new attempt ends the sessions of older attempts: a stopped process would
+hold the locks of its rows, and the new attempt would wait for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,6 +41,11 @@ from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
 _PER_SUBTASK: Final = 2  #: a transaction that waits for its commit, and the next
 _NAMES_QUERY: Final = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
+
+_SESSIONS_QUERY: Final = (
+    "SELECT pid, application_name FROM pg_stat_activity "
+    "WHERE datname = current_database() AND usename = current_user AND starts_with(application_name, %s)"
+)
 
 
 class PreparedRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +84,13 @@ class _Place(SinkWriters):
         """The prepared transactions of the sink."""
         return [name for (name,) in connection.execute(_NAMES_QUERY, [self.prefix])]
 
+    def fence(self, connection: psycopg.Connection[Any], token: int) -> None:
+        """Names this session, and ends those of writers of older attempts."""
+        connection.execute("SELECT set_config('application_name', %s, false)", [f"{self.prefix}{token}"])
+        for pid, name in connection.execute(_SESSIONS_QUERY, [self.prefix]).fetchall():
+            if self.token_of(name) < token:
+                connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+
     def is_committed(self, connection: psycopg.Connection[Any], each: PreparedRows) -> bool:
         query = sql.SQL(
             "SELECT EXISTS (SELECT FROM {} WHERE writer = %(writer)s AND number = %(number)s) "
@@ -109,6 +123,7 @@ class PreparedWriter(SinkWriter):
             self._place.lock(self._connection)
             self._place.create(self._connection)
             self._token, self._subtask = int(context.token), context.index
+            self._place.fence(self._connection, self._token)
             self._place.record(self._connection, [self._committable(0)])
             self._check = RowCheck(table, table.columns(self._connection), (), None)
 

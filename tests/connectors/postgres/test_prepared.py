@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.core.job.ids import Token
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import SinkWriter
 from tests.connectors.postgres.test_sink import Database, commit, open_writer, rows
 from tests.contracts.test_sinks import context
@@ -96,11 +96,11 @@ def test_a_transaction_that_is_gone_is_lost_and_not_taken_for_committed(database
 def test_clean_rolls_back_older_transactions_of_this_job_and_sink_only(database: Prepared) -> None:
     """S1-26, S1-48."""
     of = database.sink()
-    writers = [
-        *(open_writer(of, token=token) for token in (1, 1, 2)), open_writer(of, job="8"), open_writer(of, uid="second"),
-    ]  # fmt: skip
-    found = [each for number, writer in enumerate(writers) for each in prepare(writer, number)]
-    for writer in writers:
+    found: list[Any] = []
+    attempts: list[dict[str, Any]] = [{}, {}, {"token": 2}, {"job": "8"}, {"uid": "second"}]
+    for number, attempt in enumerate(attempts):
+        writer = open_writer(of, **attempt)
+        found += prepare(writer, number)
         writer.close()
     assert of.committer().clean("7", "out", Token(2), found[:1]) == 1
     assert len(database.prepared()) == 4
@@ -140,6 +140,23 @@ def test_concurrent_committers_commit_each_transaction_once(database: Prepared) 
     assert database.ids() == list(range(12))
     assert len(committed) == 4
     writer.close()
+
+
+def test_a_stopped_writer_of_an_older_attempt_does_not_block_its_successor(database: Prepared) -> None:
+    """Its rows have the same unique values, so each insert would wait for its transaction."""
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
+    of = database.sink()
+    stopped, other = open_writer(of), open_writer(of, uid="second")
+    stopped.write(rows((1, None)))
+    other.write(rows((2, None)))
+    writer = open_writer(of, token=2)
+    assert commit(of, *prepare(writer, 1), token=2) == 1
+    with pytest.raises(TargetAway):
+        stopped.prepare(1)
+    assert commit(of, *other.prepare(1)) == 1
+    assert database.ids() == [1, 2]
+    for each in (stopped, other, writer):
+        each.close()
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -178,7 +178,14 @@ def _with_partition(batch: pa.RecordBatch, values: Mapping[str, str | None]) -> 
 
 
 def _open_file(path: Path, epoch: int) -> Any:
-    """Opens a Parquet file. Raises CorruptState: it is missing or not a Parquet file; path and epoch are named."""
+    """Opens a Parquet file.
+
+    Raises:
+        CorruptState: the file is missing or damaged; path and epoch are named.
+        JobRejected: the sink wrote files of another format.
+    """
+    if path.suffix != ".parquet":
+        raise JobRejected("not-parquet", "path", f"{path} is no Parquet file: read the folder by another data source")
     try:
         return pq.ParquetFile(path)
     except FileNotFoundError as error:

@@ -41,6 +41,9 @@ class FileCommitter(SinkCommitter):
             CheckedFolder("path", folder, self._checked.roots).check()  # a link may lead out of the data roots
             make_folder(folder)
         shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
+        for file in files:  # only now: the rows of the merged files are visible in another file
+            for name in file.get("merged", ()):
+                (self._folder / name).unlink(missing_ok=True)
         # also if none is due: an earlier commit may not be durable yet
         for folder in {self._folder, *((self._folder / file["final"]).parent for file in files)} if files else ():
             if folder.is_dir():
@@ -255,11 +258,20 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         or hidden["state"] not in ("pending", "inprogress" if final["begun"] else "pending")
         or not isinstance(committable.get("bytes"), int)
         or not isinstance(committable.get("folder", ""), str)
+        or not _are_files_of(hidden["owner"], committable.get("merged", []))
     ):  # fmt: skip
         detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
     found: Mapping[str, Any] = committable
     return found
+
+
+def _are_files_of(owner: str, names: Any) -> bool:
+    """Whether `names` is a list of pending files of `owner`."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return False
+    found = [HIDDEN_NAME.fullmatch(name) for name in names]
+    return all(name is not None and (name["owner"], name["state"]) == (owner, "pending") for name in found)
 
 
 def sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

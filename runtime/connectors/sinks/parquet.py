@@ -34,11 +34,13 @@ import pyarrow as pa
 
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import split_by_partition
+from runtime.connectors.sinks.compaction import CompactingCommitter, CompactingWriter, NumberingWriter
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
 from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, ParquetFile
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, sync_path
+from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 
 MAX_OPEN_FILES: Final = 100  #: of a writer; the least recently written file is rolled when another is needed
@@ -57,6 +59,9 @@ class ParquetSink:
             checkpoint and partition.
         roll_after_idle_ms: a file without new rows for this time is rolled. It is committed with the next checkpoint,
             as all rolled files.
+        compact_checkpoints: small files become visible as a single file after this number of checkpoints. None: each
+            checkpoint makes its files visible.
+        compact_bytes: size of the files to aim at. Small files that reach it together do not wait any longer.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -65,27 +70,37 @@ class ParquetSink:
     partition_by: tuple[str, ...] = ()
     max_bytes: int | None = None
     roll_after_idle_ms: int | None = None
+    compact_checkpoints: int | None = None
+    compact_bytes: int = 128 << 20
 
-    def writer(self) -> "ParquetWriter":
-        return ParquetWriter(
+    def writer(self) -> SinkWriter:
+        files = ParquetWriter(
             Path(self.path),
             partition_by=self.partition_by,
             max_bytes=self.max_bytes,
             roll_after_idle_ms=self.roll_after_idle_ms,
         )
+        if self.compact_checkpoints is None:
+            return files
+        nbytes = min(self.compact_bytes, self.max_bytes or self.compact_bytes)
+        return CompactingWriter(files, Path(self.path), self.compact_checkpoints, nbytes)
 
-    def committer(self) -> "FileCommitter":
-        return FileCommitter(Path(self.path))
+    def committer(self) -> FileCommitter:
+        folder = Path(self.path)
+        return FileCommitter(folder) if self.compact_checkpoints is None else CompactingCommitter(folder)
 
     def check(self) -> None:
         intervals = {"roll_after_idle_ms": self.roll_after_idle_ms}
-        check_file_options(self.path, self.partition_by, {"max_bytes": self.max_bytes}, intervals)
+        sizes = {"max_bytes": self.max_bytes, "compact_bytes": self.compact_bytes}
+        check_file_options(self.path, self.partition_by, sizes, intervals)
+        if self.compact_checkpoints is not None and self.compact_checkpoints < 2:
+            raise JobRejected("bad-interval", "compact_checkpoints", "must be at least 2 checkpoints")
 
     def folders(self) -> Mapping[str, str]:
         return {"path": self.path}
 
 
-class ParquetWriter(SinkWriter):
+class ParquetWriter(NumberingWriter):
     """Writes a file per partition and checkpoint, or several if files are rolled earlier.
 
     A rolled file is pending at once and belongs to the next checkpoint. All files of a checkpoint are therefore pending
@@ -160,6 +175,10 @@ class ParquetWriter(SinkWriter):
         for _, _, rolled in self._pending:
             (self._folder / rolled["pending"]).unlink(missing_ok=True)
         self._files, self._pending = {}, []
+
+    def take_number(self) -> int:
+        self._number += 1
+        return self._number
 
     # ------------------------------------------------------------ files
 

@@ -3,23 +3,13 @@
 import contextlib
 import hashlib
 import os
-import re
-import stat
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-import msgspec
 import pyarrow as pa
 
-from runtime.connectors.commit_log import CommitLog
-from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, covers
-from runtime.connectors.partitions import FOLDER_PATTERN
+from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_head, name_write_errors
-from runtime.errors import EnvironmentFailure, JobRejected
-
-_PARTITION: Final = re.compile(FOLDER_PATTERN)
 
 
 class RowEncoder(Protocol):
@@ -38,82 +28,20 @@ class RowEncoder(Protocol):
         """Raises DataRejected for a value that the format cannot hold; the error names the column."""
 
 
-class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in progress as a checkpoint records it. A restore continues behind the first `bytes` bytes.
+class GrowingFile(RecordedFile, frozen=True, kw_only=True):
+    """A file of rows in progress. A restore continues behind the recorded bytes.
 
     Args:
-        hidden: its name in `folder`.
-        partition: folder of the partition, relative; "" without partitions.
         layout: digest of the layout of its rows.
         origin: name of the first file from which its bytes were copied, over any number of restores.
         begun_ms, written_ms: time of its first and of its last row.
     """
 
-    hidden: str
-    folder: str
-    partition: str
     suffix: str
-    bytes: int
-    rows: int
     layout: str
     origin: str
     begun_ms: int
     written_ms: int
-
-    @classmethod
-    def of_state(cls, entry: Any) -> "RecordedFile":
-        """The record in an entry of list state. Raises JobRejected: a manifest is not trusted."""
-        try:
-            found = msgspec.convert(entry, cls)
-        except msgspec.ValidationError as error:
-            raise JobRejected("bad-state", "sink", f"not a record of a file in progress: {entry!r}: {error}") from error
-        name, partition = HIDDEN_NAME.fullmatch(found.hidden), found.partition and f"{found.partition}/"
-        if name is None or not name["begun"].isdecimal() or not _PARTITION.fullmatch(partition) or found.bytes < 0:
-            raise JobRejected("bad-state", "sink", f"a checkpoint names a file that no sink has written: {entry!r}")
-        return found
-
-    @property
-    def path(self) -> Path:
-        return Path(self.folder, self.hidden)
-
-    @contextlib.contextmanager
-    def open_in(self, folder: CheckedFolder) -> Iterator[int | None]:
-        """A descriptor of the file in `folder`; None if the folder has no such file.
-
-        Raises:
-            JobRejected: the name is a link or a folder, or the folder lies outside the data roots.
-            EnvironmentFailure: the file is shorter than recorded, or cannot be read.
-        """
-        path = folder.path / self.hidden
-        try:
-            with folder.open_folder() as parent:
-                descriptor = os.open(self.hidden, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        except FileNotFoundError:
-            yield None
-            return
-        except OSError as error:
-            raise EnvironmentFailure(f"{path}: the file in progress cannot be read: {error}") from error
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise JobRejected("bad-state", "sink", f"{path}: the file in progress is not a regular file")
-            if found.st_size < self.bytes:
-                problem = f"the file in progress has {found.st_size} bytes; the checkpoint recorded {self.bytes}"
-                raise EnvironmentFailure(f"{path}: {problem}")
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def is_committed_in(self, folder: Path) -> bool:
-        """Whether a later checkpoint committed the file in `folder`, even if a consumer has moved it since."""
-        name = HIDDEN_NAME.fullmatch(self.hidden)
-        assert name is not None, "its name has been checked"
-        owner, begun = name["owner"], int(name["begun"])
-        visible = (path.relative_to(folder).as_posix() for path in (folder / self.partition).glob(f"part-{owner}-*"))
-        epochs = CommitLog(folder).epochs(name["job"], name["uid"])
-        logged = (file.name for epoch in epochs for file in epoch.files)
-        found = (FINAL_NAME.fullmatch(path) for names in (visible, logged) for path in names)
-        return any(final is not None and covers(final, owner, begun) for final in found)
 
 
 class RowFile:
@@ -127,7 +55,7 @@ class RowFile:
         partition: str,
         suffix: str,
         now_ms: int,
-        recorded: RecordedFile | None = None,
+        recorded: GrowingFile | None = None,
     ) -> None:
         """`recorded`: the file that this file continues. Its content is copied by `copy_from`."""
         self.number, self.partition, self.suffix = number, partition, suffix
@@ -188,10 +116,10 @@ class RowFile:
                 os.fsync(self._file.fileno())
             self._is_durable = True
 
-    def record(self) -> RecordedFile:
+    def record(self) -> GrowingFile:
         """The record of the file, as far as it is durable."""
         self.is_recorded = True
-        return RecordedFile(
+        return GrowingFile(
             hidden=self.path.name,
             folder=str(self.path.parent.absolute()),
             partition=self.partition,

@@ -24,10 +24,10 @@ from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import check_split, split_by_partition
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
-from runtime.connectors.sinks.row_file import RecordedFile, RowEncoder, RowFile, digest
+from runtime.connectors.sinks.row_file import GrowingFile, RowEncoder, RowFile, digest
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, sync_path
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 
 LIST_STATE: Final = "files-in-progress"
@@ -97,7 +97,7 @@ class RowFileWriter(SinkWriter):
     """Appends rows to a file per partition."""
 
     def __init__(self, sink: RowFileSink, roots: DataRoots | None = None) -> None:
-        self._sink, self._roots, self._folder = sink, roots, Path(sink.path)
+        self._sink, self._folder = sink, Path(sink.path)
         self._checked = CheckedFolder.of("path", self._folder, roots)
         self._files: dict[str, RowFile] = {}  #: by partition, the least recently written first
         self._begun = self._rolled = 0  #: number of files
@@ -108,12 +108,12 @@ class RowFileWriter(SinkWriter):
 
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
-        self._token, self._now_ms = context.token, context.now_ms
+        self._now_ms = context.now_ms
         self._checked.check()
         make_folder(self._folder)
         self._state = context.state.list_state(LIST_STATE)
         for entry in self._state.get():
-            self._resume(RecordedFile.of_state(entry))
+            self._resume(GrowingFile.of_state(entry))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -210,7 +210,7 @@ class RowFileWriter(SinkWriter):
         self._files[partition] = file
         return file
 
-    def _begin(self, partition: str, recorded: RecordedFile | None = None) -> RowFile:
+    def _begin(self, partition: str, recorded: GrowingFile | None = None) -> RowFile:
         self._begun += 1
         self._has_new_names = True
         name = f".weir-{self._owner}-{self._begun}.inprogress"
@@ -247,33 +247,18 @@ class RowFileWriter(SinkWriter):
 
     # ------------------------------------------------------------ restore
 
-    def _resume(self, recorded: RecordedFile) -> None:
+    def _resume(self, recorded: GrowingFile) -> None:
         """Continues a recorded file in a file of this attempt, or rolls it if this writer cannot continue it.
 
         Raises:
             EnvironmentFailure: the file is lost; the error names it.
         """
-        file = self._copy(recorded)
-        if file is None:
-            return
+        with recorded.found_in(self._checked) as found:
+            if found is None:
+                return
+            file = self._begin(recorded.partition, recorded)
+            file.copy_from(found[1], recorded.bytes)
         if file.partition in self._files or file.suffix != self._sink.suffix or len(self._files) >= MAX_OPEN_FILES:
             self._finish_file(file)
         else:
             self._files[file.partition] = file
-
-    def _copy(self, recorded: RecordedFile) -> RowFile | None:
-        """A file with the recorded rows; None if a later checkpoint committed them."""
-        former = CheckedFolder.of("path", Path(recorded.folder), self._roots)
-        folders = [self._checked] if former.path == self._folder.absolute() else [self._checked, former]
-        for folder in folders:
-            with recorded.open_in(folder) as source:
-                if source is not None:
-                    file = self._begin(recorded.partition, recorded)
-                    file.copy_from(source, recorded.bytes)
-                    return file
-        if any(recorded.is_committed_in(folder.path) for folder in folders):
-            return None
-        raise EnvironmentFailure(
-            f"{recorded.path}: the file in progress, with {recorded.rows} rows of a checkpoint, is neither there nor "
-            f"committed, nor is it in {self._folder}; copy it from a backup into one of these folders"
-        )

@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,11 @@ class Clock:
 class Lists:
     """The list states of a subtask."""
 
-    def __init__(self, entries: Sequence[Any] = ()) -> None:
-        self.states = {LIST_STATE: OperatorList(LIST_STATE, entries)}
+    def __init__(self, name: str, entries: Sequence[Any]) -> None:
+        self.only = OperatorList(name, entries)
 
     def list_state(self, name: str) -> OperatorList:
-        return self.states[name]
+        return self.only
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Subtask:
     def snapshot(self, checkpoint: int) -> tuple[list[Any], list[Any]]:
         """Committables and entries."""
         self.operator.prepare_snapshot_pre_barrier(checkpoint, NO_OUTPUT)
-        return list(self.operator.committables()), self.state.list_state(LIST_STATE).get()
+        return list(self.operator.committables()), self.state.only.get()
 
     def complete(self, checkpoint: int) -> None:
         self.operator.checkpoint_completed(permit_from_master(JOB, Token(self.token), CheckpointId(checkpoint)))
@@ -80,8 +80,16 @@ class Subtask:
 NO_OUTPUT: Any = None
 
 
-def opened(sink: Any, entries: Sequence[Any] = (), *, token: int = 1, index: int = 0, clock: Any = None) -> Subtask:
-    made = Subtask(SinkOperator(sink), Lists(entries), token, clock or Clock())
+def opened(
+    sink: Any,
+    entries: Sequence[Any] = (),
+    *,
+    token: int = 1,
+    index: int = 0,
+    clock: Any = None,
+    list_state: str = LIST_STATE,
+) -> Subtask:
+    made = Subtask(SinkOperator(sink), Lists(list_state, entries), token, clock or Clock())
     state: Any = made.state
     context = OperatorContext(
         job=JOB, uid=UID, index=index, parallelism=1, max_parallelism=16, token=Token(token),
@@ -128,7 +136,7 @@ def test_a_file_is_resumed_at_its_recorded_length(tmp_path: Path, closed: bool) 
     sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
     first = opened(sink)
     first.write(rows(1, 2))
-    assert first.snapshot(1) == ([], first.state.list_state(LIST_STATE).get())
+    assert first.snapshot(1) == ([], first.state.only.get())
     first.write(rows(3))
     committables, entries = first.snapshot(2)
     assert committables == []
@@ -403,7 +411,7 @@ class Resuming(RuleBasedStateMachine):
     def begin(self, parallelism: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name)
-        self.sink = JsonLinesSink(
+        self.sink: Any = JsonLinesSink(
             str(self.folder), partition_by=("day",), max_bytes=300, roll_after_ms=200, roll_after_idle_ms=100
         )
         self.clock = Clock()
@@ -422,10 +430,16 @@ class Resuming(RuleBasedStateMachine):
         self.sink.committer().clean(JOB, UID, Token(self.token), keep)
         shares = [last.entries[index::parallelism] for index in range(parallelism)]
         self.position = last.position
-        self.subtasks = [
-            opened(self.sink, share, token=self.token, index=index, clock=self.clock)
-            for index, share in enumerate(shares)
-        ]
+        self.subtasks = [self.open(share, index) for index, share in enumerate(shares)]
+
+    def open(self, share: Sequence[Any], index: int) -> Subtask:
+        return opened(self.sink, share, token=self.token, index=index, clock=self.clock)
+
+    def visible_rows(self) -> list[int]:
+        return visible(self.folder)
+
+    def numbers_in(self, path: Path) -> list[int]:
+        return numbers_in(path)
 
     @rule(index=st.integers(0, 2), count=st.integers(1, 6), day=st.sampled_from("ab"))
     def write(self, index: int, count: int, day: str) -> None:
@@ -435,8 +449,18 @@ class Resuming(RuleBasedStateMachine):
     @rule(passed=st.integers(1, 60))
     def pass_time(self, passed: int) -> None:
         self.clock.now += passed
-        for subtask in (*self.subtasks, *self.zombies):
+        for subtask in self.subtasks:
             subtask.fire_timers()
+        self.act_as_zombies(Subtask.fire_timers)
+
+    def act_as_zombies(self, act: Callable[[Subtask], Any]) -> None:
+        """A zombie whose files have been removed fails, and its host closes it."""
+        for zombie in list(self.zombies):
+            try:
+                act(zombie)
+            except (OSError, EnvironmentFailure):
+                zombie.operator.close()
+                self.zombies.remove(zombie)
 
     @rule(recorded=st.booleans(), notified=st.integers(0, 3))
     def checkpoint(self, recorded: bool, notified: int) -> None:
@@ -459,44 +483,49 @@ class Resuming(RuleBasedStateMachine):
             for subtask in self.subtasks:
                 subtask.operator.close()
         else:
+            for zombie in self.zombies:
+                zombie.operator.close()
             self.zombies = self.subtasks
         self.restore(parallelism)
 
     @rule(count=st.integers(1, 6), closes=st.booleans())
     def zombies_act(self, count: int, closes: bool) -> None:
-        for zombie in self.zombies:
-            zombie.write(rows(*range(1_000_000, 1_000_000 + count)))
-            zombie.snapshot(self.number + 1)
-            if closes:
-                zombie.operator.close()
-        self.zombies = [] if closes else self.zombies
+        self.act_as_zombies(lambda zombie: zombie.write(rows(*range(1_000_000, 1_000_000 + count))))
+        self.act_as_zombies(lambda zombie: zombie.snapshot(self.number + 1))
+        if closes:
+            self.act_as_zombies(lambda zombie: zombie.operator.close())
+            self.zombies = []
 
     @rule()
     def take(self) -> None:
         """A consumer takes all visible files."""
         for path in self.folder.rglob("part-*"):
-            self.taken += numbers_in(path)
+            self.taken += self.numbers_in(path)
             path.unlink()
 
     @invariant()
     def only_committed_rows_are_visible_once(self) -> None:
         if hasattr(self, "folder"):
-            seen = visible(self.folder) + self.taken
+            seen = self.visible_rows() + self.taken
             assert len(set(seen)) == len(seen)
             assert all(number < self.retained[-1].position for number in seen)
 
     def teardown(self) -> None:
         if not hasattr(self, "folder"):
             return
+        for subtask in (*self.subtasks, *self.zombies):
+            subtask.operator.close()
         self.restore(2)
         for subtask in self.subtasks:
             subtask.finish()
         self.checkpoint(recorded=True, notified=2)
-        assert Counter(visible(self.folder) + self.taken) == Counter(range(self.retained[-1].position))
+        assert Counter(self.visible_rows() + self.taken) == Counter(range(self.retained[-1].position))
         self.sink.committer().clean(JOB, UID, Token(self.token + 1), [])
         assert hidden(self.folder) == []
         logged = [file.name for epoch in CommitLog(self.folder).epochs(JOB, UID) for file in epoch.files]
         assert len(set(logged)) == len(logged)
+        for subtask in self.subtasks:
+            subtask.operator.close()
         self._folder.cleanup()
 
 

@@ -5,7 +5,7 @@ A new sink needs a class in a module of this package and a line in `TARGETS`; ev
 
 from typing import Final
 
-from tests.contracts.sinks.targets.files import JsonLinesFolder, ParquetFolder, PartitionedFolder
+from tests.contracts.sinks.targets.files import CompactedFolder, JsonLinesFolder, ParquetFolder, PartitionedFolder
 from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
 from tests.contracts.sinks.targets.postgres import PostgresPrepared, PostgresStaged
 from tests.contracts.sinks.targets.tables import DeltaFolder, IcebergTable
@@ -17,6 +17,7 @@ __all__ = ["TARGETS", "Place", "Target"]
 TARGETS: Final[tuple[type[Target], ...]] = (
     ParquetFolder,
     PartitionedFolder,
+    CompactedFolder,
     JsonLinesFolder,
     DeltaFolder,
     IcebergTable,

@@ -48,6 +48,16 @@ class PartitionedFolder(ParquetFolder):
         return [number for path in files for number in pq.read_table(path, columns=["id"])["id"].to_pylist()]
 
 
+class CompactedFolder(ParquetFolder):
+    """Small files of several checkpoints, merged before they become visible."""
+
+    def sink(self) -> Sink:
+        return weir.ParquetSink(str(self.place.folder / "out"), compact_checkpoints=3, compact_bytes=30_000)
+
+    def leftovers(self) -> list[str]:
+        return unnamed(self.place.folder / "out", self.place.folder / "storage")
+
+
 class JsonLinesFolder(Target):
     """Files in progress over several checkpoints, rolled by size."""
 

@@ -1,0 +1,223 @@
+"""Small Parquet files that are merged before they become visible, exactly once in any order of events."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+
+import weir
+from runtime.connectors.sinks.compaction import LIST_STATE
+from runtime.errors import EnvironmentFailure, JobRejected
+from tests.connectors.sinks.test_row_files import Clock, Record, Resuming, Subtask, commit, hidden, opened
+from tests.waiting import until
+
+
+def compacting(folder: Path, **more: Any) -> weir.ParquetSink:
+    return weir.ParquetSink(str(folder), **{"compact_checkpoints": 3} | more)
+
+
+def rows(*numbers: int, day: str = "a") -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64()), "day": [day] * len(numbers)})
+
+
+def numbers_in(path: Path) -> list[int]:
+    found: list[int] = pq.ParquetFile(path).read(["n"])["n"].to_pylist()
+    return found
+
+
+def visible(folder: Path) -> list[list[int]]:
+    return sorted(numbers_in(path) for path in folder.rglob("part-*"))
+
+
+def start(sink: Any, entries: Sequence[Any] = (), **more: Any) -> Subtask:
+    return opened(sink, entries, list_state=LIST_STATE, **more)
+
+
+def merged_at(one: Subtask, folder: Path, checkpoint: int) -> tuple[list[Any], list[Any]]:
+    """The snapshot after the merge in the background has ended."""
+    until(lambda: any("~" in name and name.endswith(".pending") for name in hidden(folder)))
+    until(lambda: not any(name.endswith(".inprogress") for name in hidden(folder)))
+    return until_prepared(one, checkpoint)
+
+
+def until_prepared(one: Subtask, checkpoint: int) -> tuple[list[Any], list[Any]]:
+    """The first snapshot with a committable: a merge may end after its file has its name."""
+    found: list[tuple[list[Any], list[Any]]] = []
+
+    def is_prepared() -> bool:
+        found.append(one.snapshot(checkpoint))
+        return bool(found[-1][0])
+
+    until(is_prepared)
+    return found[-1]
+
+
+def test_files_of_three_checkpoints_become_one(tmp_path: Path) -> None:
+    """S1-47: the small files go after the merged file is visible."""
+    sink = compacting(tmp_path)
+    one = start(sink)
+    for checkpoint in (1, 2, 3):
+        one.write(rows(checkpoint))
+        prepared, entries = one.snapshot(checkpoint)
+        assert (prepared, len(entries)) == ([], checkpoint)
+    assert sink.committer().missing(entries) == []
+    prepared, entries = merged_at(one, tmp_path, 4)
+    assert ([each["rows"] for each in prepared], entries) == ([3], [])
+    assert len(hidden(tmp_path)) == 4
+    assert commit(sink, prepared, 4) == 1
+    assert visible(tmp_path) == [[1, 2, 3]]
+    assert hidden(tmp_path) == []
+    assert commit(sink, prepared, 4) == 0
+
+
+def test_files_that_are_large_enough_do_not_wait(tmp_path: Path) -> None:
+    sink = compacting(tmp_path, compact_checkpoints=100, compact_bytes=1)
+    one = start(sink)
+    one.write(rows(1))
+    prepared, entries = one.snapshot(1)
+    prepared, entries = until_prepared(one, 2) if not prepared else (prepared, entries)
+    assert (len(prepared), entries) == (1, [])
+    assert prepared[0]["merged"] == []
+    commit(sink, prepared, 2)
+    assert (visible(tmp_path), hidden(tmp_path)) == ([[1]], [])
+
+
+def test_the_end_of_all_rows_merges_the_rest(tmp_path: Path) -> None:
+    """Per partition; files of other columns are not merged."""
+    sink = compacting(tmp_path, partition_by=("day",), compact_checkpoints=50)
+    one = start(sink)
+    for number in range(6):
+        one.write(rows(number, day="ab"[number % 2]))
+        one.snapshot(number)
+    one.write(pa.RecordBatch.from_pydict({"n": [6], "more": ["x"], "day": ["a"]}))
+    one.finish()
+    prepared, entries = one.snapshot(9)
+    assert entries == []
+    commit(sink, prepared, 9)
+    found = {path.parent.name: numbers for path in tmp_path.rglob("part-*") if len(numbers := numbers_in(path)) > 1}
+    assert found == {"day=a": [0, 2, 4], "day=b": [1, 3, 5]}
+    assert [6] in visible(tmp_path)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_checkpoint_before_the_merge_can_be_restored(tmp_path: Path, taken: bool) -> None:
+    """S1-05: before the commit from the small files; after it their rows are visible, or a consumer took them."""
+    sink = compacting(tmp_path)
+    one = start(sink)
+    for checkpoint in (1, 2, 3):
+        one.write(rows(checkpoint))
+        _, entries = one.snapshot(checkpoint)
+    prepared, _ = merged_at(one, tmp_path, 4)
+    again = start(sink, entries, token=2)
+    again.finish()
+    assert [each["rows"] for each in again.snapshot(5)[0]] == [3], "the merge is not committed"
+    commit(sink, prepared, 4)
+    if taken:
+        for path in tmp_path.glob("part-*"):
+            path.unlink()
+    third = start(sink, entries, token=3)
+    third.finish()
+    assert third.snapshot(5) == ([], [])
+
+
+def test_a_savepoint_is_restored_into_another_folder(tmp_path: Path) -> None:
+    one = start(compacting(tmp_path / "a"))
+    one.write(rows(1))
+    _, entries = one.snapshot(1)
+    other = compacting(tmp_path / "b")
+    again = start(other, entries, token=2)
+    again.write(rows(2))
+    again.finish()
+    commit(other, again.snapshot(2)[0], 2, 2)
+    assert visible(tmp_path / "b") == [[1, 2]]
+    assert len(hidden(tmp_path / "a")) == 1, "the savepoint still names it"
+
+
+def test_a_lost_or_damaged_file_is_named(tmp_path: Path) -> None:
+    sink = compacting(tmp_path)
+    one = start(sink)
+    for number in (1, 2):
+        one.write(rows(number))
+        _, entries = one.snapshot(number)
+    (first, _) = sorted(tmp_path.glob(".weir-*"))
+    content = first.read_bytes()
+    first.write_bytes(b"x" * len(content))
+    again = start(sink, entries, token=2)
+    again.finish()
+    with pytest.raises(EnvironmentFailure, match="cannot be merged"):
+        again.snapshot(3)
+    again.operator.close()
+    first.unlink()
+    with pytest.raises(EnvironmentFailure, match=first.name):
+        start(sink, entries, token=3)
+
+
+@pytest.mark.parametrize("merged", ["x", [5], ["../../etc/passwd"], [".weir-7-1-other-0-1.pending"]], ids=str)
+def test_a_committable_deletes_no_other_file(tmp_path: Path, merged: Any) -> None:
+    sink = compacting(tmp_path)
+    one = start(sink)
+    one.write(rows(1))
+    one.finish()
+    (prepared,) = one.snapshot(1)[0]
+    with pytest.raises(JobRejected, match="has not written"):
+        commit(sink, [prepared | {"merged": merged}])
+
+
+@pytest.mark.parametrize("options", [{"compact_checkpoints": 1}, {"compact_bytes": 0}])
+def test_bad_options_are_refused(tmp_path: Path, options: Any) -> None:
+    with pytest.raises(JobRejected):
+        compacting(tmp_path, **options).check()
+
+
+def test_a_closed_writer_leaves_only_what_a_checkpoint_names(tmp_path: Path) -> None:
+    sink = compacting(tmp_path)
+    one = start(sink)
+    for checkpoint in (1, 2, 3):
+        one.write(rows(checkpoint))
+        _, entries = one.snapshot(checkpoint)
+    one.write(rows(99))
+    one.operator.close()
+    assert hidden(tmp_path) == sorted(entry["hidden"] for entry in entries)
+
+
+class Compacting(Resuming):
+    """Files of two or more checkpoints are merged, or of 2 kB."""
+
+    @initialize(parallelism=st.integers(1, 3))
+    def begin(self, parallelism: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
+        self.sink = compacting(self.folder, partition_by=("day",), compact_checkpoints=2, compact_bytes=2_000)
+        self.clock = Clock()
+        self.token = self.number = 0
+        self.retained = [Record(0, 0, [], [])]
+        self.zombies: list[Subtask] = []
+        self.taken: list[int] = []
+        self.subtasks: list[Subtask] = []
+        self.restore(parallelism)
+
+    def visible_rows(self) -> list[int]:
+        return [number for numbers in visible(self.folder) for number in numbers]
+
+    def numbers_in(self, path: Path) -> list[int]:
+        return numbers_in(path)
+
+    def open(self, share: Sequence[Any], index: int) -> Subtask:
+        return start(self.sink, share, token=self.token, index=index, clock=self.clock)
+
+    @rule()
+    def wait_for_merges(self) -> None:
+        until(lambda: not any(name.endswith(".inprogress") and "~" in name for name in hidden(self.folder)))
+
+
+def test_any_order_of_events_shows_each_row_once() -> None:
+    """S1-05, S1-46, S1-53: rescales, zombies, aborted and unnotified checkpoints; merges end at any time."""
+    run_state_machine_as_test(Compacting, settings=settings(max_examples=30, stateful_step_count=20, deadline=None))

@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from spark_jobs.output_source import OutputSource
+from tests.connectors.sinks.test_row_files import commit, opened
 from tests.contracts.test_commit_log import epoch, prepared
 from tests.contracts.test_sinks import writer
 
@@ -152,3 +154,14 @@ def test_spark_finds_the_source_by_name_and_reads_whole_epochs(spark: SparkSessi
     with pytest.raises(Exception, match="has no commit log"):
         spark.read.format("weir-output").load(str(tmp_path / "nowhere"))
     assert spark.read.format("weir-state").option("path", "x")._jreader is not None, "both names are known"
+
+
+def test_files_of_rows_are_refused(tmp_path: Path) -> None:
+    """The source reads Parquet only."""
+    sink = JsonLinesSink(str(tmp_path))
+    one = opened(sink)
+    one.write(pa.RecordBatch.from_pydict({"n": [1]}))
+    one.finish()
+    commit(sink, one.snapshot(1)[0])
+    with pytest.raises(JobRejected, match="no Parquet file"):
+        read(tmp_path)

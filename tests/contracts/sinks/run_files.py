@@ -51,10 +51,23 @@ class FileRunStore(MemoryRunStore):
             if not self._is_current(row):
                 return False
             recorded = super().record_checkpoint(completed)
-            _write(self.path, _Row(row.token, row.next_id, tuple(self.completed)))
+            _write(self.path, _Row(row.token, row.next_id, self._kept))
         self.kill.at("after-record")
         self.kill.armed = len(self.completed) >= 2
         return recorded
+
+    def discard_older(self, keep: int) -> list[str]:
+        """Recorded before the files are deleted: the next process must not look for them."""
+        with _locked(self.path) as row:
+            if not self._is_current(row):
+                return []
+            found = super().discard_older(keep)
+            _write(self.path, _Row(row.token, row.next_id, self._kept))
+            return found
+
+    @property
+    def _kept(self) -> tuple[CompletedCheckpoint, ...]:
+        return tuple(each for each in self.completed if each.manifest.checkpoint not in self._discarded)
 
     def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
         with _locked(self.path) as row:

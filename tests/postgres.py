@@ -1,8 +1,11 @@
 """The test server as connectors get its address: the password is a reference to a secret."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 SECRET: Final = "TEST_POSTGRES"
@@ -18,3 +21,11 @@ def address_without_password(url: str) -> str:
     if parameters.get("password") is None:
         return url
     return make_conninfo(url, password=f"${{secret:{SECRET}}}")
+
+
+@contextmanager
+def locked(url: str, table: str) -> Iterator[None]:
+    """Within the block no other transaction reads or writes the table."""
+    with psycopg.connect(url) as connection:
+        connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield

@@ -1,6 +1,7 @@
 """Access to a local Delta table by `deltalake`: loading, comparison of columns, and its errors as errors of Weir."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from runtime.errors import EnvironmentFailure, JobRejected
 
 #: Column metadata and table properties that oblige a writer to compute or check values. This sink does neither.
 _DUTIES: Final = ("delta.generationExpression", "delta.invariants", "delta.identity", "delta.constraints.")
+
+_DECORATION: Final = re.compile(r"\s*\x1b\[\d*m↳\x1b\[\d*m")  #: a colored arrow before each cause
+_MAX_ERROR_CHARACTERS: Final = 500
 
 
 @contextmanager
@@ -28,9 +32,9 @@ def delta_errors(path: Path) -> Iterator[Any]:
     try:
         yield library
     except exceptions.DeltaProtocolError as error:
-        raise JobRejected("unsupported-table", "path", f"{path}: {_first_line(error)}") from error
+        raise JobRejected("unsupported-table", "path", f"{path}: {_short_text(error)}") from error
     except (exceptions.DeltaError, OSError) as error:
-        raise EnvironmentFailure(f"{path}: the Delta table cannot be used: {_first_line(error)}") from error
+        raise EnvironmentFailure(f"{path}: the Delta table cannot be used: {_short_text(error)}") from error
 
 
 def load_table(path: Path) -> Any:
@@ -97,5 +101,6 @@ def _type_name(field: Mapping[str, Any] | None) -> str:
     return field["type"] if isinstance(field["type"], str) else json.dumps(field["type"])
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _short_text(error: Exception) -> str:
+    """The library's text in a line: its first line may name no cause, such as a full disk."""
+    return " ".join(_DECORATION.sub(":", str(error)).split())[:_MAX_ERROR_CHARACTERS]

@@ -193,8 +193,7 @@ class IcebergCommitter(SinkCommitter):
         if not names:
             return 0
         with iceberg_errors(self._name):
-            paths = load_table(catalog, self._name).inspect.all_files()["file_path"].to_pylist()
-        unnamed = set(names) - {path.rpartition("/")[2] for path in paths}
+            unnamed = set(names) - _named_files(load_table(catalog, self._name))
         for name in unnamed:
             (folder / name).unlink(missing_ok=True)
         return len(unnamed)
@@ -248,6 +247,18 @@ class IcebergCommitter(SinkCommitter):
         found = [_data_file(table, each, folder, file) for each in due for file in each["files"]]
         sync_path(folder)
         return found
+
+
+def _named_files(table: Any) -> set[str]:
+    """Names of the files of all snapshots of the table."""
+    manifests = {
+        manifest.manifest_path: manifest for snapshot in table.snapshots() for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        entry.data_file.file_path.rpartition("/")[2]
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io)
+    }
 
 
 def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: Mapping[str, Any]) -> Any:

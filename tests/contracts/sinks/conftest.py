@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +24,21 @@ def webhook_server() -> Iterator[str]:
         yield found.url
 
 
+@pytest.fixture
+def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[type[Target], Path], Target]:
+    """Makes a target whose files lie in a folder."""
+
+    def make(kind: type[Target], folder: Path) -> Target:
+        servers = {name: str(request.getfixturevalue(name)) for name in kind.servers}
+        made = kind(Place(folder, f"t{os.getpid()}_{time.monotonic_ns()}", servers, tmp_path))
+        made.create()
+        return made
+
+    return make
+
+
 @pytest.fixture(params=TARGETS, ids=lambda kind: kind.__name__)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    kind: type[Target] = request.param
-    servers = {name: str(request.getfixturevalue(name)) for name in kind.servers}
-    made = kind(Place(tmp_path, f"t{os.getpid()}_{time.monotonic_ns()}", servers))
-    made.create()
-    return made
+def target(
+    request: pytest.FixtureRequest, new_target: Callable[[type[Target], Path], Target], tmp_path: Path
+) -> Target:
+    return new_target(request.param, tmp_path)

@@ -55,6 +55,9 @@ class JobSpec:
     outages: int = 0
     overlapping: int = 1  #: checkpoints at a time
     never: str = "never"  #: a file that paces the source as long as it does not exist
+    batch: int = 5  #: rows of a batch of the source
+    attempts: int = 5  #: restarts before the job fails
+    ends_early: bool = False  #: a quarter of the rows come from a source that ends at once
 
 
 def rows_of(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -65,6 +68,10 @@ def rows_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     names = pc.binary_join_element_wise("row", pc.cast(ids, pa.string()), " ")
     days = pc.binary_join_element_wise("2026-11-0", pc.cast(pa.array(np.asarray(ids) % 3 + 1), pa.string()), "")
     return pa.RecordBatch.from_arrays([ids, names, days, pc.divide(pc.cast(ids, pa.float64()), 4.0)], schema=SCHEMA)
+
+
+def without_first_split(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.greater_equal(batch.column("id"), ROWS_PER_SPLIT))
 
 
 def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
@@ -93,9 +100,10 @@ def run_job(spec: JobSpec) -> int:
     config = MasterConfig(
         job_id="job", token=records.token, job=compiled(spec, kill), storage=str(storage),
         coordinator=CoordinatorSettings(interval_ms=60, min_pause_ms=0, max_concurrent=spec.overlapping),
-        restart=FixedDelay(attempts=5, delay_ms=100),
+        restart=FixedDelay(attempts=spec.attempts, delay_ms=100),
     )  # fmt: skip
     ended = JobMaster(config, records, FileStore(str(storage)), LocalLauncher(), SystemClock()).run()
     if records.failure is not None:
         sys.stderr.write(f"{records.failure}\n")
+        return 1
     return ended.value

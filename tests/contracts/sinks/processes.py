@@ -41,6 +41,10 @@ class JobProcess:
         assert self._process.exitcode is not None, f"the process still runs after {PATIENCE_S:g} s"
         return self._process.exitcode
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
     def wait_until_stopped(self, log: Callable[[], str]) -> None:
         """Waits until SIGSTOP has stopped the process."""
 

@@ -9,7 +9,7 @@ from tests.waiting import until
 
 
 def log_of(target: Target) -> str:
-    return (target.place.folder / "log").read_text(errors="replace")[-4_000:]
+    return (target.place.job / "log").read_text(errors="replace")[-4_000:]
 
 
 def check(target: Target) -> None:
@@ -24,7 +24,7 @@ def check(target: Target) -> None:
 
 
 def spec_of(target: Target, window: str = "", fraction: float = 0.5, parallelism: int = 2) -> JobSpec:
-    return JobSpec(target.sink(), target.place.folder, window, fraction, parallelism)
+    return JobSpec(target.sink(), target.place.job, window, fraction, parallelism)
 
 
 def finish(target: Target, parallelism: int) -> None:

@@ -35,8 +35,16 @@ def test_a_process_killed_at_a_window_is_taken_over_exactly(target: Target, wind
     """S1-05, S1-06, S1-23, S1-48: SIGKILL, then another parallelism takes over, with commits pending."""
     name, fraction = WINDOWS[window]
     assert run(spec_of(target, name, fraction)) == -signal.SIGKILL, log_of(target)
-    assert checkpoints_in(target.place.folder / "run") >= 2
+    assert checkpoints_in(target.place.job / "run") >= 2
     finish(target, parallelism=3)
+
+
+def test_a_process_killed_after_a_branch_has_ended_is_taken_over_exactly(target: Target) -> None:
+    """S1-06, FLIP-147: a source ends before the first checkpoint; its output is committed with a later checkpoint."""
+    spec = replace(spec_of(target, "after-record"), ends_early=True)
+    assert run(spec) == -signal.SIGKILL, log_of(target)
+    assert run(replace(spec, window="", parallelism=3)) == 0, log_of(target)
+    check(target)
 
 
 def test_a_process_killed_while_it_restores_is_taken_over_exactly(target: Target) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import weir
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.ports import Sink
+from tests.contracts.sinks.disks import delete_folder
 from tests.contracts.sinks.targets.target import Target
 
 
@@ -23,6 +25,15 @@ def unnamed(folder: Path, storage: Path) -> list[str]:
 
 
 class ParquetFolder(Target):
+    obstructions: ClassVar[Mapping[str, str]] = {
+        "full": "No space left on device",
+        "read-only": "Read-only file system",
+    }
+    on_deletion = "is neither pending nor committed"
+
+    def delete(self) -> None:
+        delete_folder(self.place.folder / "out")
+
     def sink(self) -> Sink:
         return weir.ParquetSink(str(self.place.folder / "out"))
 
@@ -39,6 +50,8 @@ class ParquetFolder(Target):
 
 class PartitionedFolder(ParquetFolder):
     """Sub-folders by the value of a column, with several files of a checkpoint in each."""
+
+    obstructions: ClassVar[Mapping[str, str]] = {}  # those of its base
 
     def sink(self) -> Sink:
         return weir.ParquetSink(str(self.place.folder / "out"), partition_by=("day",), max_bytes=512)
@@ -70,7 +83,7 @@ class JsonLinesFolder(Target):
         return [json.loads(line)["id"] for path in files for line in path.read_bytes().splitlines()]
 
     def leftovers(self) -> list[str]:
-        return unnamed(self._folder, self.place.folder / "storage")
+        return unnamed(self._folder, self.place.job / "storage")
 
     @property
     def _folder(self) -> Path:

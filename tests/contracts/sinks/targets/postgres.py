@@ -16,6 +16,10 @@ class PostgresStaged(Target):
     """Rows staged in a schema of the test, moved by a transaction per checkpoint."""
 
     servers = ("database_url",)
+    on_deletion = "there is no table"
+
+    def delete(self) -> None:
+        self._run(f"DROP TABLE {self._table}")
 
     def create(self) -> None:
         self._run(f"CREATE SCHEMA {self.place.name}; CREATE TABLE {self._table} (id int8 PRIMARY KEY, name text, "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pyarrow.parquet as pq
@@ -14,12 +15,23 @@ from pyiceberg.catalog import load_catalog
 import weir
 from runtime.ports import Sink
 from runtime.secrets import resolve
+from tests.contracts.sinks.disks import delete_folder
 from tests.contracts.sinks.targets.target import Target
 from tests.iceberg import postgres_catalog_in
+from tests.postgres import locked
 
 
 class DeltaFolder(Target):
     """A partitioned Delta table, created by the first commit."""
+
+    obstructions: ClassVar[Mapping[str, str]] = {
+        "full": "No space left on device",
+        "read-only": "Read-only file system",
+    }
+    on_deletion = "the file to commit is neither pending nor committed"
+
+    def delete(self) -> None:
+        delete_folder(self.place.folder / "table")
 
     def sink(self) -> Sink:
         return weir.DeltaSink(str(self.place.folder / "table"), partition_by=("day",))
@@ -38,6 +50,21 @@ class IcebergTable(Target):
     """A partitioned Iceberg table in a catalog in Postgres, created by the first row."""
 
     servers = ("database_url",)
+    obstructions: ClassVar[Mapping[str, str]] = {
+        "full": "No space left on device",
+        "read-only": "Read-only file system",
+        "locked catalog": "canceling statement due to lock timeout",
+    }
+    on_deletion = "which was dropped or replaced"
+
+    def obstructed(self, name: str) -> AbstractContextManager[None]:
+        if name == "locked catalog":
+            return locked(self._url, f"{self.place.name}.iceberg_tables")
+        return super().obstructed(name)
+
+    def delete(self) -> None:
+        with self._catalog() as catalog:
+            catalog.drop_table("shop.rows")
 
     def create(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
@@ -60,10 +87,15 @@ class IcebergTable(Target):
         return [path.name for path in folder.glob("part-*") if path.name not in named]
 
     def _table(self) -> Any:
+        with self._catalog() as catalog:
+            return catalog.load_table("shop.rows")
+
+    @contextmanager
+    def _catalog(self) -> Iterator[Any]:
         catalog = postgres_catalog_in(self._url, self.place.name, self.place.folder)
         properties = {name: resolve(name, value) for name, value in catalog.items()}
         with closing(load_catalog("default", **properties)) as found:
-            return found.load_table("shop.rows")
+            yield found
 
     @property
     def _url(self) -> str:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from runtime.ports import Sink
+from tests.contracts.sinks.disks import full, read_only
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a target lies. `name` is unique to the test; `servers`: address by name of the fixture."""
+    """Where a target lies.
+
+    Args:
+        folder: folder for files of the target.
+        name: unique to the test.
+        servers: address by name of the fixture.
+        job: folder of the job's own files.
+    """
 
     folder: Path
     name: str
     servers: dict[str, str]
+    job: Path
 
 
 class Target(ABC):
@@ -24,6 +35,10 @@ class Target(ABC):
 
     servers: ClassVar[tuple[str, ...]] = ()  #: fixtures with the address of a server
     repeats: ClassVar[bool] = False  #: rows may stand there twice: the sink is at-least-once
+
+    #: name of an obstruction -> text of the job's log while it lasts, see `obstructed`
+    obstructions: ClassVar[Mapping[str, str]] = {}
+    on_deletion: ClassVar[str] = ""  #: text of the failure after `delete`; "": the target is never deleted
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -44,3 +59,11 @@ class Target(ABC):
     def leftovers(self) -> list[str]:
         """What the sink has left behind in the target besides its rows and its own records of commits."""
         return []
+
+    def obstructed(self, name: str) -> AbstractContextManager[None]:
+        """Within the block the target is `full` or `read-only` as the disk of its files, or obstructed otherwise."""
+        return {"full": full, "read-only": read_only}[name](self.place.folder)
+
+    def delete(self) -> None:
+        """Deletes the target with its rows."""
+        raise NotImplementedError

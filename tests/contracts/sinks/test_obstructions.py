@@ -1,0 +1,63 @@
+"""Targets that are full, read-only or locked for a while, or deleted, under a running job in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.sinks.disks import small_disk
+from tests.contracts.sinks.processes import JobProcess, running
+from tests.contracts.sinks.run_files import checkpoints_in
+from tests.contracts.sinks.runs import check, log_of, spec_of
+from tests.contracts.sinks.targets import TARGETS, Target
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+OBSTRUCTIONS = [(kind, name) for kind in TARGETS for name in kind.obstructions]
+DELETIONS = [kind for kind in TARGETS if kind.on_deletion]
+
+NewTarget = Callable[[type[Target], Path], Target]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with ExitStack() as stack:
+        yield stack.enter_context(small_disk(tmp_path / "disk"))
+
+
+def run_until_two_checkpoints(target: Target, job: JobProcess) -> None:
+    until(lambda: checkpoints_in(target.place.job / "run") >= 2, or_else=lambda: log_of(target))
+    assert job.is_alive, log_of(target)
+
+
+@pytest.mark.parametrize(("kind", "obstruction"), OBSTRUCTIONS, ids=lambda each: getattr(each, "__name__", each))
+def test_an_obstructed_target_gets_every_row_once_when_it_is_free_again(
+    new_target: NewTarget, disk: Path, kind: type[Target], obstruction: str
+) -> None:
+    """S1-54: the failure is named while the obstruction lasts; the job then goes on by itself."""
+    target = new_target(kind, disk)
+    spec = replace(spec_of(target), batch=1, attempts=1_000, never="free")
+    with running(spec) as job:
+        run_until_two_checkpoints(target, job)
+        with target.obstructed(obstruction):
+            until(lambda: target.obstructions[obstruction] in log_of(target), or_else=lambda: log_of(target))
+        (target.place.job / "free").touch()
+        assert job.wait() == 0, log_of(target)
+    check(target)
+
+
+@pytest.mark.parametrize("kind", DELETIONS, ids=lambda kind: kind.__name__)
+def test_a_target_that_is_deleted_under_a_running_job_ends_it_by_name(
+    new_target: NewTarget, tmp_path: Path, kind: type[Target]
+) -> None:
+    """S1-54: a sink neither goes on into an empty target nor waits for ever."""
+    target = new_target(kind, tmp_path)
+    with running(replace(spec_of(target), batch=1)) as job:
+        run_until_two_checkpoints(target, job)
+        target.delete()
+        assert job.wait() > 0, log_of(target)
+    assert target.on_deletion in log_of(target)

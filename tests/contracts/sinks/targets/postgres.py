@@ -16,7 +16,7 @@ class PostgresStaged(Target):
     """Rows staged in a schema of the test, moved by a transaction per checkpoint."""
 
     servers = ("database_url",)
-    on_deletion = "there is no table"
+    on_deletion = "there is no table|does not exist"
 
     def delete(self) -> None:
         self._run(f"DROP TABLE {self._table}")

@@ -38,7 +38,7 @@ class Target(ABC):
 
     #: name of an obstruction -> text of the job's log while it lasts, see `obstructed`
     obstructions: ClassVar[Mapping[str, str]] = {}
-    on_deletion: ClassVar[str] = ""  #: text of the failure after `delete`; "": the target is never deleted
+    on_deletion: ClassVar[str] = ""  #: pattern of the failure after `delete`; "": the target is never deleted
 
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -31,6 +31,7 @@ MEASUREMENT_MODULES: Final = {
     "W15": "benchmarks.modes.measure",
     "W16": "benchmarks.state.reading",
     "W17": "benchmarks.batched_writes",
+    "W18": "benchmarks.held_output",
 }
 
 

@@ -67,3 +67,11 @@ def test_figures_are_drawn_with_their_targets(tmp_path: Path) -> None:
     for shown in ("slots", "1.70", "x; target in red", "noticed", "0.3", "W14: scaling"):
         assert shown in drawn
     assert "never came" not in drawn
+
+
+def test_traffic_is_drawn_over_time_for_each_way_of_holding_output_back(tmp_path: Path) -> None:
+    ways = {"write-ahead": {"bytes": [0, 500, 0], "commits": [0.1]}, "two-phase commit": {"bytes": [9], "commits": []}}
+    path = draw("W18", {"title": "traffic", "figures": [], "details": {"bin_ms": 100, "traffic": ways}}, tmp_path)
+    assert path is not None
+    for shown in ("write-ahead", "two-phase commit", "kB in 100 ms", "W18: traffic"):
+        assert shown in path.read_text()

@@ -103,6 +103,7 @@ def test_a_rate_bounds_the_rows_of_all_subtasks_together(rate: float, parallelis
     """Any pauses between polls: at most the rate in wall time, and all of it if polls come often enough."""
     source, clock = SequenceSource(rows_per_second=rate), ManualClock(1_000_000)
     readers = [Reading(source, index=index, parallelism=parallelism, clock=clock) for index in range(parallelism)]
+    assert all(reader.poll(1) is None for reader in readers), "the budget begins with the first poll"
     found, passed = 0, 0
     for step in steps:
         clock.advance(step)
@@ -118,6 +119,7 @@ def test_a_rate_bounds_the_rows_of_all_subtasks_together(rate: float, parallelis
 def test_a_pause_is_made_up_for_by_the_rows_of_a_second_at_most_and_a_restore_starts_anew() -> None:
     source, clock, store = SequenceSource(rows_per_second=100.0), ManualClock(1_000_000), MemorySnapshotStore()
     reader = Reading(source, clock=clock, store=store)
+    assert reader.poll(65_536) is None
     clock.advance(60_000)
     first = reader.poll(65_536)
     assert first is not None
@@ -130,6 +132,31 @@ def test_a_pause_is_made_up_for_by_the_rows_of_a_second_at_most_and_a_restore_st
     rows = again.poll(65_536)
     assert rows is not None
     assert rows["id"].to_pylist() == list(range(100, 110)), "a rate changes no row"
+
+
+@pytest.mark.parametrize("rows", [1, 300, 40_000, 1_000_000])
+def test_subtasks_with_a_rate_end_together_and_stay_close_to_each_other(rows: int) -> None:
+    """The whole rate is used also by a short sequence, which is in the splits of few subtasks."""
+    source, clock = SequenceSource(rows=rows, rows_per_second=rows / 4), ManualClock(1_000_000)
+    readers = [Reading(source, index=index, parallelism=2, clock=clock) for index in range(2)]
+    found = list[int]()
+    for _ in range(6):  # a second more than needed, for parts of rows
+        for reader in readers:
+            while (batch := reader.poll(65_536)) is not None:
+                found += batch["id"].to_pylist()
+        assert max(found, default=0) <= len(found) + 16 * 16
+        clock.advance(1_000)
+    assert sorted(found) == list(range(rows))
+    assert all(reader.exhausted() for reader in readers)
+
+
+def test_a_rate_is_neither_added_nor_removed_at_a_restore() -> None:
+    plain, paced = SequenceSource(), SequenceSource(rows_per_second=9.0)
+    for before, after in ((plain, paced), (paced, plain)):
+        reader = Reading(before)
+        reader.poll(10)
+        with pytest.raises(JobRejected, match="neither add nor remove"):
+            Reading(after, store=reader.store, snapshots=[reader.snapshot("chk-1")])
 
 
 def test_keys_may_be_text() -> None:

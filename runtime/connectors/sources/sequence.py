@@ -4,8 +4,9 @@ The key and the time of a row are functions of its `id`, so a row is the same in
 in blocks over as many splits as there are key groups. A subtask always reads the split that lags most, so its event
 time never decreases. Positions are keyed state and move with their key groups.
 
-A rate is divided among the subtasks by their splits (Flink: `RateLimiterStrategy.perSecond`). It limits the rows of
-each poll and changes no row. Its budget begins anew with each attempt and never exceeds the rows of a second.
+A rate is divided among the subtasks by their rows (Flink: `RateLimiterStrategy.perSecond`). It limits the rows of each
+poll and changes no row. Its budget begins with the first poll of an attempt and never exceeds the rows of a second.
+Blocks are small with a rate, so that subtasks stay close to each other in event time.
 """
 
 import math
@@ -31,8 +32,11 @@ SCHEMA: Final = pa.schema(
     ]
 )
 _BLOCK_ROWS: Final = 8_192
+_PACED_BLOCK_ROWS: Final = 16  #: of a source with a rate
+_TABLES: Final = {_BLOCK_ROWS: "positions", _PACED_BLOCK_ROWS: "paced_positions"}  #: names in state, by size of blocks
 _US_PER_MS: Final = 1_000
 _MS_PER_S: Final = 1_000
+_UNKNOWN: Final = -1
 _HASH_SPACE: Final = 2**32
 _INT64_MAX: Final = 2**63 - 1
 
@@ -49,7 +53,8 @@ class SequenceSource:
         keys: number of different keys. Even distribution: key = id * 2654435761 mod keys.
         zipf: exponent of a Zipf distribution of the keys, above 1; key 0 is the most frequent. None: even.
         microseconds_per_row: event time between consecutive rows; row 0 has time 0.
-        rows_per_second: maximum rate of all subtasks together, in wall time; None: as fast as the job reads.
+        rows_per_second: maximum rate of all subtasks together, in wall time; None: as fast as the job reads. A
+            restored job may change a rate, but neither add nor remove it.
         text_keys: whether `key` is text: "key-7" for key 7.
     """
 
@@ -96,19 +101,23 @@ class SequenceReader(SourceReader):
         self._source = source
         self._end = _INT64_MAX if source.rows is None else source.rows
         self._schema = source.output_columns()
+        self._block_rows = _BLOCK_ROWS if source.rows_per_second is None else _PACED_BLOCK_ROWS
         self._offsets = np.empty(0, dtype=np.int64)
         self._steps = np.empty(0, dtype=np.int64)
 
     def open(self, context: OperatorContext) -> None:
         self._now_ms = context.now_ms
         groups = context.max_parallelism
-        self._cycle_rows = groups * _BLOCK_ROWS
+        self._cycle_rows = groups * self._block_rows
         owned = np.asarray(context.key_groups)
-        self._next: Numbers = owned * _BLOCK_ROWS  #: by split, the next id to emit
-        self._since_ms = self._budget_at_ms = context.now_ms()
-        self._rate = (self._source.rows_per_second or 0.0) * len(owned) / groups / _MS_PER_S
-        self._budget = 0.0
-        self._table: KeyedTable = context.state.keyed_table("positions", _KEY_SCHEMA, _VALUE_SCHEMA)
+        self._next: Numbers = owned * self._block_rows  #: by split, the next id to emit
+        self._since_ms = context.now_ms()
+        self._rate = (self._source.rows_per_second or 0.0) * self._share(owned, groups) / _MS_PER_S
+        self._budget, self._budget_at_ms = 0.0, _UNKNOWN
+        if context.restored:
+            _check_same_blocks(context, self._block_rows)
+        name = _TABLES[self._block_rows]
+        self._table: KeyedTable = context.state.keyed_table(name, _KEY_SCHEMA, _VALUE_SCHEMA)
         self._row_ids = self._table.find([_split_ids(groups, context.key_groups)])
         restored = self._row_ids >= 0
         if restored.any():
@@ -145,10 +154,18 @@ class SequenceReader(SourceReader):
         self._table.column("since_ms")[self._row_ids] = self._since_ms
         self._table.touch(self._row_ids)
 
+    def _share(self, owned: Numbers, groups: int) -> float:
+        """The share of this subtask in all rows."""
+        if not self._source.rows:
+            return len(owned) / groups
+        cycles, rest = divmod(self._source.rows, self._cycle_rows)
+        in_last_cycle = np.clip(rest - owned * self._block_rows, 0, self._block_rows).sum()
+        return (cycles * len(owned) * self._block_rows + int(in_last_cycle)) / self._source.rows
+
     def _affordable_rows(self) -> int:
         """The rows that the rate allows now. The budget may be saved for a second: one row at least."""
         now_ms = self._now_ms()
-        gained = max(now_ms - self._budget_at_ms, 0) * self._rate
+        gained = max(now_ms - self._budget_at_ms, 0) * self._rate if self._budget_at_ms != _UNKNOWN else 0.0
         self._budget = min(self._budget + gained, max(self._rate * _MS_PER_S, 1.0))
         self._budget_at_ms = now_ms
         return int(self._budget)
@@ -157,9 +174,9 @@ class SequenceReader(SourceReader):
         """Advances the splits past at most `max_rows` contiguous ids from `first` on. Returns the next id."""
         at, limit = first, min(self._end, first + max_rows)
         while at < limit and split < len(self._next) and self._next[split] == at:
-            block_end = at - at % _BLOCK_ROWS + _BLOCK_ROWS
+            block_end = at - at % self._block_rows + self._block_rows
             at = min(block_end, limit)
-            self._next[split] = at if at < block_end else block_end - _BLOCK_ROWS + self._cycle_rows
+            self._next[split] = at if at < block_end else block_end - self._block_rows + self._cycle_rows
             split += 1
         return at
 
@@ -190,6 +207,15 @@ def _zipf_keys(ids: Numbers, source: SequenceSource) -> Numbers:
     uniform = (spread + 0.5) / _HASH_SPACE
     ranks = (1.0 - uniform * (1.0 - (source.keys + 1.0) ** power)) ** (1.0 / power)
     return np.asarray(np.minimum(ranks.astype(np.int64), source.keys) - 1)
+
+
+def _check_same_blocks(context: OperatorContext, block_rows: int) -> None:
+    """Raises JobRejected if the restored positions belong to blocks of another size."""
+    keys = _split_ids(context.max_parallelism, context.key_groups)
+    for size, name in _TABLES.items():
+        if size != block_rows and (context.state.keyed_table(name, _KEY_SCHEMA, _VALUE_SCHEMA).find([keys]) >= 0).any():
+            detail = "a restored job may change a rate, but neither add nor remove it: keep it, or start anew"
+            raise JobRejected("changed-rate", "rows_per_second", detail)
 
 
 def _split_ids(max_parallelism: int, owned: range) -> pa.Array:

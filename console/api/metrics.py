@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from console.accounts.refusals import InvalidField
 from console.api.base import ScopedView
@@ -78,7 +79,7 @@ class RunMetrics(_OfRun):
         ],
         responses={200: RunMetricsSerializer, 400: Problem, 404: Problem, 422: Problem},
     )
-    def get(self, request: Request, run: int) -> Response:
+    def get(self, request: Request, run: int) -> HttpResponse:
         """Rates per second, fractions of time, lags, sizes and checkpoint phases.
 
         The answer has at most 500 intervals, and fewer for many operators. Its `step` is the finest that fits. Flows
@@ -92,16 +93,8 @@ class RunMetrics(_OfRun):
         series = 1 if operator is not None else 1 + len((of.version.graph or {}).get("operators", ()))
         found = selectors.history(of, selectors.choose_grid(begin, end, step_s, series, now), operator)
         grid = found.grid
-        # Lists of numbers need no serializer, which would take most of the time of the request.
-        return Response(
-            {
-                "begin": grid.begin,
-                "end": grid.end,
-                "step": grid.step_s,
-                "run": found.run,
-                "operators": found.operators,
-            }
-        )
+        columns = {"run": found.run, "operators": found.operators}
+        return _json_response({"begin": grid.begin, "end": grid.end, "step": grid.step_s, **columns})
 
 
 class RunSubtaskMetrics(_OfRun):
@@ -114,14 +107,19 @@ class RunSubtaskMetrics(_OfRun):
         parameters=[OpenApiParameter("operator", str, required=True, description="uid of an operator")],
         responses={200: SubtaskMetricsSerializer, 400: Problem, 404: Problem, 422: Problem},
     )
-    def get(self, request: Request, run: int) -> Response:
+    def get(self, request: Request, run: int) -> HttpResponse:
         """Intervals of 5 s, oldest first. Records are those of the interval. Wide operators have fewer intervals."""
         of = self.parent()
         operator = self.operator(of)
         if operator is None:
             raise InvalidField("operator", "is required")
         found = selectors.subtask_history(of, operator, datetime.now(UTC))
-        return Response({"at": found.at, "index": found.index, "numbers": found.numbers})
+        return _json_response({"at": found.at, "index": found.index, "numbers": found.numbers})
+
+
+def _json_response(body: Any) -> HttpResponse:
+    """The response without a renderer: Python's JSON encoder took 140 ms for 27,000 numbers."""
+    return HttpResponse(msgspec.json.encode(body), content_type="application/json")
 
 
 def _time(name: str, given: str) -> datetime:

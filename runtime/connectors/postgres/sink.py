@@ -53,6 +53,9 @@ class PostgresSink:
             its row. The server needs `max_prepared_transactions`; the role needs CREATE as before.
             "immediate": at least once, without delay; needs a key. The table is exact if the rows of a key are the same
             when they are repeated.
+        uncommitted: with commit="staged", the name of a view in the schema of the table. It has the rows of the table
+            and the staged rows, which a failure takes back (Kafka: `read_uncommitted`). Columns that staged rows lack
+            are null. The sink creates the view, or replaces its own.
     """
 
     url: str = field(repr=False)
@@ -61,6 +64,7 @@ class PostgresSink:
     key: Sequence[str] = ()
     op_column: str | None = None
     commit: Literal["staged", "prepared", "immediate"] = "staged"
+    uncommitted: str | None = None
 
     @property
     def guarantee(self) -> str:
@@ -69,8 +73,9 @@ class PostgresSink:
     def writer(self) -> SinkWriter:
         if self.commit == "prepared":
             return PreparedWriter(self.url, self.table)
-        made = StagedWriter if self.commit == "staged" else UpsertWriter
-        return made(self.url, self.table, tuple(self.key), self.op_column)
+        if self.commit == "immediate":
+            return UpsertWriter(self.url, self.table, tuple(self.key), self.op_column)
+        return StagedWriter(self.url, self.table, tuple(self.key), self.op_column, self.uncommitted)
 
     def committer(self) -> SinkCommitter:
         if self.commit == "staged":
@@ -95,6 +100,9 @@ class PostgresSink:
             advice = "use commit='staged', or leave out the key"
             detail = "an upsert would wait for the prepared transaction with its row, and hold up the next checkpoint"
             raise JobRejected("key-of-prepared", "key", f"{detail}: {advice}")
+        if self.uncommitted is not None and (self.commit != "staged" or not self.uncommitted):
+            detail = f"must name a view, with commit='staged', and not {self.uncommitted!r} with {self.commit!r}"
+            raise JobRejected("bad-view", "uncommitted", detail)
         if self.commit == "immediate" and not self.key:
             advice = "name the columns of a unique index, or use commit='staged', which needs no key"
             raise JobRejected("missing-key", "key", f"repeated rows would be inserted twice without a key: {advice}")

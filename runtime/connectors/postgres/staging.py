@@ -39,6 +39,7 @@ from runtime.connectors.postgres.table import (
     identifiers,
     insert_latest,
 )
+from runtime.connectors.postgres.uncommitted_view import create_view
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
@@ -120,8 +121,11 @@ class _Place(SinkWriters):
 class StagedWriter(SinkWriter):
     """Copies rows into the staging table. The transaction of a checkpoint begins with its first row."""
 
-    def __init__(self, url: str, table: str, key: tuple[str, ...], op_column: str | None) -> None:
+    def __init__(
+        self, url: str, table: str, key: tuple[str, ...], op_column: str | None, uncommitted: str | None
+    ) -> None:
         self._url, self._name, self._key, self._op_column = url, table, key, op_column
+        self._uncommitted = uncommitted
         self._connection: psycopg.Connection[Any] | None = None
         self._id = new_writer_id()
         self._number, self._rows, self._deletions = 1, 0, 0
@@ -136,6 +140,10 @@ class StagedWriter(SinkWriter):
             self._place = _Place(table, context.job, context.uid)
             self._place.lock(self._connection)
             self._place.create(self._connection)
+            if self._uncommitted is not None:
+                owner = f"sink {context.uid!r} of job {context.job!r}"
+                staging, writers = self._place.tables
+                create_view(self._connection, self._uncommitted, table, self._key, staging, writers, owner)
             self._token, self._subtask = int(context.token), context.index
             self._place.record(self._connection, [self._committable(0)])
             self._check = RowCheck(table, table.columns(self._connection), self._key, self._op_column)

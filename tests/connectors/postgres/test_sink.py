@@ -76,6 +76,82 @@ def commit(of: PostgresSink, *committables: Any, token: int = 1, job: str = "7")
 # ---------------------------------------------------------------- staged
 
 
+def uncommitted(database: Database) -> list[Any]:
+    return sorted(database.run(f"SELECT id, text FROM {database.schema}.so_far"))
+
+
+def test_a_view_shows_staged_rows_before_their_checkpoint_is_complete(database: Database) -> None:
+    """S1-58: readers choose between committed and uncommitted rows; each row is there once, before and after."""
+    of = database.sink(uncommitted="so_far")
+    writer = open_writer(of)
+    writer.write(rows((1, "a")))
+    assert commit(of, *writer.prepare(1)) == 1
+    writer.write(rows((2, "b"), (3, "c")))
+    assert uncommitted(database) == [(1, "a")], "the barrier has not passed"
+    staged = writer.prepare(2)
+    assert (database.rows(), uncommitted(database)) == ([(1, "a")], [(1, "a"), (2, "b"), (3, "c")])
+    commit(of, *staged)
+    assert database.rows() == uncommitted(database) == [(1, "a"), (2, "b"), (3, "c")]
+    writer.write(rows((4, "d")))
+    writer.prepare(3)
+    writer.close()
+    again = open_writer(of, token=2)
+    of.committer().clean("7", "out", Token(2), [])
+    assert uncommitted(database) == database.rows(), "the failure has taken the rows back"
+    again.close()
+
+
+def test_a_view_of_upserts_shows_the_last_row_of_each_key(database: Database) -> None:
+    """S1-58."""
+    database.run(
+        f"CREATE UNIQUE INDEX ON {database.table} (id); INSERT INTO {database.table} VALUES (1, 'a'), (2, 'b')"
+    )
+    of = database.sink(key=["id"], op_column="op", uncommitted="so_far")
+    writer = open_writer(of)
+    changes = [(1, "x", "update_after"), (2, None, "delete"), (3, "n", "insert"), (1, "y", "update_after")]
+    columns = zip(("id", "text", "op"), zip(*changes, strict=True), strict=True)
+    writer.write(pa.RecordBatch.from_pydict({name: list(values) for name, values in columns}))
+    staged = writer.prepare(1)
+    assert uncommitted(database) == [(1, "y"), (3, "n")]
+    assert database.rows() == [(1, "a"), (2, "b")]
+    commit(of, *staged)
+    assert uncommitted(database) == database.rows() == [(1, "y"), (3, "n")]
+    writer.close()
+
+
+def test_a_view_never_replaces_the_relation_of_another(database: Database) -> None:
+    database.run(f"CREATE VIEW {database.schema}.so_far AS SELECT id, text FROM {database.table}")
+    for taken in ("so_far", "rows"):
+        with pytest.raises(JobRejected, match=rf"uncommitted: .*{taken} exists") as refused:
+            open_writer(database.sink(uncommitted=taken))
+        assert refused.value.code == "view-exists"
+    with pytest.raises(JobRejected, match="uncommitted: must name a view, with commit='staged'"):
+        database.sink(commit="prepared", uncommitted="so_far")
+
+
+def test_a_query_of_the_view_does_not_hold_up_a_restart(database: Database) -> None:
+    of = database.sink(uncommitted="so_far")
+    open_writer(of).close()
+    with psycopg.connect(database.url) as reader:
+        reader.execute(f"SELECT count(*) FROM {database.schema}.so_far")
+        with psycopg.connect(database.url, autocommit=True) as other:
+            blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            opened = threading.Thread(target=lambda: open_writer(of, token=2).close())
+            opened.start()
+            opened.join(20)
+            assert not opened.is_alive(), f"{other.execute(blocked).fetchone()} locks are awaited"
+
+
+def test_a_view_with_other_columns_is_not_replaced(database: Database) -> None:
+    of = database.sink(uncommitted="so_far")
+    open_writer(of).close()
+    database.run(f"ALTER TABLE {database.table} ADD COLUMN more text")
+    open_writer(of).close()  # a further column is added to the view
+    database.run(f"ALTER TABLE {database.table} RENAME COLUMN text TO words")
+    with pytest.raises(JobRejected, match=r"uncommitted: .*so_far has other columns"):
+        open_writer(of)
+
+
 def test_rows_of_all_subtasks_appear_in_one_transaction_and_a_commit_may_be_repeated(database: Database) -> None:
     """S1-25, S1-38, S1-42, S1-43, S1-55."""
     of = database.sink()

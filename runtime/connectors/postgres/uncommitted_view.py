@@ -1,0 +1,82 @@
+"""A view with the rows of a table and the rows staged for it: reading uncommitted output, as a reader's choice.
+
+Staged rows appear once their barrier has passed, before their checkpoint is complete. A failure takes them back. Their
+move into the table is one transaction, so a query sees each row once.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from runtime.connectors.postgres.table import DELETED, ResolvedTable, identifiers
+from runtime.errors import JobRejected
+
+_RELATION_QUERY: Final = """
+SELECT c.relkind = 'v', obj_description(c.oid, 'pg_class') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+#: Of the staged rows of a key, the row that a commit would leave comes first.
+_ORDER: Final = "w.token DESC, s.weir_number DESC, s.weir_row DESC"
+
+
+def create_view(
+    connection: psycopg.Connection[Any],
+    name: str,
+    table: ResolvedTable,
+    key: Sequence[str],
+    staging: sql.Identifier,
+    writers: sql.Identifier,
+    owner: str,
+) -> None:
+    """Creates the view `name` in the schema of the table, or replaces it if its query has changed.
+
+    An equal view stays as it is: its replacement would wait for its readers.
+
+    Args:
+        owner: identifies the sink; the comment of the view, with a digest of its query.
+
+    Raises:
+        JobRejected: the name belongs to another relation, or the columns of the view have changed.
+    """
+    columns = [column.name for column in table.columns(connection)]
+    parts = {
+        "table": table.identifier,
+        "columns": identifiers(columns),
+        "found": identifiers(columns, "s"),
+        "staging": staging,
+    }
+    if key:
+        query = sql.SQL(
+            "SELECT {columns} FROM {table} t WHERE NOT EXISTS (SELECT FROM {staging} s WHERE {matches}) "
+            "UNION ALL SELECT {columns} FROM (SELECT DISTINCT ON ({by}) {found}, s.{deleted} FROM {staging} s "
+            "JOIN {writers} w ON w.writer = s.weir_writer ORDER BY {by}, {order}) s WHERE NOT s.{deleted}"
+        ).format(
+            matches=sql.SQL(" AND ").join(
+                sql.SQL("t.{name} = s.{name}").format(name=sql.Identifier(column)) for column in key
+            ),
+            by=identifiers(key, "s"),
+            deleted=sql.Identifier(DELETED),
+            writers=writers,
+            order=sql.SQL(_ORDER),
+            **parts,
+        )
+    else:
+        query = sql.SQL("SELECT {columns} FROM {table} UNION ALL SELECT {found} FROM {staging} s").format(**parts)
+    view = sql.Identifier(table.schema, name)
+    comment = f"{owner}, {hashlib.blake2b(query.as_string(connection).encode(), digest_size=8).hexdigest()}"
+    found = connection.execute(_RELATION_QUERY, [table.schema, name]).fetchone()
+    if found == (True, comment):
+        return
+    if found is not None and not (found[0] and (found[1] or "").startswith(f"{owner}, ")):
+        advice = "choose another name, or drop it"
+        raise JobRejected("view-exists", "uncommitted", f"{table.schema}.{name} exists and is not of {owner}: {advice}")
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("CREATE OR REPLACE VIEW {} AS {}").format(view, query))
+    except psycopg.errors.InvalidTableDefinition as error:
+        detail = f"{table.schema}.{name} has other columns than {table}: drop the view, then restore the job"
+        raise JobRejected("view-differs", "uncommitted", detail) from error
+    connection.execute(sql.SQL("COMMENT ON VIEW {} IS {}").format(view, sql.Literal(comment)))

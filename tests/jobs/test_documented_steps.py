@@ -20,7 +20,7 @@ PAYMENTS = [
 
 
 def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
-    """Union, both joins, a function with two streams, side outputs and late rows. Shows S3-20."""
+    """Union, both joins, sessions, a function with two streams, side outputs and late rows. Shows S3-20."""
     inputs = {"orders": ORDERS[::2], "web_orders": ORDERS[1::2], "payments": PAYMENTS}
     for name, rows in inputs.items():
         (tmp_path / "in" / name).mkdir(parents=True)
@@ -57,6 +57,7 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
         f"""select order_id, paid_at, date_trunc('hour', paid_at) {pairs}
         where date_trunc('hour', paid_at) = date_trunc('hour', ordered_at) order by all"""
     )
+    assert sum(row["orders"] for row in found["visit_rows"].rows()) == len(ORDERS)
     settled, unpaid = {row["order_id"] for row in found["settled_rows"].rows()}, collected("unpaid_rows", "amount")
     assert settled == {order for (order,) in answer(f"select distinct order_id {pairs}")}
     assert len(settled) + len(unpaid) == len(ORDERS)

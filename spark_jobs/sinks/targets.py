@@ -5,27 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runtime.errors import JobRejected
+from runtime.ports import OutputEpoch
 
 
 @dataclass(frozen=True)
-class DeliveredEpoch:
+class DeliveredEpoch(OutputEpoch):
     """The output of a sink between two checkpoints.
 
-    A target that records (`source`, `number`) in its own commit can detect a repeated epoch.
-
-    Args:
-        source: identifies the sequence of epochs; a job that starts without a checkpoint has a new source.
-        number: from 1, without gaps, in order.
-        job, sink: the job and the uid of the sink, as in file names.
-        rows: number of rows that the slots wrote.
+    A target that records (`source`, `number`) in its own commit can detect a repeated epoch. `rows` counts the rows
+    that the slots wrote.
     """
 
-    source: str
-    number: int
-    job: str
-    sink: str
-    checkpoint: int
-    rows: int
     _written: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @contextmanager

@@ -18,11 +18,10 @@ from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.kafka.transactions import CommitRecord
 from runtime.connectors.kafka.wire import END_TXN
-from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.commit import permit_from_master
+from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
-from runtime.state.backend import SubtaskState
+from runtime.ports import SinkWriter
+from tests.connectors.two_phases import commit, rows, writer
 from tests.kafka import Broker
 from tests.kafka_log import read_log
 from tests.kafka_proxy import Proxy, proxied_broker
@@ -43,26 +42,6 @@ def sink(broker: Broker, topic: str, **more: Any) -> KafkaSink:
     return found
 
 
-def writer(of: KafkaSink, job: str, *, token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
-    found = of.writer()
-    found.open(
-        OperatorContext(
-            job=job, uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
-            state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
-        )
-    )  # fmt: skip
-    return found
-
-
-def rows(*numbers: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
-
-
-def commit(of: KafkaSink | SinkCommitter, job: str, *committables: Any, token: int = 1, checkpoint: int = 1) -> int:
-    committer = of.committer() if isinstance(of, KafkaSink) else of
-    return committer.commit(permit_from_master(job, Token(token), CheckpointId(checkpoint)), committables)
-
-
 def visible(broker: Broker, topic: str, partitions: int = 1) -> list[int]:
     """What a consumer of committed messages gets; aborted rows are left out by the markers of the log."""
     return sorted(int(value) for value in broker.committed_values(topic, partitions))
@@ -75,7 +54,7 @@ def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(b
     """S1-38, S1-42, S1-43."""
     topic = broker.topic(3)
     of = sink(broker, topic, key="n")
-    one, two = writer(of, job), writer(of, job, index=1)
+    one, two = writer(of, job=job), writer(of, index=1, job=job)
     one.write(rows(1, 2))
     two.write(rows(3))
     assert broker.visible_values(topic, 3) == []
@@ -83,10 +62,10 @@ def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(b
     assert [each["rows"] for each in committables] == [2, 1]
     assert broker.visible_values(topic, 3) == []
     assert json.loads(json.dumps(committables)) == committables
-    assert commit(of, job, *committables, checkpoint=5) == 2
+    assert commit(of, *committables, checkpoint=5, job=job) == 2
     assert sorted(broker.visible_values(topic, 3)) == [b"1", b"2", b"3"]
     for token in (1, 2):
-        assert commit(of, job, *committables, token=token, checkpoint=5) == 0
+        assert commit(of, *committables, token=token, checkpoint=5, job=job) == 0
     assert visible(broker, topic, 3) == [1, 2, 3]
     one.close()
     two.close()
@@ -94,7 +73,7 @@ def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(b
 
 def test_a_checkpoint_without_rows_has_no_transaction(broker: Broker, job: str) -> None:
     topic = broker.topic()
-    found = writer(sink(broker, topic), job)
+    found = writer(sink(broker, topic), job=job)
     assert found.prepare(1) == ()
     found.write(rows())
     assert found.prepare(2) == ()
@@ -106,22 +85,22 @@ def test_transactions_of_several_checkpoints_may_be_pending_and_ids_are_used_aga
     """S1-25, S1-43: a commit of an id that has been used again since still counts as committed."""
     topic = broker.topic()
     of = sink(broker, topic)
-    found, committer = writer(of, job), of.committer()
+    found, committer = writer(of, job=job), of.committer()
     pending: list[Any] = []
     for checkpoint in (1, 2, 3):
         found.write(rows(checkpoint))
         pending += found.prepare(checkpoint)
     assert len({each["id"] for each in pending}) == 3
     assert visible(broker, topic) == []
-    assert commit(committer, job, *pending, checkpoint=3) == 3
+    assert commit(committer, *pending, checkpoint=3, job=job) == 3
     used, last = {each["id"] for each in pending}, pending
     for checkpoint in (4, 5, 6, 7):
         found.write(rows(checkpoint))
         last = list(found.prepare(checkpoint))
         used |= {each["id"] for each in last}
-        assert commit(committer, job, *pending, checkpoint=checkpoint) == 0, "it commits no later transaction"
+        assert commit(committer, *pending, checkpoint=checkpoint, job=job) == 0, "it commits no later transaction"
         assert broker.visible_values(topic) == [str(n).encode() for n in range(1, checkpoint)]
-        assert commit(committer, job, *pending, *last, checkpoint=checkpoint) == 1
+        assert commit(committer, *pending, *last, checkpoint=checkpoint, job=job) == 1
     assert len(used) <= 4, "the pool grows with the pending transactions only"
     assert visible(broker, topic) == [1, 2, 3, 4, 5, 6, 7]
     found.close()
@@ -132,7 +111,7 @@ import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from tests.connectors.kafka.test_sink import *
 broker, topic, job, phase = Broker(sys.argv[2]), *sys.argv[3:]
-found = writer(sink(broker, topic), job)
+found = writer(sink(broker, topic), job=job)
 found.write(rows(1, 2, 3))
 if phase == "prepared":
     print(json.dumps(found.prepare(1)), flush=True)
@@ -140,7 +119,7 @@ elif phase == "written":
     found._current.rows.flush()
 elif phase == "committed":
     found_committables = found.prepare(1)
-    commit(sink(broker, topic), job, *found_committables)
+    commit(sink(broker, topic), *found_committables, job=job)
     print(json.dumps(found_committables), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -160,10 +139,10 @@ def test_a_transaction_outlives_the_process_of_its_producer(broker: Broker, job:
     committables = run_and_kill(broker, topic, job, "prepared")
     assert broker.visible_values(topic) == []
     of = sink(broker, topic)
-    assert commit(of, job, *committables, token=2) == 1
+    assert commit(of, *committables, token=2, job=job) == 1
     assert visible(broker, topic) == [1, 2, 3]
     again = run_and_kill(broker, topic, f"{job}-2", "committed")
-    assert commit(of, f"{job}-2", *again, token=2) == 0
+    assert commit(of, *again, token=2, job=f"{job}-2") == 0
     assert visible(broker, topic) == [1, 1, 2, 2, 3, 3]
 
 
@@ -174,9 +153,9 @@ def test_rows_of_a_killed_attempt_without_a_checkpoint_are_aborted_by_the_next(b
     assert len(read_log(broker.address, topic, 0)) == 3
     of = sink(broker, topic)
     assert of.committer().clean(job, "out", Token(2), []) >= 1
-    found = writer(of, job, token=2)
+    found = writer(of, token=2, job=job)
     found.write(rows(7))
-    assert commit(of, job, *found.prepare(1), token=2) == 1
+    assert commit(of, *found.prepare(1), token=2, job=job) == 1
     assert visible(broker, topic) == [7]
     assert of.committer().clean(job, "out", Token(2), []) == 0
     found.close()
@@ -191,18 +170,18 @@ def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Brok
         "kept": {"index": 0}, "dropped": {"index": 1}, "newer": {"token": 9}, "other sink": {"uid": "other"}
     }  # fmt: skip
     for number, (name, place) in enumerate(places.items()):
-        found = writer(of, job, **place)
+        found = writer(of, **place, job=job)
         found.write(rows(number))
         prepared[name] = found, found.prepare(1)[0]
-    stranger = writer(of, f"{job}x")
+    stranger = writer(of, job=f"{job}x")
     stranger.write(rows(100))
     foreign = stranger.prepare(1)
     assert of.committer().clean(job, "out", Token(5), [prepared["kept"][1]]) >= 1
     for name in ("kept", "newer", "other sink"):
-        assert commit(of, job, prepared[name][1], token=9) == 1, name
-    assert commit(of, f"{job}x", *foreign) == 1
+        assert commit(of, prepared[name][1], token=9, job=job) == 1, name
+    assert commit(of, *foreign, job=f"{job}x") == 1
     with pytest.raises((EnvironmentFailure, JobRejected)):
-        commit(of, job, prepared["dropped"][1], token=9)
+        commit(of, prepared["dropped"][1], token=9, job=job)
     assert visible(broker, topic, 4) == [0, 2, 3, 100]
     for found, _ in prepared.values():
         found.close()
@@ -212,7 +191,7 @@ def test_a_later_transaction_of_a_kept_id_is_aborted(broker: Broker, job: str) -
     """S1-41: the id of a retained, committed transaction was used again; consumers must not wait for its leftover."""
     topic = broker.topic()
     of = sink(broker, topic)
-    found, retained = writer(of, job), list[Any]()
+    found, retained = writer(of, job=job), list[Any]()
     for checkpoint in range(1, 8):
         found.write(rows(checkpoint))
         committables = found.prepare(checkpoint)
@@ -220,12 +199,12 @@ def test_a_later_transaction_of_a_kept_id_is_aborted(broker: Broker, job: str) -
         retained += committables
         if committables[0]["id"] in used:
             break
-        assert commit(of, job, *committables, checkpoint=checkpoint) == 1
+        assert commit(of, *committables, checkpoint=checkpoint, job=job) == 1
     assert committables[0]["id"] in used, "an id was used again"
     *kept, leftover = retained
     assert of.committer().clean(job, "out", Token(2), kept) >= 1
     assert broker.end(topic) == broker.end(topic, stable=False), "no transaction is open"
-    assert commit(of, job, *kept, token=2) == 0, "the record of the commits is kept"
+    assert commit(of, *kept, token=2, job=job) == 0, "the record of the commits is kept"
     assert visible(broker, topic) == list(range(1, leftover["checkpoint"]))
     found.close()
 
@@ -235,16 +214,16 @@ def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker,
     """S1-44, S1-45: it goes on after the clean-up of the next attempt; its prepare fails or is never committed."""
     topic = broker.topic()
     of = sink(broker, topic, options={"socket.timeout.ms": "2000"})
-    zombie = writer(of, job)
+    zombie = writer(of, job=job)
     zombie.write(rows(1))
     of.committer().clean(job, "out", Token(2), [])
-    found = writer(of, job, token=2)
+    found = writer(of, token=2, job=job)
     found.write(rows(2))
     committables = found.prepare(1)
     zombie.write(rows(3))
     with pytest.raises((EnvironmentFailure, JobRejected)):
         zombie.prepare(1)
-    assert commit(of, job, *committables, token=2) == 1
+    assert commit(of, *committables, token=2, job=job) == 1
     until(lambda: 2 in visible(broker, topic), 30.0)
     assert visible(broker, topic) == [2]
     zombie.close()
@@ -257,12 +236,12 @@ def test_two_installations_with_equal_jobs_and_tokens_share_a_cluster(broker: Br
     topic = broker.topic()
     one, two = (sink(broker, topic, id_prefix=prefix) for prefix in ("one", "two"))
     for number, of in enumerate([one, two, one]):
-        found = writer(of, job)
+        found = writer(of, job=job)
         found.write(rows(number))
         committables = found.prepare(1)
         other = two if of is one else one
         other.committer().clean(job, "out", Token(9), [])
-        assert commit(of, job, *committables) == 1
+        assert commit(of, *committables, job=job) == 1
         found.close()
     assert visible(broker, topic) == [0, 1, 2]
 
@@ -281,7 +260,7 @@ def prepared(proxy: Proxy, job: str) -> Iterator[tuple[KafkaSink, str, Any]]:
     """A sink, its topic, and a prepared transaction of two rows at checkpoint 4."""
     topic = proxy.broker.topic()
     of = sink(proxy.broker, topic)
-    found = writer(of, job)
+    found = writer(of, job=job)
     found.write(rows(1, 2))
     (committable,) = found.prepare(4)
     yield of, topic, committable
@@ -306,14 +285,14 @@ def test_a_transaction_that_the_broker_has_aborted_is_named_with_its_rows(
     for code, name in LOST.items():
         proxy.rule = answering(code)
         with pytest.raises(JobRejected, match=rf"2 rows of checkpoint 4 for topic '{topic}' are lost.*{name}") as found:
-            commit(of, job, committable, checkpoint=4)
+            commit(of, committable, checkpoint=4, job=job)
         assert (found.value.code, found.value.field) == ("transaction-lost", "transaction_timeout_ms")
 
 
 def test_a_commit_in_progress_and_a_moved_coordinator_are_waited_for(proxy: Proxy, prepared: Any, job: str) -> None:
     of, topic, committable = prepared
     proxy.rule = answering(51, 16)
-    assert commit(of, job, committable, checkpoint=4) == 1
+    assert commit(of, committable, checkpoint=4, job=job) == 1
     assert visible(proxy.broker, topic) == [1, 2]
 
 
@@ -322,10 +301,10 @@ def test_a_commit_whose_answer_is_lost_is_known_as_committed(proxy: Proxy, prepa
     of, topic, committable = prepared
     proxy.rule = lambda api, body: b"" if api == END_TXN else None
     with pytest.raises(EnvironmentFailure, match="closed the connection") as found:
-        commit(of, job, committable, checkpoint=4)
+        commit(of, committable, checkpoint=4, job=job)
     assert is_outage(found.value)
     proxy.rule = answering(90)
-    assert commit(of, job, committable, checkpoint=4) == 0
+    assert commit(of, committable, checkpoint=4, job=job) == 0
     assert visible(proxy.broker, topic) == [1, 2]
 
 
@@ -333,22 +312,22 @@ def test_a_commit_without_rights_and_a_foreign_committable_are_refused(proxy: Pr
     of, _, committable = prepared
     proxy.rule = answering(53)
     with pytest.raises(JobRejected, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*check the rights"):
-        commit(of, job, committable, checkpoint=4)
+        commit(of, committable, checkpoint=4, job=job)
     with pytest.raises(JobRejected, match="has not written for job"):
-        commit(of, f"{job}x", committable)
+        commit(of, committable, job=f"{job}x")
     with pytest.raises(JobRejected, match="has not written for job"):
-        commit(of, job, {"pending": "x"})
+        commit(of, {"pending": "x"}, job=job)
 
 
 def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: str) -> None:
     topic = broker.topic()
     of = sink(broker, topic)
-    found = writer(of, job)
+    found = writer(of, job=job)
     found.write(rows(1))
     (committable,) = found.prepare(1)
     record = CommitRecord(KafkaConnection(broker.servers, {}))
     assert record.committed_number(committable["id"], topic) == 0
-    assert commit(of, job, committable) == 1
+    assert commit(of, committable, job=job) == 1
     until(lambda: record.committed_number(committable["id"], topic) == 1, 30.0)
     found.close()
 
@@ -356,12 +335,12 @@ def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: s
 def test_a_pending_transaction_is_committed_after_the_sink_has_got_another_topic(broker: Broker, job: str) -> None:
     """S1-44: a savepoint that is restored with another topic; its rows belong to the former one."""
     former, topic = broker.topic(), broker.topic()
-    found = writer(sink(broker, former), job)
+    found = writer(sink(broker, former), job=job)
     found.write(rows(1))
     (committable,) = found.prepare(1)
     found.close()
     of = sink(broker, topic)
-    assert [commit(of, job, committable) for _ in range(2)] == [1, 0]
+    assert [commit(of, committable, job=job) for _ in range(2)] == [1, 0]
     assert visible(broker, former) == [1]
 
 
@@ -371,7 +350,7 @@ def test_a_time_out_above_that_of_the_broker_is_named(proxy: Proxy, job: str) ->
     answer = struct.pack(">ihqh", 0, too_long, -1, -1)
     proxy.rule = lambda api, body: (b"\0" + answer + b"\0") if api == initialise else None
     with pytest.raises(JobRejected, match=r"transaction_timeout_ms: .*raise transaction\.max\.timeout\.ms"):
-        writer(sink(proxy.broker, topic), job)
+        writer(sink(proxy.broker, topic), job=job)
     proxy.rule = lambda api, body: None
 
 
@@ -381,7 +360,7 @@ def test_a_time_out_above_that_of_the_broker_is_named(proxy: Proxy, job: str) ->
 def test_keys_choose_partitions_and_values_have_all_columns(broker: Broker, job: str) -> None:
     topic = broker.topic(4)
     of = sink(broker, topic, format=KafkaJson(), key="n", commit="immediate")
-    found = writer(of, job)
+    found = writer(of, job=job)
     found.write(pa.RecordBatch.from_pydict({"n": [1, 2, None, 1], "text": ["a", "b", "c", None]}))
     assert found.prepare(1) == ()
     values = [json.loads(value) for value in broker.visible_values(topic, 4)]
@@ -389,17 +368,17 @@ def test_keys_choose_partitions_and_values_have_all_columns(broker: Broker, job:
         [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": None, "text": "c"}, {"n": 1, "text": None}], key=str
     )
     assert of.guarantee == "at-least-once"
-    assert commit(of, job) == 0
+    assert commit(of, job=job) == 0
     found.close()
 
 
 def test_more_rows_than_the_queue_of_the_producer_holds_are_all_written(broker: Broker, job: str) -> None:
     topic = broker.topic()
-    found = writer(sink(broker, topic, options={"queue.buffering.max.messages": "50"}), job)
+    found = writer(sink(broker, topic, options={"queue.buffering.max.messages": "50"}), job=job)
     found.write(rows(*range(1_000)))
     (committable,) = found.prepare(1)
     assert committable["rows"] == 1_000
-    assert commit(sink(broker, topic), job, committable) == 1
+    assert commit(sink(broker, topic), committable, job=job) == 1
     assert visible(broker, topic) == list(range(1_000))
     found.close()
 
@@ -407,19 +386,19 @@ def test_more_rows_than_the_queue_of_the_producer_holds_are_all_written(broker: 
 @pytest.mark.parametrize("how", ["transaction", "immediate"])
 def test_bad_input_is_named(how: str, broker: Broker, job: str) -> None:
     topic = broker.topic()
-    found = writer(sink(broker, topic, format=KafkaBytes("n"), commit=how), job)
+    found = writer(sink(broker, topic, format=KafkaBytes("n"), commit=how), job=job)
     with pytest.raises(DataRejected, match=rf"topic '{topic}': .*too large.*raise max\.message\.bytes"):
         found.write(pa.RecordBatch.from_pydict({"n": [b"x" * 2_000_000]}))
     found.close()
-    found = writer(sink(broker, topic, key="k", commit=how), job, index=1)
+    found = writer(sink(broker, topic, key="k", commit=how), index=1, job=job)
     with pytest.raises(JobRejected, match=r"key: the rows have no column 'k'; they have n"):
         found.write(rows(1))
     found.close()
     with pytest.raises(JobRejected, match=r"topic: .* has no topic 'never-made': create the topic"):
-        writer(sink(broker, "never-made", commit=how), job, index=2)
+        writer(sink(broker, "never-made", commit=how), index=2, job=job)
     absent = KafkaSink("127.0.0.1:1", "t", KafkaText(), commit=how, options={"socket.timeout.ms": "500"})  # type: ignore[arg-type]
     with pytest.raises(EnvironmentFailure, match=r"Kafka at 127\.0\.0\.1:1") as outage:
-        writer(absent, job)
+        writer(absent, job=job)
     assert is_outage(outage.value)
 
 

@@ -15,7 +15,8 @@ from runtime.connectors.kafka.formats import KafkaText
 from runtime.connectors.kafka.source import KafkaSource
 from runtime.connectors.kafka.wire import SASL_AUTHENTICATE, SASL_HANDSHAKE, SASL_MECHANISMS
 from runtime.errors import JobRejected
-from tests.connectors.kafka.test_sink import commit, rows, sink, visible, writer
+from tests.connectors.kafka.test_sink import sink, visible
+from tests.connectors.two_phases import commit, rows, writer
 from tests.contracts.files import Reading
 from tests.kafka_proxy import Proxy, proxied_broker
 
@@ -91,12 +92,12 @@ def test_both_clients_log_in_and_commit(mechanism: str, proxy: Proxy, monkeypatc
     logins: Any = Logins()
     proxy.rule = logins
     of = sink(proxy.broker, topic, options=options(mechanism))
-    found = writer(of, job)
+    found = writer(of, job=job)
     found.write(rows(1, 2))
     (committable,) = found.prepare(1)
     before = logins.count
     assert before > 0, "librdkafka has logged in"
-    assert commit(of, job, committable) == 1
+    assert commit(of, committable, job=job) == 1
     found.close()
     proxy.rule = lambda api, body: None
     assert visible(proxy.broker, topic) == [1, 2]

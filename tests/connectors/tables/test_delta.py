@@ -1,6 +1,5 @@
 """The Delta sink on real tables: two phases, repeats, races, partitions, clean-up, savepoints, and errors by name."""
 
-import json
 import threading
 from collections import Counter
 from datetime import date
@@ -15,41 +14,13 @@ from hypothesis import strategies as st
 
 from runtime.connectors.tables.delta import DeltaSink
 from runtime.connectors.tables.table_writer import MAX_OPEN_FILES, split
-from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.commit import permit_from_master
+from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
-from runtime.state.backend import SubtaskState
-
-
-def writer(of: DeltaSink, *, token: int = 1, index: int = 0, uid: str = "out", job: str = "job 1") -> SinkWriter:
-    found = of.writer()
-    found.open(
-        OperatorContext(
-            job=job, uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
-            state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
-        )
-    )  # fmt: skip
-    return found
-
-
-def rows(*numbers: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
-
-
-def commit(of: DeltaSink | SinkCommitter, *committables: Any, token: int = 1, checkpoint: int = 1) -> int:
-    committer = of.committer() if isinstance(of, DeltaSink) else of
-    return committer.commit(permit_from_master("job 1", Token(token), CheckpointId(checkpoint)), committables)
+from tests.connectors.two_phases import commit, prepared, rows, writer
 
 
 def table(of: DeltaSink) -> list[int]:
     return sorted(DeltaTable(of.path).to_pyarrow_table()["n"].to_pylist())
-
-
-def prepared(found: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
-    found.write(rows(*numbers))
-    committables: list[Any] = json.loads(json.dumps(found.prepare(checkpoint)))  # as a manifest returns them
-    return committables
 
 
 @pytest.fixture

@@ -24,32 +24,10 @@ from pyiceberg.types import LongType, NestedField, StringType
 from runtime.connectors.tables.data_files import encode_part
 from runtime.connectors.tables.iceberg import IcebergSink
 from runtime.connectors.tables.iceberg_catalog import open_catalog
-from runtime.core.job.ids import CheckpointId, Token
-from runtime.core.snapshot.commit import permit_from_master
+from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
-from runtime.state.backend import SubtaskState
+from tests.connectors.two_phases import commit, prepared, rows, writer
 from tests.iceberg import postgres_catalog, sqlite_catalog
-
-
-def writer(of: IcebergSink, *, token: int = 1, index: int = 0, uid: str = "out", job: str = "job 1") -> SinkWriter:
-    found = of.writer()
-    found.open(
-        OperatorContext(
-            job=job, uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
-            state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
-        )
-    )  # fmt: skip
-    return found
-
-
-def rows(*numbers: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
-
-
-def commit(of: IcebergSink | SinkCommitter, *committables: Any, token: int = 1, checkpoint: int = 1) -> int:
-    committer = of.committer() if isinstance(of, IcebergSink) else of
-    return committer.commit(permit_from_master("job 1", Token(token), CheckpointId(checkpoint)), committables)
 
 
 def opened(of: IcebergSink) -> Any:
@@ -67,12 +45,6 @@ def table(of: IcebergSink) -> list[int]:
     scanned: list[int] = found.scan().to_arrow()["n"].to_pylist()
     assert Counter(plain) == Counter(scanned)
     return sorted(scanned)
-
-
-def prepared(found: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
-    found.write(rows(*numbers))
-    committables: list[Any] = json.loads(json.dumps(found.prepare(checkpoint)))  # as a manifest returns them
-    return committables
 
 
 @pytest.fixture

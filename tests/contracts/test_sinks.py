@@ -185,7 +185,7 @@ def test_what_a_crash_left_is_cleaned_by_a_newer_attempt_and_by_nobody_else(tmp_
     assert clean(tmp_path, 3) == 0
     assert clean(tmp_path, 4, *kept, job="8") == 0
     assert len(names(tmp_path)) == 3
-    assert clean(tmp_path, 4, *kept) == 2
+    assert clean(tmp_path, 4, *kept, {"kind": "another sink"}) == 2
     assert commit(tmp_path, kept, token=4) == 1
     assert visible(tmp_path) == [1]
     assert clean(tmp_path, 5) == 0

@@ -32,6 +32,7 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -170,7 +171,7 @@ class KafkaCommitter(SinkCommitter):
         """
         connection, record = self._connect()
         kept: dict[str, PreparedTransaction] = {}  #: by id, the newest
-        for each in (PreparedTransaction(**committable) for committable in keep):
+        for each in _own_transactions(keep):
             if each.id not in kept or kept[each.id].number < each.number:
                 kept[each.id] = each
         old = record.ids_of_older_attempts(self._id_prefix, job, uid, token)
@@ -275,6 +276,15 @@ def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
             threading.Event().wait(_PAUSE_S)
         else:
             return
+
+
+def _own_transactions(committables: Sequence[Any]) -> list[PreparedTransaction]:
+    """Without those of a sink of another kind, which may have written older checkpoints."""
+    found = []
+    for each in committables:
+        with suppress(TypeError):
+            found.append(PreparedTransaction(**each))
+    return found
 
 
 def _check_committable(committable: Any, job: str) -> PreparedTransaction:

@@ -259,14 +259,21 @@ class ChangesReader(SourceReader):
 
     def _check_publication(self, connection: psycopg.Connection[Any]) -> None:
         query = (
-            "SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname "
+            "SELECT to_jsonb(p) ->> 'rowfilter' FROM pg_publication_tables p "
+            "JOIN pg_namespace n ON n.nspname = p.schemaname "
             "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = %s AND c.oid = %s"
         )
-        if connection.execute(query, [self._source.publication, self._oid]).fetchone() is None:
+        found = connection.execute(query, [self._source.publication, self._oid]).fetchone()
+        if found is None:
             name = sql.Identifier(self._source.publication).as_string(connection)
             remedy = f"CREATE PUBLICATION {name} FOR TABLE {self._name}, or ALTER PUBLICATION {name} ADD TABLE …"
             detail = f"the publication {self._source.publication!r} does not contain {self._name}: {remedy}"
             raise JobRejected("no-publication", "publication", detail)
+        if found[0] is not None and self._source.initial_snapshot:
+            detail = f"the publication has the row filter {found[0]}, and the initial rows would be all rows"
+            raise JobRejected(
+                "row-filter", "publication", f"{detail}: take a publication without a filter, and filter the stream"
+            )
 
     def _all_columns(self, connection: psycopg.Connection[Any]) -> list[Column]:
         return find_columns(connection, self._oid, generated=False)
@@ -326,12 +333,16 @@ class ChangesReader(SourceReader):
         if self._peeked_at is not None and 0 <= now - self._peeked_at < self._source.poll_interval_ms:
             return None
         rows = initial.read(max_rows)
+        batch = self._batch([INSERT] * len(rows), rows, [initial.time_us] * len(rows)) if rows else None
+        if batch is not None and not self._chunks:
+            # Rows that are read after a restart are newer than changes of the rows before it, which are still to come.
+            self._clock.on_batch(batch)
         self._peeked_at = None if rows else now
         if initial.is_complete:
             self._chunks, self._initial = initial.chunks, None
             self._filter = self._make_filter(connection, self._table)
             self._peeked_at = None
-        return self._batch([INSERT] * len(rows), rows, [initial.time_us] * len(rows)) if rows else None
+        return batch
 
     def _make_filter(self, connection: psycopg.Connection[Any], table: ResolvedTable) -> InitialRowsFilter:
         return InitialRowsFilter(connection, self._name, find_key(connection, table), self._chunks)
@@ -485,6 +496,8 @@ class ChangesReader(SourceReader):
                 times.append(change.time)
                 self._rows = change.number
         batch = self._batch(kinds, rows, times) if rows else None
+        if batch is not None:
+            self._clock.on_batch(batch)
         if heard is not None:
             self._advance_clock(heard)
         return batch
@@ -501,9 +514,7 @@ class ChangesReader(SourceReader):
             arrays.append(from_text(field_.name, values, field_.type))  # type: ignore[arg-type]
         if self._source.commit_time:
             arrays.append(pa.array(times, pa.timestamp("us", "UTC")))
-        batch = pa.RecordBatch.from_arrays([*arrays, pa.array(kinds, pa.string())], schema=self._schema)
-        self._clock.on_batch(batch)
-        return batch
+        return pa.RecordBatch.from_arrays([*arrays, pa.array(kinds, pa.string())], schema=self._schema)
 
 
 class _Change(NamedTuple):

@@ -26,7 +26,7 @@ from runtime.errors import DataRejected, JobRejected
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0"
 _KEY_QUERY: Final = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid::int8 FROM pg_index i
+SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_index i
 JOIN pg_class c ON c.oid = i.indrelid
 CROSS JOIN unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (number, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
@@ -40,11 +40,10 @@ THEN (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8 END
 
 
 class KeyColumn(NamedTuple):
-    """A column of the key; `type` in SQL, `oid` of the type."""
+    """A column of the key; `type` in SQL."""
 
     name: str
     type: str
-    oid: int
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
@@ -117,16 +116,17 @@ class InitialRows:
         found = self._connection.execute(seen).fetchone()
         assert found is not None, "the query has no condition"
         self._snapshot, self.time_us = found
-        names = [each.name for each in self._key]
-        order = identifiers(names)
+        order = identifiers([each.name for each in self._key], "t")  # a bare name would be that of its text
         bound = sql.SQL("true")
         if self._last is not None:
             bound = sql.SQL("ROW({}) > {}").format(order, _row_of(self._key))  # type: ignore[assignment]
-        query = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY {}").format(
-            identifiers([name for name, _ in self._columns]), order, self._table.identifier, bound, order
+        columns = identifiers([name for name, _ in self._columns], "t")
+        key = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier("t", each.name)) for each in self._key)
+        query = sql.SQL("SELECT {}, {} FROM {} t WHERE {} ORDER BY {}").format(
+            columns, key, self._table.identifier, bound, order
         )
         self._cursor = self._connection.cursor("weir_initial_rows")
-        for oid in {*(oid for _, oid in self._columns), *(each.oid for each in self._key)}:
+        for _, oid in self._columns:
             self._cursor.adapters.register_loader(oid, TextLoader)
         self._cursor.execute(query, self._last)
         return True

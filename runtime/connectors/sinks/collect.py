@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+import msgspec
 import pyarrow as pa
 
+from runtime.connectors.sinks.no_committer import foreign_output_error
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter, StageFolders
@@ -27,7 +29,7 @@ class CollectedRows:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tables: dict[str, pa.Table] = {}  #: by committable
+        self._tables: dict[str, list[pa.Table]] = {}  #: by committable; columns may change between batches
         self._rows = self._bytes = 0
 
     def __reduce__(self) -> tuple[type["CollectedRows"], tuple[()]]:
@@ -38,15 +40,19 @@ class CollectedRows:
         with self._lock:
             if name in self._tables:
                 return
-            table = pa.Table.from_batches([_decode(text) for text in texts])
-            rows, size = self._rows + table.num_rows, self._bytes + sum(map(len, texts))
+            tables = [pa.Table.from_batches([_decode(text)]) for text in texts]
+            rows, size = self._rows + sum(map(len, tables)), self._bytes + sum(map(len, texts))
             _check_limits(rows, size, max_rows, max_bytes)
-            self._tables[name], self._rows, self._bytes = table, rows, size
+            self._tables[name], self._rows, self._bytes = tables, rows, size
 
     def table(self) -> pa.Table:
         with self._lock:
-            tables = list(self._tables.values())
-        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+            tables = [table for each in self._tables.values() for table in each]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            detail = f"the collected rows do not fit into one table: {error}: cast the column before the sink"
+            raise JobRejected("type-differs", "table", detail) from error
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,11 @@ class CollectSink:
     _collected: CollectedRows = field(default_factory=CollectedRows, init=False, repr=False, compare=False)
 
     def table(self) -> pa.Table:
-        """The rows of all committed checkpoints. The rows of a subtask are in their order; without rows, no columns."""
+        """The rows of all committed checkpoints. The rows of a subtask are in their order; without rows, no columns.
+
+        Raises:
+            JobRejected: a column has types that no type of Arrow unites.
+        """
         return self._collected.table()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -95,6 +105,13 @@ class CollectSink:
         for name, value in (("max_rows", self.max_rows), ("max_bytes", self.max_bytes)):
             if value < 1:
                 raise JobRejected("bad-limit", name, f"must be at least 1, not {value}")
+
+
+class _Collected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A committable: the rows of a subtask between two barriers."""
+
+    name: str
+    batches: list[str]
 
 
 class CollectWriter(SinkWriter):
@@ -120,9 +137,9 @@ class CollectWriter(SinkWriter):
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         if not self._encoded:
             return ()
-        prepared = {"name": f"{self._owner}-{checkpoint}", "batches": self._encoded}
+        prepared = _Collected(name=f"{self._owner}-{checkpoint}", batches=self._encoded)
         self._encoded, self._rows, self._bytes = [], 0, 0
-        return (prepared,)
+        return (msgspec.to_builtins(prepared),)
 
 
 class CollectCommitter(SinkCommitter):
@@ -134,8 +151,12 @@ class CollectCommitter(SinkCommitter):
         return 0
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        for each in committables:
-            self._collected.add(each["name"], each["batches"], *self._limits)
+        try:
+            collected = [msgspec.convert(each, _Collected) for each in committables]
+        except msgspec.ValidationError as error:
+            raise foreign_output_error() from error
+        for each in collected:
+            self._collected.add(each.name, each.batches, *self._limits)
 
 
 def _check_limits(rows: int, size: int, max_rows: int, max_bytes: int) -> None:

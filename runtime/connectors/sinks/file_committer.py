@@ -84,7 +84,10 @@ class FileCommitter(SinkCommitter):
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
         self._log.clean(encode_name(job), encode_name(uid), token)
-        kept = {_hidden_name(each) for each in keep}
+        # A sink of another kind may have written older checkpoints.
+        kept = {
+            _hidden_name(each) for each in keep if isinstance(each, Mapping) and {"pending", "hidden"} & each.keys()
+        }
         owner = (encode_name(job), encode_name(uid))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():

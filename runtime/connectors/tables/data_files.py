@@ -7,7 +7,7 @@ distinguishes writers of runs that have the same names and tokens, such as two r
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +73,11 @@ def check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         raise JobRejected("bad-committable", "sink", detail)
     found: Mapping[str, Any] = committable
     return found
+
+
+def own_committables(committables: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Without those of a sink of another kind, which may have written older checkpoints."""
+    return [each for each in committables if isinstance(each, Mapping) and {"owner", "number"} <= each.keys()]
 
 
 def modification_time_ms(path: Path, size: int) -> int:

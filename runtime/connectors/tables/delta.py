@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from runtime.connectors.libraries import import_library
-from runtime.connectors.tables.data_files import check_committable, files_before, modification_time_ms, newest_numbers
+from runtime.connectors.tables.data_files import (
+    check_committable,
+    files_before,
+    modification_time_ms,
+    newest_numbers,
+    own_committables,
+)
 from runtime.connectors.tables.delta_table import check_columns, delta_errors, load_table
 from runtime.connectors.tables.delta_writer import DeltaWriter
 from runtime.core.job.ids import Token
@@ -122,7 +128,7 @@ class DeltaCommitter(SinkCommitter):
         if not leftovers:
             return 0
         table = load_table(self._folder)
-        kept = {each["owner"] for each in keep if not self._is_committed(table, each)}
+        kept = {each["owner"] for each in own_committables(keep) if not self._is_committed(table, each)}
         doomed: dict[str, int] = {}
         names = []
         for file in leftovers:

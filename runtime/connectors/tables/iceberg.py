@@ -27,6 +27,7 @@ from runtime.connectors.tables.data_files import (
     files_before,
     modification_time_ms,
     newest_numbers,
+    own_committables,
 )
 from runtime.connectors.tables.iceberg_catalog import check_catalog, iceberg_errors, load_table, open_catalog
 from runtime.connectors.tables.iceberg_commits import CommitRecord
@@ -155,7 +156,8 @@ class IcebergCommitter(SinkCommitter):
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Refuses commits of older attempts from now on, and removes files that no commit and no manifest names."""
         with open_catalog(*self._address) as catalog:
-            return self._clean(catalog, job, uid, token, {(each["owner"], each["number"]) for each in keep})
+            kept = {(each["owner"], each["number"]) for each in own_committables(keep)}
+            return self._clean(catalog, job, uid, token, kept)
 
     def _clean(self, catalog: Any, job: str, uid: str, token: Token, kept: Set[tuple[str, int]]) -> int:
         table = load_table(catalog, self._name)

@@ -176,7 +176,7 @@ def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Brok
     stranger = writer(of, job=f"{job}x")
     stranger.write(rows(100))
     foreign = stranger.prepare(1)
-    assert of.committer().clean(job, "out", Token(5), [prepared["kept"][1]]) >= 1
+    assert of.committer().clean(job, "out", Token(5), [prepared["kept"][1], {"kind": "another sink"}]) >= 1
     for name in ("kept", "newer", "other sink"):
         assert commit(of, prepared[name][1], token=9, job=job) == 1, name
     assert commit(of, *foreign, job=f"{job}x") == 1

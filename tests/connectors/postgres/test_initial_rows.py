@@ -294,3 +294,47 @@ def test_visibility_is_that_of_the_server(begin: int, length: int, running: set[
     xid = max(end + offset, 3)
     snapshot = _Snapshot(f"{begin}:{end}:{','.join(map(str, sorted(in_progress)))}")
     assert snapshot.contains(xid & 0xFFFF_FFFF) == (xid < end and xid not in in_progress)
+
+
+def test_a_restart_within_the_snapshot_makes_no_change_late(table: Table) -> None:
+    """Rows that are read after the restart are newer than changes of the rows before it."""
+    table.run(f"INSERT INTO {table.name} VALUES ('b', 0, 1), ('a', 0, 1)")
+    source = table.source(commit_time="at", event_time="at", max_disorder_ms=0)
+    reading = Reading(source)
+    reading.poll(1)
+    taken = reading.snapshot("c1")
+    reading.reader.close()
+    table.run(f"UPDATE {table.name} SET n = 2 WHERE code = 'b'")
+    table.run("SELECT pg_sleep(0.05)")
+    again = Reading(source, store=reading.store, snapshots=[taken])
+    (row,) = (again.poll() or pytest.fail("a row is left")).to_pylist()
+    assert row["code"] == "a"
+    watermark = again.reader.watermark()
+    (change,) = again.rows()
+    assert change["op"] == "update_after"
+    assert watermark is None or watermark < change["at"].timestamp() * 1_000
+    again.reader.close()
+
+
+def test_a_key_of_a_domain_is_stored_as_text(table: Table) -> None:
+    table.run(f"CREATE DOMAIN {table.name}_number AS int4")
+    table.run(f"ALTER TABLE {table.name} ADD k {table.name}_number")
+    table.run(f"ALTER TABLE {table.name} DROP CONSTRAINT {table.name}_pkey, ADD PRIMARY KEY (k)")
+    table.run(f"INSERT INTO {table.name} VALUES ('a', 1, 0, 9), ('b', 2, 0, 10), ('c', 3, 0, 11)")
+    source = table.source(columns=["n"])
+    reading = Reading(source)
+    first = reading.poll(2)
+    assert first is not None
+    taken = reading.snapshot("c1")
+    reading.reader.close()
+    again = Reading(source, store=reading.store, snapshots=[taken])
+    assert [row["n"] for row in first.to_pylist() + again.rows()] == [1, 2, 3]
+    again.reader.close()
+    table.run(f"ALTER TABLE {table.name} DROP k; DROP DOMAIN {table.name}_number")
+
+
+def test_a_publication_with_a_row_filter_is_refused(table: Table) -> None:
+    table.run(f"ALTER PUBLICATION {table.name} SET TABLE {table.name} WHERE (id > 3)")
+    with pytest.raises(JobRejected, match="filter"):
+        Reading(table.source())
+    Reading(table.source(initial_snapshot=False)).reader.close()

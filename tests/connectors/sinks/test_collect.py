@@ -57,6 +57,31 @@ def test_committables_are_collected_once_whatever_is_repeated() -> None:
     assert [row["n"] for row in of.rows()] == [1, 2, 3, 4, 5]
 
 
+def test_columns_may_change_within_a_checkpoint() -> None:
+    of = CollectSink()
+    one = writer(of)
+    one.write(rows(1))
+    one.write(pa.RecordBatch.from_pydict({"n": [2], "text": ["a"]}))
+    one.write(pa.RecordBatch.from_pydict({"n": pa.array([3], pa.int32())}))
+    commit(of, 1, one.prepare(1))
+    assert of.rows() == [{"n": 1, "text": None}, {"n": 2, "text": "a"}, {"n": 3, "text": None}]
+
+
+def test_a_column_of_two_types_is_named() -> None:
+    of = CollectSink()
+    one = writer(of)
+    one.write(rows(1))
+    one.write(pa.RecordBatch.from_pydict({"n": ["a"]}))
+    commit(of, 1, one.prepare(1))
+    with pytest.raises(JobRejected, match="Field n has incompatible types"):
+        of.table()
+
+
+def test_output_of_another_sink_is_refused() -> None:
+    with pytest.raises(JobRejected, match="restore with the former sink"):
+        commit(CollectSink(), 1, [{"table": "t", "rows": 1}])
+
+
 def test_limits_hold_for_a_subtask_and_for_the_collection() -> None:
     few, small = CollectSink(max_rows=3), CollectSink(max_bytes=2_000)
     with pytest.raises(JobRejected, match="max_rows: 4 exceeds the limit of 3"):

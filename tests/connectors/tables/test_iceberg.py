@@ -236,7 +236,7 @@ def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifes
     leftover, kept = prepared(own, 2, 2), prepared(writer(sink, index=2), 2, 3)
     foreign, later = prepared(other, 2, 4), prepared(newer, 2, 5)
     before = files(sink)
-    assert sink.committer().clean("job 1", "out", Token(2), [*committed, *kept]) == 1
+    assert sink.committer().clean("job 1", "out", Token(2), [*committed, *kept, {"kind": "another sink"}]) == 1
     assert before - files(sink) == {leftover[0]["files"][0]["path"]}
     assert sink.committer().clean("job 1", "out", Token(2), kept) == 0
     assert commit(sink, *committed, *kept, *later, token=2) == 2

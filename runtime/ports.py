@@ -321,11 +321,11 @@ class SinkWriter(ABC):
 class SinkCommitter(ABC):
     """Second phase of two-phase commit. Any holder of a permit may repeat a call for the same committables.
 
-    `list_state`: name of the list state in which the writers record output that stays in progress over checkpoints.
-    Its entries are not committed, but `missing` and `clean` get them beside committables.
+    `list_states`: names of list states in which writers record output that stays in progress over checkpoints. Their
+    entries are not committed, but `missing` and `clean` get them beside committables.
     """
 
-    list_state: str | None = None
+    list_states: tuple[str, ...] = ()
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:

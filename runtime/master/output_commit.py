@@ -55,10 +55,9 @@ class CheckpointOutput:
                 return _unseen("prepared output", lost)
         for uid in self._sinks:
             committer = self._committer(uid)
-            if committer.list_state is not None:
-                entries = output_in_progress(manifest, uid, committer.list_state)
-                if lost := committer.missing(entries):
-                    return _unseen("output in progress", lost)
+            entries = output_in_progress(manifest, uid, committer.list_states)
+            if entries and (lost := committer.missing(entries)):
+                return _unseen("output in progress", lost)
         return None
 
     def on_recorded(self, manifest: Manifest) -> None:

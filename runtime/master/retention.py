@@ -120,7 +120,7 @@ class Retention:
             self._clean_sink(uid, committer, retained, token)
 
     def _clean_sink(self, uid: OperatorId, committer: SinkCommitter, retained: list[Manifest], token: Token) -> None:
-        keep = retained_output(retained, uid, committer.list_state)
+        keep = retained_output(retained, uid, committer.list_states)
         removed = committer.clean(self._config.job_id, uid, token, keep)
         if removed:
             log.info("removed leftovers of older attempts", operator=uid, files=removed)
@@ -165,10 +165,8 @@ class Retention:
 
 
 def _output_in_progress(retained: Iterable[Manifest], uid: OperatorId, committer: SinkCommitter) -> list[Any]:
-    """The entries of all manifests in the list state that the sink's writers use for output in progress."""
-    if committer.list_state is None:
-        return []
-    return [entry for manifest in retained for entry in output_in_progress(manifest, uid, committer.list_state)]
+    """The entries of all manifests in the list states for output in progress."""
+    return [entry for manifest in retained for entry in output_in_progress(manifest, uid, committer.list_states)]
 
 
 def files_of(manifest: Manifest) -> set[str]:

@@ -224,7 +224,7 @@ class BatchRun:
             return
         for uid, sink in self.job.sinks.items():
             committer = sink.committer()
-            keep = retained_output(retained, uid, committer.list_state)
+            keep = retained_output(retained, uid, committer.list_states)
             committer.clean(self.job_id, uid, Token(self.token + 1), keep)
 
 

@@ -10,12 +10,13 @@ import pytest
 
 import weir
 from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb, Gated
-from tests.jobs.live import Run
+from tests.jobs.live import Run, running
 
 NO_LIMITS: dict[str, Any] = {"max_bytes": None, "roll_after_ms": 3_600_000, "roll_after_idle_ms": None}
 
@@ -64,5 +65,29 @@ def test_files_in_progress_survive_failures_stops_and_rescales(tmp_path: Path, j
             if parallelism > 1:  # a single subtask rolls the files that it cannot continue
                 assert not list(out.glob("part-*"))
             savepoint = Path(run.end("drain" if parallelism == 1 else "stop")).name
+    values = Counter(value for path in out.glob("part-*") for value in values_in(path))
+    assert values == Counter(value for value in range(source.total) for _ in range(source.splits))
+
+
+@pytest.mark.parametrize("kind", ["json", "compacted"])
+def test_a_restore_with_another_sink_is_refused_and_deletes_no_file(tmp_path: Path, kind: str) -> None:
+    """S1-52: the clean-up of the refused attempt keeps the hidden files of the savepoint."""
+    out = tmp_path / "out"
+    sinks: dict[str, Any] = {
+        "json": weir.JsonLinesSink(str(out), **NO_LIMITS),
+        "compacted": weir.ParquetSink(str(out), compact_checkpoints=1_000_000),
+    }
+    source, savepoint, refused = Gated(total=20), "", ""
+    for number, sink in enumerate((sinks[kind], weir.ParquetSink(str(out)), sinks[kind])):
+        records = MemoryRunStore(token=Token(10 * number + 1), restore_from=savepoint or None)
+        records.reserve_ids_above(1_000 * number, 1)
+        with running(compiled(sink, source, Bomb(), 1), tmp_path / "state", records) as run:
+            if number == 1:
+                assert run.join() is MasterExitCode.DONE
+                refused = str(records.failure)
+            else:
+                run.checkpoints(2)
+                savepoint = Path(run.end("drain" if number else "stop")).name
+    assert "state-not-declared" in refused
     values = Counter(value for path in out.glob("part-*") for value in values_in(path))
     assert values == Counter(value for value in range(source.total) for _ in range(source.splits))

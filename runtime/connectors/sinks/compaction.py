@@ -17,22 +17,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.connectors.names import encode_name
-from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.file_committer import SMALL_FILES
 from runtime.connectors.sinks.parquet_file import ParquetFile
 from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_file, sync_path
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter
-
-LIST_STATE: Final = "small-files"
 
 
 class NumberingWriter(SinkWriter):
@@ -64,12 +62,6 @@ class MergedFile:
         return str(first) if first == last else f"{first}~{last}"
 
 
-class CompactingCommitter(FileCommitter):
-    """Keeps the small files that retained checkpoints name."""
-
-    list_state = LIST_STATE
-
-
 class CompactingWriter(SinkWriter):
     """Merges the files of another writer."""
 
@@ -86,7 +78,7 @@ class CompactingWriter(SinkWriter):
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
         self._inner.open(context)
-        self._state = context.state.list_state(LIST_STATE)
+        self._state = context.state.list_state(SMALL_FILES)
         for entry in self._state.get():
             self._link(SmallFile.of_state(entry))
 

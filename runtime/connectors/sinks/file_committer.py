@@ -6,7 +6,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Final
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, MARK_NAME
@@ -18,9 +18,18 @@ from runtime.durable import copy_file, make_folder, name_write_errors, rename_wi
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import SinkCommitter
 
+FILES_IN_PROGRESS: Final = "files-in-progress"  #: list state of sinks whose files grow over checkpoints
+SMALL_FILES: Final = "small-files"  #: list state of compaction
+
 
 class FileCommitter(SinkCommitter):
-    """Gives pending files their visible names."""
+    """Gives pending files their visible names.
+
+    Keeps the hidden files in the list state of every sink of files. If another sink takes the place of theirs, the
+    restore is refused for the state that it does not declare; until then, the clean-up must not delete the files.
+    """
+
+    list_states = (FILES_IN_PROGRESS, SMALL_FILES)
 
     def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
         self._folder = folder

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import split_by_partition
-from runtime.connectors.sinks.compaction import CompactingCommitter, CompactingWriter, NumberingWriter
+from runtime.connectors.sinks.compaction import CompactingWriter, NumberingWriter
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
 from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, ParquetFile
@@ -86,8 +86,7 @@ class ParquetSink:
         return CompactingWriter(files, Path(self.path), self.compact_checkpoints, nbytes)
 
     def committer(self) -> FileCommitter:
-        folder = Path(self.path)
-        return FileCommitter(folder) if self.compact_checkpoints is None else CompactingCommitter(folder)
+        return FileCommitter(Path(self.path))
 
     def check(self) -> None:
         intervals = {"roll_after_idle_ms": self.roll_after_idle_ms}

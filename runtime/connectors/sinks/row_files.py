@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import check_split, split_by_partition
-from runtime.connectors.sinks.file_committer import FileCommitter
+from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS, FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
 from runtime.connectors.sinks.row_file import GrowingFile, RowEncoder, RowFile, digest
 from runtime.data_roots import CheckedFolder, DataRoots
@@ -30,7 +30,6 @@ from runtime.durable import make_folder, sync_path
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 
-LIST_STATE: Final = "files-in-progress"
 MAX_OPEN_FILES: Final = 100  #: of a writer; the least recently written file is rolled when another is needed
 ENCODED_BYTES: Final = 256 << 10  #: rows that are encoded together, by their size in memory
 
@@ -65,8 +64,8 @@ class RowFileSink:
     def writer(self) -> "RowFileWriter":
         return RowFileWriter(self)
 
-    def committer(self) -> "RowFileCommitter":
-        return RowFileCommitter(Path(self.path))
+    def committer(self) -> FileCommitter:
+        return FileCommitter(Path(self.path))
 
     def check(self) -> None:
         limits = {"roll_after_ms": self.roll_after_ms, "roll_after_idle_ms": self.roll_after_idle_ms}
@@ -87,12 +86,6 @@ class RowFileSink:
         return {"path": self.path}
 
 
-class RowFileCommitter(FileCommitter):
-    """Keeps the files in progress that retained checkpoints name."""
-
-    list_state = LIST_STATE
-
-
 class RowFileWriter(SinkWriter):
     """Appends rows to a file per partition."""
 
@@ -111,7 +104,7 @@ class RowFileWriter(SinkWriter):
         self._now_ms = context.now_ms
         self._checked.check()
         make_folder(self._folder)
-        self._state = context.state.list_state(LIST_STATE)
+        self._state = context.state.list_state(FILES_IN_PROGRESS)
         for entry in self._state.get():
             self._resume(GrowingFile.of_state(entry))
 

@@ -5,7 +5,7 @@ are not aborted: sources have not rewound, so the next completed checkpoint comm
 committables: it aborts all that are missing in the restored checkpoint.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,24 +45,24 @@ def pending_committables(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, .
     return found
 
 
-def retained_output(retained: Iterable[Manifest], uid: OperatorId, list_state: str | None = None) -> tuple[Any, ...]:
+def retained_output(retained: Iterable[Manifest], uid: OperatorId, list_states: Sequence[str] = ()) -> tuple[Any, ...]:
     """The uncommitted output of a sink that manifests in `retained` name. The clean-up after a restore keeps it.
 
     Args:
-        list_state: name of the list state with the output in progress of the sink's writers, if there is any.
+        list_states: names of the list states with the output in progress of the sink's writers.
     """
     found: list[Any] = []
     for manifest in retained:
         found += pending_committables(manifest).get(uid, ())
-        found += () if list_state is None else output_in_progress(manifest, uid, list_state)
+        found += output_in_progress(manifest, uid, list_states)
     return tuple(found)
 
 
-def output_in_progress(manifest: Manifest, uid: OperatorId, list_state: str) -> tuple[Any, ...]:
-    """The entries of a list state of a sink, of all subtasks."""
+def output_in_progress(manifest: Manifest, uid: OperatorId, list_states: Sequence[str]) -> tuple[Any, ...]:
+    """The entries of list states of a sink, of all subtasks."""
     operator = manifest.operators.get(uid)
     subtasks = () if operator is None else (subtask for _, subtask in sorted(operator.subtasks.items()))
-    return tuple(entry for subtask in subtasks for entry in subtask.lists.get(list_state, ()))
+    return tuple(entry for subtask in subtasks for name in list_states for entry in subtask.lists.get(name, ()))
 
 
 def is_same_savepoint(one: Manifest, other: Manifest) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 import weir
-from runtime.connectors.sinks.compaction import LIST_STATE
+from runtime.connectors.sinks.file_committer import SMALL_FILES
 from runtime.errors import EnvironmentFailure, JobRejected
 from tests.connectors.sinks.test_row_files import Clock, Record, Resuming, Subtask, commit, hidden, opened
 from tests.waiting import until
@@ -37,7 +37,7 @@ def visible(folder: Path) -> list[list[int]]:
 
 
 def start(sink: Any, entries: Sequence[Any] = (), **more: Any) -> Subtask:
-    return opened(sink, entries, list_state=LIST_STATE, **more)
+    return opened(sink, entries, list_state=SMALL_FILES, **more)
 
 
 def merged_at(one: Subtask, folder: Path, checkpoint: int) -> tuple[list[Any], list[Any]]:

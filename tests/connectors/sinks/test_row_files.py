@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.sinks import row_files
+from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS
 from runtime.connectors.sinks.json_lines import JsonLinesSink
-from runtime.connectors.sinks.row_files import LIST_STATE
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
@@ -87,7 +87,7 @@ def opened(
     token: int = 1,
     index: int = 0,
     clock: Any = None,
-    list_state: str = LIST_STATE,
+    list_state: str = FILES_IN_PROGRESS,
 ) -> Subtask:
     made = Subtask(SinkOperator(sink), Lists(list_state, entries), token, clock or Clock())
     state: Any = made.state

@@ -146,7 +146,7 @@ class _Writer(SinkWriter):
 class _Committer(SinkCommitter):
     def __init__(self, inner: SinkCommitter, kill: Kill) -> None:
         self._inner, self._kill = inner, kill
-        self.list_state = inner.list_state
+        self.list_states = inner.list_states
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         return int(self._run("commit", self._inner.commit, permit, committables))

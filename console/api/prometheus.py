@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -45,9 +46,18 @@ _OPERATOR_GAUGES: Final = (
 )
 
 
+class _AnyAccept(BaseContentNegotiation):
+    """Ignores `Accept`: some collectors accept text or protobuf only, and no JSON of the default renderer."""
+
+    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> tuple[Any, str]:
+        return renderers[0], renderers[0].media_type
+
+
 @extend_schema(exclude=True)
 class PrometheusMetrics(APIView):
     """The metrics of all jobs with a run under way, and the state of the newest run of each job."""
+
+    content_negotiation_class = _AnyAccept
 
     def get(self, request: Request) -> HttpResponse:
         registry = CollectorRegistry()

@@ -48,6 +48,13 @@ def queries() -> Iterator[str]:
             yield variable["query"]
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("accept", ["text/plain;version=0.0.4", "application/openmetrics-text;version=1.0.0"])
+def test_a_collector_needs_to_accept_no_json(accept: str, api: APIClient) -> None:
+    """Telegraf accepts text and protobuf only."""
+    assert api.get("/metrics", headers={"accept": accept})["Content-Type"].startswith("text/plain")
+
+
 @pytest.mark.django_db(transaction=True)
 def test_every_query_of_the_dashboard_finds_series_of_a_real_run(tmp_path: Path) -> None:
     """Names and labels of each expression, of each legend and of the variable are in the scrape of a run."""

@@ -73,7 +73,7 @@ def create_partitions(now: datetime) -> int:
         existing = dict(_partitions(table))
         starts = set(_starts_ahead(table, now)) | {start for start in _starts_of_rest(table) if start < now}
         missing = [start for start in starts - existing.keys() if start + table.width > now - table.retention]
-        count += _apply(_create, table, missing)
+        count += _apply(_create, table, sorted(missing, reverse=True))  # inserts need the newest
     return count
 
 
@@ -126,7 +126,7 @@ def _partitions(table: PartitionedTable) -> Iterator[tuple[datetime, str]]:
 def _apply(change: "_Change", table: PartitionedTable, starts: Iterable[datetime]) -> int:
     """Changes the partitions with these starts, each in a transaction, until a lock is not available in time."""
     count = 0
-    for start in sorted(starts):
+    for start in starts:
         try:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")

@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from runtime.core.checkpoint.coordinator import Coordinator
+from runtime.errors import EnvironmentFailure
 from runtime.master.metadata_thread import MetadataThread
 from runtime.master.metrics_history import MetricsHistory
 from runtime.master.slot_monitor import SlotMonitor
@@ -42,6 +43,7 @@ class LiveReports:
         self._records, self._facts, self._now_ms = records, facts, now_ms
         self._thread = MetadataThread(_log_failure, "reports")
         self._written_at = 0.0
+        self._is_closed = False
         self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
 
     def write_if_due(self, now: float) -> None:
@@ -57,8 +59,12 @@ class LiveReports:
         self._write(now, once=not is_end)
 
     def close(self, timeout_s: float) -> None:
-        """Waits for the last report, for at most about twice `timeout_s`."""
+        """Waits for the last report, for at most about twice `timeout_s`. Later reports are dropped.
+
+        A report that still waits for the database would take the token of the next attempt.
+        """
         self._thread.close(timeout_s)
+        self._is_closed = True
 
     def _write(self, now: float, *, once: bool) -> None:
         live = self._monitor.report(now, self._now_ms())
@@ -70,11 +76,19 @@ class LiveReports:
         self._thread.submit(partial(self._store, live), once=once)
 
     def _store(self, live: Mapping[str, Any]) -> None:
-        """Runs on the thread of the reports."""
-        self._records.write_live(live)
-        if intervals := self._history.pending():
+        """Runs on the thread of the reports. Intervals that the database refuses are dropped: reports go on."""
+        if not self._is_closed:
+            self._records.write_live(live)
+        intervals = self._history.pending()
+        if self._is_closed or not intervals:
+            return
+        try:
             self._records.add_history(intervals)
-            self._history.on_written(intervals)
+        except EnvironmentFailure:
+            raise
+        except Exception as error:
+            log.error("numbers of the history are lost", error=f"{type(error).__name__}: {error}")
+        self._history.on_written(intervals)
 
 
 def _log_failure(error: BaseException) -> None:

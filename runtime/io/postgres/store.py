@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.errors import CheckViolation, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -36,6 +37,8 @@ _TIMEOUTS: Final = {
 }
 #: As in Django. Without this encoding psycopg returns text of an SQL_ASCII database as bytes.
 _ENCODING: Final = "utf8"
+#: A report waits no longer for a lock: the master's loop and the end of a run may wait for the report.
+_REPORT_LOCK_TIMEOUT: Final = "2s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class PostgresRunStore:
         self._run, self._token, self._redact = run, token, redact
         self._max_parallelism = max_parallelism
         self._drawn_token: Token | None = None
-        self._connection, self._report_connection = _Connection(url), _Connection(url)
+        self._connection, self._report_connection = _Connection(url), _Connection(url, _REPORT_LOCK_TIMEOUT)
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------ checkpoints
@@ -208,7 +211,10 @@ class PostgresRunStore:
     def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
         rows = [{"at": interval.at, **row} for interval in intervals for row in interval.rows]
         subtasks = [{"at": interval.at, "operators": interval.subtasks} for interval in intervals]
-        self._report("add_history", rows=Jsonb(rows), subtasks=Jsonb(subtasks))
+        try:
+            self._report("add_history", rows=Jsonb(rows), subtasks=Jsonb(subtasks))
+        except CheckViolation as error:  # the partition was attached while the insert waited for the default partition
+            raise EnvironmentFailure(f"Postgres: {error}") from error
 
     # ------------------------------------------------------------ operations
 
@@ -277,16 +283,18 @@ class PostgresRunStore:
 class _Connection:
     """A connection that is made when needed and replaced when lost. Thread-safe: calls are serialized."""
 
-    def __init__(self, url: str) -> None:
-        self._url, self._lock = url, threading.Lock()
+    def __init__(self, url: str, lock_timeout: str = "0") -> None:
+        """`lock_timeout` limits each wait for a lock of Postgres; 0 is no limit."""
+        self._url, self._lock_timeout, self._lock = url, lock_timeout, threading.Lock()
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
 
     def call(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
         """Calls `work`. Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
         with self._lock:
-            if self._connection is None:
-                self._connection = connect(self._url)
             try:
+                if self._connection is None:
+                    self._connection = connect(self._url)
+                    self._connection.execute(sql.SQL("SET lock_timeout = {}").format(self._lock_timeout))
                 return work(self._connection)
             except (psycopg.OperationalError, psycopg.InterfaceError, ReadOnlySqlTransaction) as error:
                 self._drop()

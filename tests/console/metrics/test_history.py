@@ -1,27 +1,37 @@
 """The history that a job master writes: a real run on threads, real Postgres, and Postgres in trouble."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from console.jobs.models import Run
+from console.metrics import partitions
 from console.metrics.models import FINEST_STEP_S, Metrics, SubtaskMetrics
+from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
+from runtime.errors import EnvironmentFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from runtime.master.live_report import LiveReports
+from runtime.master.metrics_history import MetricsHistory
+from runtime.master.slot_monitor import SlotMonitor
+from runtime.run_store import MetricsInterval
+from tests.console.metrics.test_partitions import remove_partitions
 from tests.contracts.test_records import make_run, url
 from tests.jobs.gated import Gated
 from tests.jobs.numbers import Numbers, counts
@@ -116,12 +126,12 @@ def test_a_slow_insert_delays_no_checkpoint(table: str, tmp_path: Path) -> None:
             until(lambda: waiting_inserts() > 0)
             newest = run.checkpoints.latest("number").number
             until(lambda: run.checkpoints.filter(status="completed", number__gt=newest + 5).exists())
-            assert waiting_inserts() > 0, "the insert still waits"
         until(lambda: Metrics.objects.filter(run_id=run.pk, operator="").exists())
 
 
 def waiting_inserts() -> int:
     with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
         cursor.execute(waiting, ["%INSERT INTO weir_metrics%"])
         return int(cursor.fetchone()[0])
@@ -141,6 +151,104 @@ def test_a_history_that_postgres_refuses_stops_no_job(tmp_path: Path) -> None:
             cursor.execute("ALTER TABLE weir_metrics RENAME COLUMN another TO skew")
     run.refresh_from_db()
     assert (done, run.state) == (MasterExitCode.DONE, "finished")
+
+
+def reports_of(run: Run, records: PostgresRunStore) -> LiveReports:
+    """Reports with a number each; the first ends an interval of the history."""
+    graph, count = counts(Numbers(total=1), Path("out")).compile(2).graph, itertools.count()
+    return LiveReports(
+        SlotMonitor(graph),
+        Coordinator("1", Token(run.token), graph, CoordinatorSettings()),
+        MetricsHistory(graph, now_ms=1_000),
+        records,
+        lambda: {"report": next(count)},
+        lambda: 10_000,
+    )
+
+
+def test_reports_go_on_if_postgres_refuses_numbers() -> None:
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    reports = reports_of(run, records)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE weir_metrics ADD CONSTRAINT refused CHECK (span_ms / 0 = 1)")
+    try:
+        reports.write_if_due(1_000)
+        reports.write_last(2_000, is_end=True)
+        reports.close(timeout_s=30)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE weir_metrics DROP CONSTRAINT refused")
+    run.refresh_from_db()
+    assert run.live is not None
+    assert run.live["report"] == 1
+    records.close()
+
+
+def interval(at: datetime) -> MetricsInterval:
+    row = {"operator": "", "span_ms": 5_000, "records_in": 1, "records_out": 1, "bytes_in": 0, "bytes_out": 0}
+    return MetricsInterval(at=int(at.timestamp() * 1_000), rows=[row], subtasks={})
+
+
+def test_an_insert_that_waits_while_its_partition_is_made_may_be_repeated() -> None:
+    """Postgres has chosen the default partition for its rows, and then finds that they belong to the new partition."""
+    run, now = make_run(), datetime(2026, 11, 23, 10, 5, tzinfo=UTC)
+    records, refused = PostgresRunStore(url(), run.pk, Token(run.token), 128), list[Exception]()
+
+    def insert() -> None:
+        try:
+            records.add_history([interval(now)])
+        except Exception as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=insert)
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("LOCK TABLE weir_metrics_5s_rest IN ACCESS EXCLUSIVE MODE")
+            thread.start()
+            until(lambda: waiting_inserts() > 0)
+            partitions.create_partitions(now)
+        thread.join()
+        assert [type(error) for error in refused] == [EnvironmentFailure]
+        records.add_history([interval(now)])
+        assert Metrics.objects.get(step_s=FINEST_STEP_S).at == now
+    finally:
+        records.close()
+        remove_partitions()
+
+
+def test_a_report_waits_for_no_lock_for_long() -> None:
+    """The start of an attempt and the end of a run may wait for a report."""
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    with psycopg.connect(url()) as other:
+        other.execute("LOCK TABLE weir_metrics IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(EnvironmentFailure, match="lock timeout"):
+            records.add_history([interval(datetime.now(UTC))])
+    records.close()
+
+
+def test_a_report_that_waits_for_the_database_ends_with_its_attempt() -> None:
+    """A report that an older attempt has queued would otherwise take the token of the next attempt."""
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    reports = reports_of(run, records)
+    with psycopg.connect(url()) as other:
+        other.execute("LOCK TABLE weir_metrics IN ACCESS EXCLUSIVE MODE")
+        reports.write_if_due(1_000)
+        until(lambda: waiting_inserts() > 0)
+        reports.write_last(2_000, is_end=False)
+        reports.close(timeout_s=0.01)
+        token = records.next_attempt("failed", {})
+        assert token is not None
+        run.refresh_from_db()
+        before = run.live
+    reports.close(timeout_s=30)
+    run.refresh_from_db()
+    assert (run.token, run.live) == (token, before)
+    assert not Metrics.objects.filter(token=token).exists()
+    records.close()
 
 
 def test_models_name_the_columns_of_the_partitioned_tables() -> None:

@@ -21,6 +21,10 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 def _no_partitions_after() -> Iterator[None]:
     """The tables are of the session: a later test finds them as the migration made them."""
     yield
+    remove_partitions()
+
+
+def remove_partitions() -> None:
     for table in partitions.tables():
         for name in partitions_of(table.name):
             if not name.endswith("_rest"):

@@ -79,6 +79,10 @@ class StoredRows:
         """Adds rows, which the next snapshot stores unless they are gone by then."""
         self._new.append(new)
 
+    def drop_new_before(self, oldest_ms: int) -> None:
+        """Drops the new rows of batches whose times are all before `oldest_ms`: a job may take no snapshots."""
+        self._new = [new for new in self._new if int(new.times.max()) >= oldest_ms]
+
     def store(self, oldest_ms: int) -> None:
         """Stores the new rows from time `oldest_ms` on, and deletes the parts with earlier rows only."""
         for part in self._parts:

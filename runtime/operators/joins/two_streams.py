@@ -30,6 +30,7 @@ from runtime.operators.output_tag import OutputTag
 from runtime.operators.paired_keys import check_key_pairs
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.factorise import factorise
+from runtime.state.index.hashing import key_groups
 from runtime.state.index.key_codec import common_value_type
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, TableSchema
@@ -275,12 +276,13 @@ class TwoStreamJoin(Operator):
     def _drop_rows(self) -> None:
         """Drops the kept rows that can match no row to come."""
         for number, side in enumerate(self._sides):
-            gone = side.kept.drop_before(_clip(self._oldest_kept(number, self._watermark)))
+            oldest = _clip(self._oldest_kept(number, self._watermark))
+            gone = side.kept.drop_before(oldest)
             if len(gone):
+                side.stored.drop_new_before(oldest)
                 numbers, counts = _count_sorted(np.sort(gone))
                 self._index.column(side.name)[numbers] -= counts
                 self._forget_keys(numbers)
-                self._index.compact_texts()
 
     def _forget_keys(self, numbers: Rows) -> None:
         """Frees the numbers of keys without kept rows."""
@@ -288,6 +290,7 @@ class TwoStreamJoin(Operator):
         empty = np.unique(numbers[(first[numbers] == 0) & (second[numbers] == 0)])
         if len(empty):
             self._index.delete(empty)
+            self._index.compact_texts()
 
     def _check_columns(self) -> None:
         """Checks the columns of both streams once they are known. Raises JobRejected: they do not fit each other."""
@@ -341,7 +344,8 @@ class TwoStreamJoin(Operator):
         found = list(side.stored.restored())
         if not found:
             return
-        for _, _, rows in found:
+        for group, _, rows in found:
+            self._check_kept(side, group, rows)
             side.bind_kept(rows.schema)
         self._check_columns()
         schema = side.schema
@@ -355,6 +359,18 @@ class TwoStreamJoin(Operator):
             side.stored.adopt(place, groups, np.concatenate(times_of[place]))
         rows = pa.concat_batches([plain_rows(rows, schema) for _, _, rows in found])
         self._keep(side, self._number_keys(side, rows, event_times_ms(rows, side.time)))
+
+    def _check_kept(self, side: _Side, group: int, rows: pa.RecordBatch) -> None:
+        """Raises JobRejected: restored rows of a key group lack a column of the join, or were kept by other keys."""
+        uid = self._context.uid
+        if missing := {*side.keys, side.time} - {*rows.schema.names}:
+            detail = (
+                f"the kept rows lack the columns {', '.join(sorted(missing))}; they have {', '.join(rows.schema.names)}"
+            )
+            raise JobRejected("state-columns-changed", uid, detail)
+        if (key_groups(rows, side.keys, self._context.max_parallelism) != group).any():
+            detail = f"the rows of the {side.name} stream were kept by other keys than {', '.join(side.keys)}"
+            raise JobRejected("state-keys-changed", uid, detail)
 
 
 def _count_sorted(numbers: Rows) -> tuple[Rows, Rows]:

@@ -1,12 +1,11 @@
 """Window join (Flink: `join(…).where(…).equalTo(…).window(…)`): pairs of rows with equal keys in the same window.
 
-Rows are kept in panes, parts of event time that no window boundary cuts (Li et al. 2005; Flink SQL: slice). When the
-watermark has reached the end of a window, all pairs of rows of its panes are emitted. A pane is freed with the last
-window that contains it. A row is late if all windows that contain it have fired; a row with some windows still open is
-joined in the open windows.
+Rows are kept in a few buckets of event time per window; a window takes the rows of its buckets that lie in it. When the
+watermark has reached the end of a window, all pairs of its rows are emitted. A bucket is freed with the last window
+that overlaps it. A row is late if all windows that contain it have fired; a row with some windows still open is joined
+in the open windows.
 """
 
-from math import gcd
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from runtime.operators.joins.two_streams import FIRST, SECOND, JoinSide, KeyedRo
 from runtime.ports import Collector
 
 WINDOW_COLUMNS: Final = ("window_start", "window_end")
+_BUCKETS_PER_WINDOW: Final = 4  #: at most, where windows overlap: a window compares each two of its buckets
 
 
 class WindowJoin(TwoStreamJoin):
@@ -31,7 +31,7 @@ class WindowJoin(TwoStreamJoin):
     """
 
     def __init__(self, sides: tuple[JoinSide, JoinSide], size_ms: int, slide_ms: int, columns: JoinColumns) -> None:
-        super().__init__(sides, columns, min(gcd(size_ms, slide_ms), MAX_TIME_SPAN_MS))
+        super().__init__(sides, columns, min(max(slide_ms, size_ms // _BUCKETS_PER_WINDOW), MAX_TIME_SPAN_MS))
         self._size_ms, self._slide_ms = size_ms, slide_ms
         self._start = 0  #: start of the window whose pairs are emitted
 

@@ -12,6 +12,7 @@ from runtime.errors import JobRejected
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
+from runtime.state.index.interned import InternedCodec
 from tests.operators.harness import Harness
 from tests.operators.joins.subtasks import LEFT, RIGHT, SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
 
@@ -119,6 +120,28 @@ def test_times_that_are_far_apart() -> None:
     assert sorted((row["v"], row["w"]) for row in found) == [(1, 2), (2, 1), (3, 3)]
 
 
+def test_rows_are_freed_without_snapshots() -> None:
+    """A job without periodic checkpoints keeps no more rows than one with them."""
+    subtask, before = harness(), pa.total_allocated_bytes()
+    for number in range(200):
+        time = number * 10
+        subtask.process(rows_of(k=["a"], t=[time], v=["x" * 100_000]), 0)
+        subtask.watermark(time)
+    assert pa.total_allocated_bytes() - before < 5_000_000
+
+
+def test_keys_of_rows_that_are_not_kept_are_forgotten() -> None:
+    """Each first row comes after all second rows that it might match, so none is kept."""
+    subtask = harness(Interval(-10, -5))
+    for number in range(100):
+        subtask.process(batch(0, [(f"{number} {place}", number, 0) for place in range(100)]), 0)
+        subtask.watermark(number)
+    join = subtask.operator
+    assert isinstance(join, IntervalJoin)
+    assert join.kept_keys == 0
+    assert all(len(codec) < 2_000 for codec in join._index._codecs if isinstance(codec, InternedCodec))
+
+
 class TestColumns:
     def test_a_shared_key_comes_once_and_other_shared_names_need_suffixes(self) -> None:
         schema = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
@@ -179,3 +202,20 @@ class TestRestore:
         with pytest.raises(JobRejected, match="kept rows") as caught:
             after.process(rows_of(**columns), 0)
         assert caught.value.code == "state-columns-changed"
+
+    def test_a_renamed_key_column_is_refused(self) -> None:
+        before = harness()
+        before.process(batch(0, [("a", 1, 1)]), 0)
+        join = IntervalJoin((JoinSide(("id",), "t"), JoinSide(("key",), "at")), TEN, JoinColumns((("id", "key"),)))
+        with pytest.raises(JobRejected, match="kept rows lack the columns id") as caught:
+            Harness(join, store=before.store, snapshots=[before.snapshot("chk-1")])
+        assert caught.value.code == "state-columns-changed"
+
+    def test_rows_kept_by_other_keys_are_refused(self) -> None:
+        """Their key groups belong to subtasks that do not receive the rows that they match."""
+        before = harness()
+        before.process(rows_of(k=list("abcdef"), t=[1] * 6, v=list("uvwxyz")), 0)
+        join = IntervalJoin((JoinSide(("v",), "t"), JoinSide(("key",), "at")), TEN, JoinColumns((("v", "key"),)))
+        with pytest.raises(JobRejected, match="kept by other keys than v") as caught:
+            Harness(join, store=before.store, snapshots=[before.snapshot("chk-1")])
+        assert caught.value.code == "state-keys-changed"

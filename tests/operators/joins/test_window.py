@@ -13,7 +13,7 @@ from tests.operators.harness import Harness
 from tests.operators.joins.subtasks import SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
 
 COLUMNS = JoinColumns((("k", "key"),), added=WINDOW_COLUMNS)
-SHAPES = [(4, 4), (6, 3), (5, 2), (7, 3), (4, 1)]
+SHAPES = [(4, 4), (6, 3), (5, 2), (7, 3), (4, 1), (13, 2)]
 
 
 class WindowOracle(Oracle):
@@ -76,7 +76,7 @@ def test_state_is_freed_with_the_last_window(shape: tuple[int, int]) -> None:
         subtask.operator.snapshot(time)
     join = subtask.operator
     assert isinstance(join, WindowJoin)
-    assert all(0 < rows <= sum(shape) for rows in join.kept_rows)
+    assert all(0 < rows <= shape[0] + max(shape[1], shape[0] // 4) for rows in join.kept_rows)
     subtask.watermark(MAX_WATERMARK)
     subtask.operator.snapshot(999)
     assert join.kept_rows == (0, 0)
@@ -95,3 +95,13 @@ def test_windows_far_apart_and_longer_than_a_bucket() -> None:
     short.process(batch(0, [("a", 0, 1), ("a", 500 * year, 2)]), 0)
     short.process(batch(1, [("a", 500 * year, 3)]), 1)
     assert [(row["v"], row["w"]) for row in short.watermark(MAX_WATERMARK)] == [(2, 3)]
+
+
+def test_overlapping_windows_with_thousands_of_starts() -> None:
+    """A window takes its rows from a few buckets, not from a bucket per slide."""
+    subtask = Harness(WindowJoin(SIDES, 10_000, 1, COLUMNS))
+    subtask.watermark(19_894)
+    subtask.process(batch(0, [("a", time, 0) for time in range(9_900, 20_000, 5)]), 0)
+    subtask.process(batch(1, [("b", time, 0) for time in range(9_900, 20_000, 5)]), 1)
+    subtask.process(batch(1, [("a", 19_895, 1)]), 1)
+    assert [len(subtask.watermark(time)) for time in range(19_894, 19_901)] == [0, *[2_000] * 6]

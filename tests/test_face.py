@@ -125,8 +125,8 @@ def test_documents_show_the_names_of_weir_only() -> None:
 
 @pytest.mark.parametrize("pipeline", sorted((ROOT / "spark_jobs/pipelines").glob("*.py")), ids=lambda path: path.stem)
 def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
-    """Beside `weir` it may use the data of the demo."""
-    demo = {"spark_jobs", "spark_jobs.pipelines", "spark_jobs.schemas"}
+    """Beside `weir` it may use the data of the demo, and the default folders of the examples."""
+    demo = {"spark_jobs", "spark_jobs.pipelines", "spark_jobs.schemas", "spark_jobs.samples.folders"}
     assert imports(pipeline.read_text()) <= {"weir", *demo}
 
 

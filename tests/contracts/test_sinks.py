@@ -599,7 +599,7 @@ def test_the_print_sink_prints_rows_as_json(capsys: pytest.CaptureFixture[str]) 
     sink.write(pa.RecordBatch.from_pydict({"n": [1, 2], "s": ["a", None]}))
     sink.write(batch())
     assert sink.prepare(1) == ()
-    assert capsys.readouterr().out == '> {"n":1,"s":"a"}\n> {"n":2,"s":null}\n'
+    assert capsys.readouterr().out == '> 1> {"n":1,"s":"a"}\n> 1> {"n":2,"s":null}\n'
     assert (PrintSink.guarantee, ParquetSink.guarantee) == ("at-least-once", "exactly-once")
 
 

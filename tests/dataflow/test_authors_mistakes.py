@@ -133,7 +133,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: stream().sink("step", weir.ParquetSink("s3://bucket/out")),
         "path.*s3://bucket/out.*folder",
     ),
-    "a file URL": (lambda: weir.Dataflow("f").source("step", files("file:///in")), "path.*file:///in.*folder"),
+    "a file URL": (lambda: stream().sink("step", weir.ParquetSink("file:///out")), "path.*file:///out.*folder"),
     "a URL that Path has cut": (
         lambda: stream().sink("step", weir.ParquetSink(str(Path("hdfs://host/out")))),
         "path.*hdfs:/host/out.*folder",

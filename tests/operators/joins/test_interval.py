@@ -57,7 +57,7 @@ def check(interval: Interval, steps: list[Any]) -> None:
 INTERVALS = st.builds(lambda lower, length: Interval(lower, lower + length), st.integers(-6, 6), st.integers(0, 8))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(INTERVALS, STEPS)
 def test_pairs_and_late_rows_are_those_of_a_loop_over_records(interval: Interval, steps: list[Any]) -> None:
     """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""

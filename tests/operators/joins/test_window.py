@@ -52,7 +52,7 @@ def check(shape: tuple[int, int], steps: list[Any]) -> None:
     assert subtasks.counted == oracle.late.total()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(SHAPES), STEPS)
 def test_pairs_and_late_rows_are_those_of_a_loop_over_records(shape: tuple[int, int], steps: list[Any]) -> None:
     """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""

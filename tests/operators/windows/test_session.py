@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
@@ -94,6 +94,7 @@ EVENTS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(EVENTS | st.integers(-70, 140), max_size=25))
 def test_it_computes_what_a_loop_over_records_computes(steps: list[Any]) -> None:
     harness, oracle = Harness(operator()), Oracle()
@@ -117,6 +118,7 @@ def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[Subtask
 RESCALE = st.tuples(st.just("rescale"), st.sampled_from([1, 3, 7]))
 
 
+@settings(max_examples=50)
 @given(st.lists(EVENTS | st.integers(-70, 140) | RESCALE, max_size=25))
 def test_sessions_move_with_their_key_groups(steps: list[Any]) -> None:
     store, oracle = MemorySnapshotStore(), Oracle()

@@ -13,7 +13,8 @@ of an older attempt can commit nothing, even if it was stopped just before its c
 """
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import urlparse
@@ -266,14 +267,8 @@ def _named_files(table: Any) -> set[str]:
 def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: Mapping[str, Any]) -> Any:
     path = folder / file["path"]
     modification_time_ms(path, file["bytes"])
-    library, manifest = (import_library(f"pyiceberg.{module}", "iceberg") for module in ("io.pyarrow", "manifest"))
-    schema = table.schemas()[committable["schema"]]
-    with iceberg_errors(str(path)):
-        statistics = library.data_file_statistics_from_parquet_metadata(
-            parquet_metadata=pq.read_metadata(path),
-            stats_columns=library.compute_statistics_plan(schema, table.properties),
-            parquet_column_mapping=library.parquet_path_to_id_mapping(schema),
-        )
+    manifest = import_library("pyiceberg.manifest", "iceberg")
+    statistics = _statistics(table, table.schemas()[committable["schema"]], path)
     record = import_library("pyiceberg.typedef", "iceberg").Record
     return manifest.DataFile.from_args(
         content=manifest.DataFileContent.DATA,
@@ -287,6 +282,23 @@ def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: M
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+
+
+def _statistics(table: Any, schema: Any, path: Path) -> Any:
+    """Counts and bounds of the columns of a file. Without bounds if a time lies outside the years 1 to 9999."""
+    library = import_library("pyiceberg.io.pyarrow", "iceberg")
+    plan = library.compute_statistics_plan(schema, table.properties)
+    compute = partial(
+        library.data_file_statistics_from_parquet_metadata,
+        parquet_metadata=pq.read_metadata(path),
+        parquet_column_mapping=library.parquet_path_to_id_mapping(schema),
+    )
+    with iceberg_errors(str(path)):
+        try:
+            return compute(stats_columns=plan)
+        except OverflowError:  # the library computes bounds as values of Python, which has no such time
+            counts = library.MetricsMode(library.MetricModeTypes.COUNTS)
+            return compute(stats_columns={number: replace(column, mode=counts) for number, column in plan.items()})
 
 
 def _sink_of(committable: Mapping[str, Any]) -> tuple[str, str]:

@@ -52,10 +52,12 @@ def iceberg_schema(schema: pa.Schema) -> Any:
         JobRejected: a column has a type that Iceberg lacks; the error names the column.
     """
     library = import_library("pyiceberg.io.pyarrow", "iceberg")
+    unreadable = import_library("pyiceberg.exceptions", "iceberg").ValidationError
     for field in schema:
         try:
-            library._pyarrow_to_schema_without_ids(pa.schema([field]))
-        except (library.UnsupportedPyArrowTypeException, ValueError) as error:
+            found = library._pyarrow_to_schema_without_ids(pa.schema([field]))
+            type(found).model_validate_json(found.model_dump_json())  # a decimal of negative scale cannot be read back
+        except (library.UnsupportedPyArrowTypeException, unreadable, ValueError) as error:
             problem = f"column {field.name} has type {field.type}, which Iceberg lacks: cast it before the sink"
             raise JobRejected("unsupported-type", "table", problem) from error
     found = library._pyarrow_to_schema_without_ids(schema)
@@ -63,20 +65,24 @@ def iceberg_schema(schema: pa.Schema) -> Any:
 
 
 def partition_spec(schema: Any, partition_by: Sequence[str]) -> Any:
-    """The partitioning of a new table with the columns `schema`."""
+    """The partitioning of a new table with the columns `schema`.
+
+    Raises:
+        JobRejected: a column is missing, its type has no such partitions, or a partition would have its name.
+    """
     partitioning = import_library("pyiceberg.partitioning", "iceberg")
     transforms = import_library("pyiceberg.transforms", "iceberg")
-    fields = []
+    by_name, fields = {field.name: field for field in schema.fields}, []
     for number, expression in enumerate(partition_by):
         transform, column = parse_partition(expression)
-        try:
-            source = schema.find_field(column)
-        except ValueError:
-            names = ", ".join(field.name for field in schema.fields)
-            raise JobRejected(
-                "no-column", "partition_by", f"the stream has no column {column}; it has {names}"
-            ) from None
+        if (source := by_name.get(column)) is None:
+            names = ", ".join(by_name)
+            raise JobRejected("no-column", "partition_by", f"the stream has no column {column}; it has {names}")
+        _check_partition_type(column, _arrow_type(source), transform)
         name = column if transform == "identity" else f"{column}_{transform}"
+        if name != column and name in by_name:
+            problem = f"Iceberg names the partition {expression} {name}, which is a column: rename the column"
+            raise JobRejected("bad-partition", "partition_by", problem)
         parsed = transforms.parse_transform(transform)
         fields.append(partitioning.PartitionField(source.field_id, _FIRST_PARTITION_ID + number, parsed, name))
     return partitioning.PartitionSpec(*fields)
@@ -128,14 +134,11 @@ def partition_keys(table: Any, columns: pa.Schema) -> list[PartitionKey]:
         if column not in columns.names:
             problem = f"the table is partitioned by {column}, which the stream lacks; it has {columns.names}"
             raise JobRejected("no-column", "table", problem)
-        kind = columns.field(column).type
         apply = _TRANSFORMS.get(transform)
         if apply is None:
             problem = f"the table is partitioned by {transform} of {column}: this sink has {', '.join(_TRANSFORMS)}"
             raise JobRejected("unsupported-table", "table", problem)
-        if not _is_partition_type(kind, transform):
-            problem = f"column {column} is {kind}: no partitions by {transform} of it"
-            raise JobRejected("bad-partition", "table", problem)
+        _check_partition_type(column, columns.field(column).type, transform)
         keys.append(PartitionKey(column, apply))
     return keys
 
@@ -149,6 +152,12 @@ def _arrow_type(field: Any) -> pa.DataType:
     """The type without field ids, which differ between the stream and the table within nested types."""
     library = import_library("pyiceberg.io.pyarrow", "iceberg")
     return library.schema_to_pyarrow(field.field_type, include_field_ids=False)
+
+
+def _check_partition_type(column: str, kind: pa.DataType, transform: str) -> None:
+    if not _is_partition_type(kind, transform):
+        problem = f"column {column} is {kind}: no partitions by {transform} of it"
+        raise JobRejected("bad-partition", "table", problem)
 
 
 def _is_partition_type(kind: pa.DataType, transform: str) -> bool:

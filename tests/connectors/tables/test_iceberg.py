@@ -428,9 +428,37 @@ def test_bad_partitions_are_named(sink: IcebergSink) -> None:
         writer(IcebergSink("ns.b", sink.catalog, partition_by=("n",))).write(pa.RecordBatch.from_pydict({"n": [1.0]}))
     with pytest.raises(JobRejected, match="column n is int64: no partitions by hour"):
         writer(IcebergSink("ns.c", sink.catalog, partition_by=("hours(n)",))).write(rows(1))
+    days = pa.RecordBatch.from_pydict({"at": [date(2020, 1, 1)], "at_day": [1], "deep": [{"n": 1}]})
+    with pytest.raises(JobRejected, match=r"names the partition days\(at\) at_day, which is a column"):
+        writer(IcebergSink("ns.d", sink.catalog, partition_by=("days(at)",))).write(days)
+    with pytest.raises(JobRejected, match=r"the stream has no column deep\.n; it has at, at_day, deep"):
+        writer(IcebergSink("ns.e", sink.catalog, partition_by=("deep.n",))).write(days)
+    catalog = load_catalog(sink.catalog_name, **sink.catalog)
+    assert [name for name in "abcde" if catalog.table_exists(f"ns.{name}")] == []
     commit(sink, *prepared(writer(sink), 1, 1))
     with pytest.raises(JobRejected, match=r"is partitioned by \[\], the sink by \['n'\]"):
         writer(IcebergSink("ns.rows", sink.catalog, partition_by=("n",))).write(rows(1))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32()])
+@pytest.mark.parametrize("partition_by", [(), ("years(at)",)])
+def test_times_that_python_does_not_have_are_committed(
+    sink: IcebergSink, kind: pa.DataType, partition_by: tuple[str, ...]
+) -> None:
+    """Their checkpoint is recorded before the commit reads the statistics of the file."""
+    of, limit = IcebergSink("ns.times", sink.catalog, partition_by=partition_by), 2 ** (kind.bit_width - 1)
+    numbers = pa.array([-limit, 0, None, limit - 1], pa.int32() if kind.bit_width == 32 else pa.int64())
+    one = writer(of)
+    one.write(pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4]), numbers.view(kind)], names=["n", "at"]))
+    assert commit(of, *one.prepare(1)) == 1
+    found = opened(of).scan().to_arrow().sort_by("n")["at"].cast(numbers.type)
+    assert found.to_pylist() == numbers.to_pylist()
+
+
+def test_a_decimal_that_iceberg_cannot_read_back_is_named_before_a_table_exists(sink: IcebergSink) -> None:
+    column = pa.array([1200], pa.decimal128(10, 0)).cast(pa.decimal128(10, -2))
+    with pytest.raises(JobRejected, match=r"column n has type decimal128\(10, -2\), which Iceberg lacks"):
+        writer(sink).write(pa.RecordBatch.from_arrays([column], names=["n"]))
 
 
 def test_files_of_a_former_partitioning_are_refused_by_name(sink: IcebergSink) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from runtime.connectors.avro_types import avro_schema
 from runtime.connectors.libraries import import_library
-from runtime.connectors.sinks.row_file import RowEncoder
+from runtime.connectors.sinks.row_file import VALUE_ERRORS, RowEncoder, python_rows
 from runtime.connectors.sinks.row_files import RowFileSink
 from runtime.errors import DataRejected, JobRejected
 
@@ -54,9 +54,10 @@ class _Avro:
 
     def encode(self, batch: pa.RecordBatch, marker: bytes) -> bytes:
         """Whole blocks, without the header."""
+        rows = python_rows(batch, "Avro")
         try:
-            whole = self._write(batch.to_pylist(maps_as_pydicts="strict"), marker)
-        except (ValueError, TypeError, OverflowError, KeyError) as error:
+            whole = self._write(rows, marker)
+        except VALUE_ERRORS as error:
             raise DataRejected(f"Avro: a value cannot be written: {error}") from error
         return whole[len(self.header(marker)) :]
 

@@ -3,13 +3,17 @@
 import contextlib
 import hashlib
 import os
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_head, name_write_errors
+from runtime.errors import DataRejected
+
+#: errors of libraries that convert or encode a value: a time out of range, text that is not UTF-8, a repeated map key
+VALUE_ERRORS: Final = (ValueError, TypeError, OverflowError, KeyError)
 
 
 class RowEncoder(Protocol):
@@ -142,6 +146,20 @@ class RowFile:
             self._file.close()
         if not self.is_recorded:
             self.path.unlink(missing_ok=True)
+
+
+def python_rows(batch: pa.RecordBatch, kind: str) -> list[dict[str, Any]]:
+    """The rows as Python objects. Raises DataRejected, which names the format `kind` and the column of a bad value."""
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+    except VALUE_ERRORS:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.to_pylist(maps_as_pydicts="strict")
+            except VALUE_ERRORS as error:
+                raise DataRejected(f"{kind}: column {name!r}: a value cannot be written: {error}") from error
+        raise
+    return rows
 
 
 def digest(suffix: str, encoder: RowEncoder) -> str:

@@ -257,5 +257,52 @@ def test_a_value_that_avro_cannot_hold_is_refused(tmp_path: Path) -> None:
     one = opened(weir.AvroSink(str(tmp_path)))
     one.write(pa.RecordBatch.from_pydict({"q": pa.array([Decimal("1.5")], pa.decimal128(9, 2)), "m": pa.array(
         [[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int8()))}))  # fmt: skip
-    with pytest.raises(DataRejected, match="Avro: a value cannot be written"):
+    with pytest.raises(DataRejected, match="Avro: column 'm': a value cannot be written"):
         one.snapshot(1)
+
+
+def of_bytes(data: bytes) -> pa.Array:
+    """Text with any bytes, as a Parquet file of another writer may hold it."""
+    offsets = pa.array([0, len(data)], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(data)])
+
+
+@pytest.mark.parametrize("suffix", SINKS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2**62]).cast(pa.timestamp("s")),
+        pa.array([None, -(2**62)]).cast(pa.timestamp("us", "UTC")),
+        pa.array([2**62]).cast(pa.timestamp("us")).dictionary_encode(),
+        pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+        pa.array([1]).cast(pa.timestamp("us", "No/Where")),
+        of_bytes(b"\xff\xfe"),
+    ],
+    ids=["s", "us", "dictionary", "date", "zone", "text"],
+)
+def test_a_value_that_no_text_stands_for_is_refused(tmp_path: Path, suffix: str, values: pa.Array) -> None:
+    """S1-52: Arrow writes such a time as `<value out of range: …>`; Python's types raise errors of any kind."""
+    one = opened(SINKS[suffix](str(tmp_path), **NO_LIMITS))
+    one.write(pa.RecordBatch.from_arrays([values, pa.array(range(len(values)))], ["a", "n"]))
+    with pytest.raises(DataRejected, match=r"^(CSV|Avro|JSON lines): "):
+        one.snapshot(1)
+
+
+def test_json_times_of_nanoseconds_are_iso_8601_or_refused(tmp_path: Path) -> None:
+    columns = {"t": pa.array([1]).cast(pa.timestamp("ns")), "d": pa.array([1]).cast(pa.duration("ns"))}
+    one = opened(weir.JsonLinesSink(str(tmp_path), **NO_LIMITS))
+    one.write(pa.RecordBatch.from_pydict(columns))
+    one.finish()
+    commit(weir.JsonLinesSink(str(tmp_path)), one.snapshot(1)[0])
+    (path,) = tmp_path.glob("part-*")
+    assert json.loads(path.read_bytes()) == {"t": "1970-01-01T00:00:00.000000001", "d": "P0DT0H0M0.000000001S"}
+    with pytest.raises(JobRejected, match=r"'t' is .*cast it to microseconds"):
+        weir.JsonLinesSink("/out").check_columns(pa.schema([("t", pa.list_(pa.time64("ns")))]))
+
+
+@pytest.mark.parametrize("delimiter", "-:. 1eT")
+def test_a_delimiter_within_numbers_or_times_is_refused(delimiter: str) -> None:
+    """S1-52: Arrow quotes text only, so such a file could not be read."""
+    with pytest.raises(JobRejected, match="stands in numbers or times") as refused:
+        weir.CsvSink("/out", delimiter=delimiter).check()
+    assert refused.value.field == "delimiter"

@@ -240,7 +240,8 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> list[dict[str, Any]]:
 
 def key_bytes(column: pa.Array) -> list[Any]:
     """Keys of messages: bytes as they are, other values as the UTF-8 of their text; None for null."""
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+    types = pa.types
+    if any(test(column.type) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)):
         found: list[Any] = column.to_pylist()
         return found
     return pc.cast(column, pa.string()).cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import Encode, key_bytes
 from runtime.connectors.libraries import import_library
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 
 PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
 _QUEUE_FULL_POLL_S: Final = 0.1
@@ -38,10 +38,7 @@ class RowProducer:
             DataRejected: a row is too large, or the format cannot hold it.
             EnvironmentFailure, JobRejected: a delivery has failed.
         """
-        messages: list[dict[str, Any]] = [{"value": value} for value in self._encode(batch)]
-        if self._to.key is not None:
-            for message, key in zip(messages, key_bytes(self._key_column(batch)), strict=True):
-                message["key"] = key
+        messages = self._messages(batch)
         while messages:
             with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
                 self.producer.produce_batch(self._to.topic, messages, on_delivery=self._on_delivery)
@@ -58,6 +55,17 @@ class RowProducer:
                 what = f"Kafka at {self._connection.servers}: topic {self._to.topic!r}"
                 raise EnvironmentFailure(f"{what}: {left} rows are not acknowledged")
         self._check()
+
+    def _messages(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        try:
+            messages: list[dict[str, Any]] = [{"value": value} for value in self._encode(batch)]
+            if self._to.key is not None:
+                for message, key in zip(messages, key_bytes(self._key_column(batch)), strict=True):
+                    message["key"] = key
+        except (pa.ArrowException, ValueError, OverflowError) as error:  # of the conversion to text or to Python
+            detail = f"topic {self._to.topic!r}: the rows cannot be written as messages: {error}"
+            raise DataRejected(f"{detail}: correct or cast the column") from error
+        return messages
 
     def _is_left(self, message: dict[str, Any]) -> bool:
         error = message.pop("_error", None)

@@ -133,7 +133,10 @@ def split_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[tuple[
         start = 0
         while start < batch.num_rows:
             part = batch.slice(start, count - len(rows))
-            rows += part.to_pylist()
+            try:
+                rows += part.to_pylist()
+            except (OverflowError, ValueError) as error:  # for example a time after the year 9999
+                raise DataRejected(f"a row cannot be written as JSON: {error}: correct or cast the column") from error
             start += part.num_rows
             if len(rows) == count:
                 yield first, rows

@@ -4,14 +4,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from runtime.connectors.kafka.epochs import KafkaEpochs
-from runtime.connectors.kafka.formats import KafkaText
+from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText, key_bytes
 from runtime.connectors.kafka.sink import KafkaSink
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OutputEpoch, StageFolders
 from tests.kafka import Broker
 
@@ -86,6 +87,31 @@ def test_two_masters_that_write_the_same_epoch_write_it_once(broker: Broker, epo
     zombie.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
     assert visible(broker, topic) == [1, 2, 3, 4]
     assert is_stable(broker, topic)
+
+
+@pytest.mark.parametrize(
+    ("column", "key", "format"),
+    [
+        (pa.array([0, 2**63 - 1], pa.timestamp("us")), None, KafkaJson()),
+        (pa.array([[1]]), None, KafkaText("n")),
+        (pa.array([1]), None, KafkaBytes("n")),
+        (pa.array([{"a": 1}]), "n", KafkaJson()),
+    ],
+)
+def test_rows_that_are_no_messages_are_named(
+    broker: Broker, epoch: OutputEpoch, column: pa.Array, key: str | None, format: Any
+) -> None:
+    """By the job master, after the checkpoint: an error without a name would not show the way out."""
+    topic = broker.topic()
+    target = KafkaEpochs(replace(sink(broker, topic), format=format, key=key))
+    with pytest.raises(DataRejected, match=f"topic '{topic}': the rows cannot be written as messages"):
+        target.write_epoch(epoch, [pa.RecordBatch.from_arrays([column], names=["n"])])
+    assert visible(broker, topic) == []
+    assert is_stable(broker, topic)
+
+
+def test_keys_of_fixed_size_are_bytes() -> None:
+    assert key_bytes(pa.array([b"\xff\x00", None], pa.binary(2))) == [b"\xff\x00", None]
 
 
 def test_a_missing_topic_is_named(broker: Broker, epoch: OutputEpoch) -> None:

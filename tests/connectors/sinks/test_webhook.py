@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.connectors.sinks.webhook import Webhook, split_rows
-from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import OutputEpoch
 from tests.webhook_server import WebhookServer, running_webhook
 
@@ -140,3 +140,10 @@ def test_bad_settings_are_refused(url: str, more: dict[str, Any]) -> None:
 def test_a_url_may_consist_of_secrets() -> None:
     Webhook("${secret:hook}").check()
     Webhook("https://${secret:host}/in?key=${secret:key}").check()
+
+
+def test_a_time_that_json_lacks_is_named() -> None:
+    """The job master reads the rows after their checkpoint."""
+    late = pa.RecordBatch.from_arrays([pa.array([2**63 - 1], pa.timestamp("us"))], names=["at"])
+    with pytest.raises(DataRejected, match="cannot be written as JSON"):
+        list(split_rows([late], 10))

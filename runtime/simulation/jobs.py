@@ -14,10 +14,12 @@ from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
 from runtime.simulation.model import (
     MAX_PARALLELISM,
+    PAIR_MS,
     WINDOW_MS,
     BatchingOperator,
     CountOperator,
     HoldingOperator,
+    IntervalJoinOperator,
     JoinOperator,
     ListSourceOperator,
     LoopBackOperator,
@@ -45,11 +47,13 @@ PLAIN_OPERATORS = {
     "holding": HoldingOperator,
     "pooling": PoolingOperator,
     "union": ModelOperator,
+    "pairs": IntervalJoinOperator,
     "count": CountOperator,
     "window": WindowOperator,
     "loop": ModelOperator,
 }
 LOOP_OPERATORS = {"hop": LoopBodyOperator, "again": LoopBackOperator, "out": LoopExitOperator}
+EVENT_TIME_KINDS = ("window", "pairs")  #: assert that no row is late
 COMMITTING_OPERATORS = {"sink": SinkOperator, "tee": TeeOperator}
 
 
@@ -189,6 +193,8 @@ class Job:
             elif step.kind == "join":
                 keys = {key for edge in read if edge.build for key, _ in streams[edge.source]}
                 streams[step.uid] = Counter({row: n for row, n in streams[read[0].source].items() if row[0] in keys})
+            elif step.kind == "pairs":
+                streams[step.uid] = _pairs(*(streams[edge.source] for edge in read))
             else:
                 streams[step.uid] = _apply(step.kind, sum((streams[edge.source] for edge in read), Counter()))
         return streams
@@ -196,6 +202,14 @@ class Job:
 
 def _read(source: Step, positions: Mapping[str, int]) -> Counter[Row]:
     return Counter(row for split in source.splits for row in split.rows[: positions.get(split.name, 0)])
+
+
+def _pairs(first: Counter[Row], second: Counter[Row]) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for (key, time), n in first.items():
+        for other in range(time - PAIR_MS, time + PAIR_MS + 1):
+            found[key, max(time, other)] += n * second[key, other]
+    return +found
 
 
 def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
@@ -336,8 +350,21 @@ def _add_sink(job: Job, rng: Random, stream: OperatorId) -> None:
         job.add("sink", len(job.steps), [(last, Partitioning.REBALANCE)])
 
 
+def with_pairs(job: Job, rng: Random) -> Job:
+    """Makes random unions, except of loops, an interval join of their inputs."""
+    chosen = {
+        step.uid for step in job.steps if step.kind == "union" and not has_loop(job, step.uid) and rng.random() < 0.4
+    }
+    steps = [replace(step, kind="pairs") if step.uid in chosen else step for step in job.steps]
+    edges = [
+        replace(edge, partitioning=Partitioning.HASH, keys=("key",)) if edge.target in chosen else edge
+        for edge in job.edges
+    ]
+    return with_steady_splits(Job(steps, edges))
+
+
 def with_pooling(job: Job, rng: Random) -> Job:
-    """Makes random steps hold rows in a union list, except upstream of a window, where the held rows would be late."""
+    """Makes random steps hold rows in a union list, except where the held rows would be late for a later step."""
     steps = [
         replace(step, kind="pooling") if _may_pool(job, step) and rng.random() < 0.4 else step for step in job.steps
     ]
@@ -360,12 +387,12 @@ def _with_custom_partitioning(edge: EdgeSpec) -> EdgeSpec:
 
 
 def _may_pool(job: Job, step: Step) -> bool:
-    return step.kind == "holding" or (step.kind == "map" and not _feeds_window(job, step.uid))
+    return step.kind == "holding" or (step.kind == "map" and not _feeds_event_time(job, step.uid))
 
 
-def _feeds_window(job: Job, uid: OperatorId) -> bool:
+def _feeds_event_time(job: Job, uid: OperatorId) -> bool:
     behind = [edge.target for edge in job.edges if edge.source == uid and not edge.feedback]
-    return job.step(uid).kind == "window" or any(_feeds_window(job, target) for target in behind)
+    return job.step(uid).kind in EVENT_TIME_KINDS or any(_feeds_event_time(job, target) for target in behind)
 
 
 def with_list_state(job: Job, rng: Random) -> Job:
@@ -387,27 +414,26 @@ def _shift_times(split: Split, by_ms: int) -> Split:
 
 
 def with_steady_splits(job: Job) -> Job:
-    """Makes pausing sources `steady` if their rows reach a window through several subtasks of an operator.
+    """Makes pausing sources `steady` if their rows reach a window or join through several subtasks of an operator.
 
     After a pause, the subtasks that become active first advance the watermark while their siblings are still idle. Rows
-    of idle siblings may then be late, as in Flink, but windows of the simulator assert that no row is late.
+    of idle siblings may then be late, as in Flink, but `EVENT_TIME_KINDS` assert that no row is late.
     """
     steps = [
         replace(step, splits=tuple(replace(split, steady=split.pauses_at is not None) for split in step.splits))
-        if _reaches_window_by_parts(job, step.uid)
+        if _reaches_event_time_by_parts(job, step.uid)
         else step
         for step in job.steps
     ]
     return Job(steps, job.edges)
 
 
-def _reaches_window_by_parts(job: Job, uid: OperatorId, parted: bool = False) -> bool:
-    """Whether the rows of a subtask may reach a window through several subtasks of the same operator."""
+def _reaches_event_time_by_parts(job: Job, uid: OperatorId, parted: bool = False) -> bool:
+    """Whether the rows of a subtask may reach a window or join through several subtasks of the same operator."""
     behind = [edge for edge in job.edges if edge.source == uid and not edge.feedback]
     return any(
-        parted
-        if job.step(edge.target).kind == "window"
-        else _reaches_window_by_parts(job, edge.target, parted or edge.partitioning is not Partitioning.FORWARD)
+        (parted and job.step(edge.target).kind in EVENT_TIME_KINDS)
+        or _reaches_event_time_by_parts(job, edge.target, parted or edge.partitioning is not Partitioning.FORWARD)
         for edge in behind
     )
 

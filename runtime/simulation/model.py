@@ -21,6 +21,7 @@ KeyedState = dict[int, dict[str, int]]  #: key group, then name or key
 
 MAX_PARALLELISM: Final = 8
 WINDOW_MS: Final = 10
+PAIR_MS: Final = 5
 ROW_BYTES: Final = 10
 MAX_HOPS: Final = 3
 
@@ -349,12 +350,50 @@ class CountOperator(ModelOperator):
         return [(key, self._add(key)) for key, _ in rows]
 
 
-class WindowOperator(ModelOperator):
-    """Counts per key and tumbling window; fires when the watermark reaches the end of the window."""
+class EventTimeOperator(ModelOperator):
+    """Base of operators whose state depends on the watermark."""
 
     def __init__(self, groups: range) -> None:
         super().__init__(groups)
         self.watermark = MIN_WATERMARK
+
+    def advance(self, time: int) -> Rows:
+        assert time > self.watermark, "the watermark went back"
+        self.watermark = time
+        return []
+
+    def finish(self) -> Rows:
+        super().finish()
+        assert self.watermark == MAX_WATERMARK, "finish came before the maximum watermark"
+        return []
+
+
+class IntervalJoinOperator(EventTimeOperator):
+    """Pairs rows of both inputs with equal keys whose times differ by at most `PAIR_MS`.
+
+    The watermark frees rows. A pair has the later of both times.
+    """
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        pairs: Rows = []
+        for key, time in rows:
+            assert time > self.watermark, f"a late record: {time} behind {self.watermark}"
+            kept = self.keyed.setdefault(group_of(key), {})
+            for other in range(time - PAIR_MS, time + PAIR_MS + 1):
+                pairs += [(key, max(time, other))] * kept.get(f"{key}/{1 - input}@{other}", 0)
+            name = f"{key}/{input}@{time}"
+            kept[name] = kept.get(name, 0) + 1
+        return pairs
+
+    def advance(self, time: int) -> Rows:
+        for rows in self.keyed.values():
+            for name in [name for name in rows if int(name.split("@")[1]) + PAIR_MS <= time]:
+                del rows[name]
+        return super().advance(time)
+
+
+class WindowOperator(EventTimeOperator):
+    """Counts per key and tumbling window; fires when the watermark reaches the end of the window."""
 
     def process(self, input: int, rows: Rows) -> Rows:
         for key, time in rows:
@@ -366,18 +405,11 @@ class WindowOperator(ModelOperator):
         return []
 
     def advance(self, time: int) -> Rows:
-        assert time > self.watermark, "the watermark went back"
-        self.watermark = time
-        fired: Rows = []
+        fired = super().advance(time)
         for rows in self.keyed.values():
             due = [name for name in rows if int(name.split("@")[1]) + WINDOW_MS - 1 <= time]
             fired += [(name, rows.pop(name)) for name in sorted(due)]
         return fired
-
-    def finish(self) -> Rows:
-        super().finish()
-        assert self.watermark == MAX_WATERMARK, "finish came before the maximum watermark"
-        return []
 
 
 class SinkOperator(ModelOperator):

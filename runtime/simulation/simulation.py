@@ -28,6 +28,7 @@ from runtime.simulation.jobs import (
     random_job,
     random_parallelism,
     with_list_state,
+    with_pairs,
     with_pooling,
     with_tees,
 )
@@ -362,7 +363,8 @@ class Simulation:
 
 def _job(shape: Random, seed: int) -> Job:
     """A random job. Each extension has its own random stream, so that jobs without the extension do not change."""
-    job = with_pooling(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
+    job = with_pairs(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} pairs"))
+    job = with_pooling(job, Random(f"{seed} unions"))
     return with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
 
 

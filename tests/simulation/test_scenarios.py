@@ -15,7 +15,7 @@ from runtime.core.subtask import poll_policy
 from runtime.simulation.invariants import Violation
 from runtime.simulation.jobs import Job
 from runtime.simulation.master import RunEnding
-from runtime.simulation.model import JoinOperator, Row, Split
+from runtime.simulation.model import IntervalJoinOperator, JoinOperator, OperatorImage, Row, Split
 from runtime.simulation.simulation import Incident, Simulation, SimulationPlan
 from runtime.simulation.snapshots import read_table
 
@@ -458,3 +458,34 @@ def test_no_row_of_a_split_in_list_state_is_late_after_a_rescale() -> None:
     for seed in SEEDS:
         stop = Incident(recorded(CheckpointKind.CHECKPOINT, 2), ask(CheckpointKind.STOP))
         live(plan(windowed_lists(), PERIODIC, stop, parallelism={0: 2, 1: 2}), seed)
+
+
+# ---------------------------------------------------------------- two streams joined in event time
+
+
+def pairing() -> Job:
+    """Two streams that are joined by time, windows that assert that no pair is late, a sink."""
+    job = Job()
+    first = job.add_source(0, True, splits("s", 20, 15))
+    second = job.add_source(1, False, splits("t", 12, 0, 25))
+    paired = job.add("pairs", 2, [(first, HASH), (second, HASH)])
+    windows = job.add("window", 3, [(paired, HASH)])
+    job.add("sink", 3, [(windows, FORWARD)])
+    return job
+
+
+def after_a_checkpoint(act: Callable[[Simulation], None]) -> SimulationPlan:
+    return plan(pairing(), PERIODIC, Incident(recorded(CHECKPOINT), act), parallelism={0: 2, 1: 2, 2: 3, 3: 2})
+
+
+@pytest.mark.parametrize("act", [lambda s: s.crash_slot(0), ask(CheckpointKind.STOP)])
+def test_a_join_of_two_streams_is_exact(act: Callable[[Simulation], None]) -> None:
+    """S0-32, S1-02: barriers meet at its two inputs; the rows that it keeps are restored, also after a rescale."""
+    for seed in SEEDS[:6]:
+        live(after_a_checkpoint(act), seed)
+
+
+def test_a_join_that_loses_its_kept_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IntervalJoinOperator, "image", lambda self: OperatorImage({}, (), ()))
+    with pytest.raises(Violation, match="rows, such as"):
+        live(after_a_checkpoint(lambda s: s.crash_slot(0)), 0)

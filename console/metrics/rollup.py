@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from django.db import connection, transaction
-from django.db.models import Min
+from django.db.models import Max, Min
 
 from console.metrics.models import FINEST_STEP_S, Metrics, RollUp
 
@@ -79,8 +79,10 @@ def floor(at: datetime, step_s: int) -> datetime:
 
 def _roll_up_step(finer: int, step_s: int, limit: datetime) -> None:
     until = rolled_until(step_s)
-    if until is not None and until >= limit:
+    if until == limit:
         return
+    if until is not None and until > limit:  # of a pass by a clock that was ahead
+        until = Metrics.objects.filter(step_s=step_s, at__lt=limit).aggregate(at=Max("at"))["at"]
     begin = Metrics.objects.filter(step_s=finer).aggregate(at=Min("at"))["at"] if until is None else until - REACH_BACK
     while begin is not None and begin < limit:
         begin = floor(begin, step_s)

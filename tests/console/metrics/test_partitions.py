@@ -119,5 +119,6 @@ def test_passes_exclude_each_other() -> None:
         other.execute("SELECT pg_advisory_lock(%s)", [housekeeping._LOCK])
         housekeeping.maintain(NOW)
         assert partitions_of("weir_metrics_5s") == {"weir_metrics_5s_rest"}
+        other.execute("SELECT pg_advisory_unlock(%s)", [housekeeping._LOCK])
     housekeeping.maintain(NOW)
     assert len(partitions_of("weir_metrics_5s")) > 1

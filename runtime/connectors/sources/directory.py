@@ -36,7 +36,7 @@ from runtime.connectors.sources.partition_columns import (
     schema_of,
     values_of,
 )
-from runtime.connectors.sources.remote_folder import RemoteFolder, check_remote_url, local_path
+from runtime.connectors.sources.remote_folder import RemoteFolder, check_local_path, check_remote_url, local_path
 from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
@@ -102,7 +102,9 @@ class DirectorySource:
     def check(self) -> None:
         if not self.path:
             raise JobRejected("bad-path", "path", "must name the folder to read")
-        if local_path(self.path) is None:
+        if local_path(self.path) is not None:
+            check_local_path("path", self.path)
+        else:
             check_remote_url("path", self.path)
             if not isinstance(self.format, ScannedFormat):
                 detail = f"{type(self.format).__name__} reads local files only: it is no weir.spi.ScannedFormat"
@@ -169,7 +171,8 @@ class DirectorySource:
             raise JobRejected("missing-folder", "dead_letter_path", "the policy dead_letter needs a folder")
         if local_path(self.dead_letter_path) != self.dead_letter_path:
             raise JobRejected("unsupported-scheme", "dead_letter_path", "must be a local folder, not a URL")
-        if Path(self.dead_letter_path).resolve() == Path(self.path).resolve():
+        local = local_path(self.path)
+        if local is not None and Path(self.dead_letter_path).resolve() == Path(local).resolve():
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
 
 
@@ -320,7 +323,10 @@ class DirectoryReader(SourceReader):
         limit, kind = self._positions.split_bytes, self._source.format
         if limit is None or not (isinstance(kind, ScannedFormat) and kind.splits_files):
             return (Split(path),)
-        size_bytes = self._positions.size_of_cut_file(path, size_bytes)
+        known = self._positions.known_size(path)
+        if known and known != size_bytes and max(known, size_bytes) > limit:  # its splits are no longer the same
+            detail = f"the file has changed since it was read: it has {size_bytes} bytes and had {known}"
+            raise DataRejected(f"{self._folder.location}/{path}: {detail}; put new rows into a new file")
         if size_bytes <= limit:
             return (Split(path),)
         return (Split(path, start, min(start + limit, size_bytes)) for start in range(0, size_bytes, limit))

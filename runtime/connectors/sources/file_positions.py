@@ -112,9 +112,10 @@ class FilePositions:
         groups = key_groups_of_hashes(hash_columns(_key_columns(splits)[:keys]), self._max_parallelism)
         return (split for split, group in zip(splits, groups.tolist(), strict=True) if group in self._groups)
 
-    def size_of_cut_file(self, path: str, size_bytes: int) -> int:
-        """The size of a file by which it was cut; `size_bytes` if it has no splits here."""
-        return self._cut_sizes.get(path, size_bytes)
+    def known_size(self, path: str) -> int | None:
+        """The size of a file when it was begun or cut; None if it has no position here, 0 if it was not opened."""
+        whole = self._positions.get(Split(path))
+        return self._cut_sizes.get(path) if whole is None else whole.size_bytes
 
     def is_done(self, split: Split) -> bool:
         return split in self._positions and self._positions[split].done

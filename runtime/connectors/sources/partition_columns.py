@@ -14,7 +14,7 @@ from runtime.connectors.partitions import check_partition_columns, partition_val
 from runtime.errors import DataRejected, JobRejected
 
 PartitionBy: TypeAlias = pa.Schema | Sequence[str]
-_INTEGER: Final = re.compile(r"[+-]?\d{1,18}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _INT32_BOUND: Final = 1 << 31
 _TYPES: Final = {str(kind): kind for kind in (pa.int32(), pa.int64(), pa.date32(), pa.string())}

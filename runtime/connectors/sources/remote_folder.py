@@ -60,6 +60,16 @@ def local_path(path: str) -> str | None:
     return unquote(urlsplit(path).path)
 
 
+def check_local_path(field: str, path: str) -> None:
+    """Raises JobRejected for a URL `file:` with more than a path: `file://data/in` names a host `data`."""
+    parts = urlsplit(path) if _URL.match(path) else None
+    if parts is not None and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
+        detail = (
+            f"{path}: write an absolute path after three slashes, with %23 for '#' and %3F for '?': file:///data/in"
+        )
+        raise JobRejected("bad-path", field, detail)
+
+
 def check_remote_url(field: str, url: str) -> None:
     """Checks a URL without I/O.
 
@@ -105,10 +115,12 @@ class RemoteFolder:
         listed = []
         for info in found:
             path = info.path[len(base) :].lstrip("/")
-            if path in known or any(part[0] in "._" for part in path.split("/")):
-                continue
-            if info.type == fs.FileType.File and info.path.rstrip("/") == base:
+            if info.type == fs.FileType.File and not path:
                 raise JobRejected("bad-path", "path", f"{self.location} is a file: name the folder that holds it")
+            steps = path.split("/")  # a key may have empty steps: `in//a` lies in a sub-folder without a name
+            is_deeper = len(steps) > len(self._partition_names) + 1
+            if is_deeper or path in known or any(step.startswith((".", "_")) for step in steps):
+                continue
             self._check_place(path, info.type == fs.FileType.Directory)
             if info.type == fs.FileType.File:
                 listed.append(ListedFile(path, info.size))

@@ -265,6 +265,13 @@ def test_bad_settings_are_refused(more: Any, text: str) -> None:
     assert refused.value.field == "partition_by"
 
 
+@pytest.mark.parametrize("text", ["+7", "١٢"])
+def test_only_texts_that_are_read_as_integers_are_inferred_as_integers(tmp_path: Path, text: str) -> None:
+    """S1-25."""
+    drop(tmp_path / f"n={text}", "a", "x")
+    assert rows(lines(tmp_path, partition_by=("n",))) == [{"line": "x", "n": text}]
+
+
 def test_integers_and_texts_are_inferred_as_by_pyarrow(tmp_path: Path) -> None:
     """pyarrow's discovery knows int32 and text only."""
     for value in ("1", "02", "x y"):

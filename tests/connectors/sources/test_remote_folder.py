@@ -62,6 +62,19 @@ def test_schemes_of_pyarrow_are_taken(url: str, no_roots: None) -> None:
     assert source.folders() == {}, "no local folder"
 
 
+@pytest.mark.parametrize("url", ["file://data/in", "file:///data#1", "file:/data/in?x=1"])
+def test_a_file_url_with_more_than_a_path_is_refused(url: str, no_roots: None) -> None:
+    """The host and the rest would be ignored, and another folder read."""
+    with pytest.raises(JobRejected, match="three slashes") as refused:
+        lines(url).check()
+    assert refused.value.field == "path"
+
+
+def test_dead_letters_are_not_in_the_folder_of_a_url(tmp_path: Path) -> None:
+    with pytest.raises(JobRejected, match="would be read as input"):
+        lines(f"file://{tmp_path}", on_malformed="dead_letter", dead_letter_path=str(tmp_path)).check()
+
+
 def test_a_key_must_be_a_reference(no_roots: None) -> None:
     lines("s3://${secret:id}:${secret:key}@bucket/in").check()
     with pytest.raises(JobRejected) as refused:
@@ -229,6 +242,26 @@ def test_a_watched_folder_of_s3_may_appear_later(bucket: tuple[str, fs.FileSyste
     for name in "ab":
         put(system, name, name.encode())
         assert reading.rows() == [{"line": name}]
+
+
+def test_files_below_the_folder_are_left_out_as_in_a_local_folder(s3: str, bucket: tuple[str, fs.FileSystem]) -> None:
+    """Keys of S3 may have empty steps, as in `in//a`."""
+    url, system = bucket
+    put(system, "top", b"top")
+    put(system, "sub/a", b"no")
+    boto3 = pytest.importorskip("boto3")  # moto needs it
+
+    client = boto3.client(
+        "s3", endpoint_url=f"http://{s3}", aws_access_key_id="AKIATEST", aws_secret_access_key="key/+%",
+        region_name="eu-central-1",
+    )  # fmt: skip
+    folder = url.partition("@lake/")[2].partition("?")[0]
+    client.put_object(Bucket="lake", Key=f"{folder}//a", Body=b"no")
+    assert Reading(lines(url)).rows() == [{"line": "top"}]
+    for key in ("day=1/a", "day=1/sub/a", "day=1//a"):
+        client.put_object(Bucket="lake", Key=f"{folder}/by/{key}", Body=b"1")
+    by_day = url.replace(folder, f"{folder}/by")
+    assert Reading(lines(by_day, partition_by=("day",))).rows() == [{"line": "1", "day": 1}]
 
 
 def test_a_missing_folder_bucket_or_file_of_s3_is_named(bucket: tuple[str, fs.FileSystem]) -> None:

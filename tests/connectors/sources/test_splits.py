@@ -231,11 +231,28 @@ def test_a_cut_file_that_changed_or_is_gone_is_named(tmp_path: Path) -> None:
     first.poll(5)
     snapshots = [first.snapshot("chk")]
     drop(tmp_path, "a", "1\n" * 700)
-    with pytest.raises(DataRejected, match=r"/a: the file has changed since row 5 of it was read"):
+    with pytest.raises(DataRejected, match=r"/a: the file has changed since it was read"):
         restored(source, first.store, snapshots, 1)[0].rows()
     (tmp_path / "a").unlink()
     with pytest.raises(EnvironmentFailure, match=r"/a: the file is gone before it was read to its end"):
         restored(source, first.store, snapshots, 1)[0].rows()
+
+
+@pytest.mark.parametrize("polled", [30, 1_000])
+@pytest.mark.parametrize(("before", "after"), [(40, 200), (200, 400), (200, 40)])
+def test_a_file_that_grew_over_the_size_of_splits_is_not_read_again(
+    tmp_path: Path, before: int, after: int, polled: int
+) -> None:
+    """S1-25: other splits have other positions, so rows would be read twice or left out silently."""
+    drop(tmp_path, "a", "".join(f"{number:04}\n" for number in range(before)))
+    source = DirectorySource(str(tmp_path), LineFormat(), split_bytes=500)
+    first = Reading(source)
+    first.poll(polled) if polled < before else first.rows()
+    snapshots = [first.snapshot("chk")]
+    drop(tmp_path, "a", "".join(f"{number:04}\n" for number in range(after)))
+    readings = restored(source, first.store, snapshots, 2)
+    with pytest.raises(DataRejected, match=r"/a: the file has changed since it was read.* into a new file"):
+        _ = [reading.rows() for reading in readings]
 
 
 def test_a_bad_row_of_a_split_is_named_with_its_place(tmp_path: Path) -> None:

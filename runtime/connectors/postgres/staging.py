@@ -49,6 +49,10 @@ _OWN_COLUMNS: Final = ("weir_writer", "weir_number", "weir_row")
 _CHECKS_QUERY: Final = (
     "SELECT conname, pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conrelid = %s AND contype = 'c'"
 )
+_TYPES_QUERY: Final = (
+    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+    "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+)
 _DUE_ROWS: Final = (
     "{staging} s JOIN unnest(%(writers)s::int8[], %(numbers)s::int8[], %(tokens)s::int8[]) "
     "AS due (writer, number, token) ON s.weir_writer = due.writer AND s.weir_number = due.number"
@@ -78,44 +82,47 @@ class _Place(SinkWriters):
         self.tables = (self.staging, self.writers)
 
     def create(self, connection: psycopg.Connection[Any]) -> None:
-        """Creates the tables, or adds the columns that the target has got since.
-
-        CHECK constraints of the target hold for staged rows too, except for deletions, which may lack values. A
-        violation is found before the checkpoint.
-        """
+        """Creates the tables, or makes the staging table follow changes of the target."""
         super().create(connection)
         names = self.staging.as_string(connection)
         found = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
-        columns = self.table.columns(connection)
-        if found is not None and found[0] is not None:
-            present = {column.name for column in ResolvedTable(found[0], self.table.schema, names).columns(connection)}
-            for column in columns:
-                if column.name not in present:
-                    connection.execute(
-                        sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
-                            self.staging,
-                            sql.Identifier(column.name),
-                            sql.SQL(self._type_of(connection, column.name)),
-                        )
-                    )
-            return
-        own = sql.SQL(", ").join(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(name)) for name in _OWN_COLUMNS)
-        create = sql.SQL("CREATE TABLE {} ({}, {} bool NOT NULL DEFAULT false, LIKE {})")
-        deleted = sql.Identifier(DELETED)
-        connection.execute(create.format(self.staging, own, deleted, self.table.identifier))
-        for column in columns:
-            if column.not_null:  # rows may leave it to its default; `RowCheck` knows
-                drop = sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL")
-                connection.execute(drop.format(self.staging, sql.Identifier(column.name)))
-        for name, condition in connection.execute(_CHECKS_QUERY, [self.table.oid]).fetchall():
-            check = sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} CHECK ({} OR ({}))")
-            connection.execute(check.format(self.staging, sql.Identifier(name), deleted, sql.SQL(condition)))
+        if found is None or found[0] is None:
+            own = sql.SQL(", ").join(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(name)) for name in _OWN_COLUMNS)
+            create = sql.SQL("CREATE TABLE {} ({}, {} bool NOT NULL DEFAULT false, LIKE {})")
+            deleted = sql.Identifier(DELETED)
+            connection.execute(create.format(self.staging, own, deleted, self.table.identifier))
+            for column in self.table.columns(connection):
+                if column.not_null:  # rows may leave it to its default; `RowCheck` knows
+                    self._alter(connection, sql.SQL("ALTER {} DROP NOT NULL").format(sql.Identifier(column.name)))
+            found = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
+        assert found is not None, "the query has no condition"
+        self._follow_target(connection, found[0])
 
-    def _type_of(self, connection: psycopg.Connection[Any], column: str) -> str:
-        query = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attname = %s"
-        found = connection.execute(query, [self.table.oid, column]).fetchone()
-        assert found is not None, "the column has just been listed"
-        return str(found[0])
+    def _follow_target(self, connection: psycopg.Connection[Any], staging: int) -> None:
+        """Adds and alters columns and CHECK constraints that differ from those of the target.
+
+        The constraints hold for staged rows too, except for deletions, which may lack values. A violation is found
+        before the checkpoint. Rows that are staged already are checked when they are moved.
+        """
+        (types, checks), (own_types, own_checks) = (
+            [dict(connection.execute(query, [table]).fetchall()) for query in (_TYPES_QUERY, _CHECKS_QUERY)]
+            for table in (self.table.oid, staging)
+        )
+        for name in own_checks.keys() - checks.keys():
+            self._alter(connection, sql.SQL("DROP CONSTRAINT {}").format(sql.Identifier(name)))
+        for name, kind in types.items():
+            column = {"name": sql.Identifier(name), "type": sql.SQL(kind)}
+            if name not in own_types:
+                self._alter(connection, sql.SQL("ADD {name} {type}").format(**column))
+            elif own_types[name] != kind:
+                self._alter(connection, sql.SQL("ALTER {name} TYPE {type} USING {name}::{type}").format(**column))
+        for name, condition in checks.items():
+            if name not in own_checks:
+                add = sql.SQL("ADD CONSTRAINT {} CHECK ({} OR ({})) NOT VALID")
+                self._alter(connection, add.format(sql.Identifier(name), sql.Identifier(DELETED), sql.SQL(condition)))
+
+    def _alter(self, connection: psycopg.Connection[Any], action: sql.Composed) -> None:
+        connection.execute(sql.SQL("ALTER TABLE {} {}").format(self.staging, action))
 
 
 class StagedWriter(SinkWriter):

@@ -441,6 +441,33 @@ def test_staged_deletions_are_refused_without_their_key(database: Database) -> N
     assert database.rows() == []
 
 
+def test_staged_rows_follow_changes_of_the_table(database: Database) -> None:
+    """Types and CHECK constraints change between two attempts; rows of the first are still pending."""
+    database.run(f"ALTER TABLE {database.table} ADD small int2, ADD CONSTRAINT few CHECK (small < 5 AND id > 0)")
+    of = database.sink()
+
+    def staged(token: int, id_: int, small: int) -> tuple[Any, ...]:
+        writer = open_writer(of, token=token)
+        kind = pa.int16() if token == 1 else pa.int64()
+        columns = {"id": pa.array([id_], pa.int64()), "small": pa.array([small], kind)}
+        try:
+            writer.write(pa.RecordBatch.from_pydict(columns))
+            return writer.prepare(token)
+        finally:
+            writer.close()
+
+    first = staged(1, 1, 4)
+    database.run(
+        f"ALTER TABLE {database.table} DROP CONSTRAINT few, ALTER small TYPE int8, "
+        "ADD CONSTRAINT even CHECK (small % 2 = 0)"
+    )
+    second = staged(2, 2, 2**40)
+    with pytest.raises(DataRejected, match="even"):
+        staged(2, 3, 3)
+    assert commit(of, *first, *second, token=2) == 2
+    assert database.run(f"SELECT id, small FROM {database.table} ORDER BY id") == [(1, 4), (2, 2**40)]
+
+
 # ---------------------------------------------------------------- immediate
 
 

@@ -99,6 +99,16 @@ def test_an_interval_holds_increases_and_not_totals() -> None:
     assert row(first, "")["cpu_ms"] == 2_100, "the first sample of a process is its base"
 
 
+def test_a_clock_that_is_set_back_loses_no_rows_and_ends_no_history() -> None:
+    history = MetricsHistory(GRAPH, START)
+    times = (START + 1_000, START - 3_600_000, START - 3_599_000, START - 3_594_000)
+    for number, at in enumerate(times, 1):
+        history.sample({NUMBERS: [metrics(NUMBERS, 0, records_out=number)]}, {}, at)
+    (interval,) = history.pending()
+    assert interval.at == START - 3_601_000
+    assert (row(interval, "numbers")["records_out"], row(interval, "numbers")["span_ms"]) == (4, 6_000)
+
+
 def test_lags_are_behind_the_clock_and_behind_the_newest_event() -> None:
     history, now = MetricsHistory(GRAPH, START), START + 4_000
     found = {

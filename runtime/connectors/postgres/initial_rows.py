@@ -90,7 +90,7 @@ class InitialRows:
         return (*self._before, Chunk(self._snapshot, self._last)) if self._has_rows else self._before
 
     def read(self, max_rows: int) -> list[Row]:
-        """The next rows, in text. None of them: the table is complete, or earlier transactions have yet to end."""
+        """The next rows, in text. None of them: the table is complete, or other transactions have yet to end."""
         if self._cursor is None and not self._begin():
             return []
         assert self._cursor is not None, "the transaction has begun"
@@ -110,8 +110,13 @@ class InitialRows:
         if self._awaited and self._awaited & self._table.writers(self._connection):
             return False
         # The lock precedes the snapshot, since TRUNCATE and ALTER TABLE remove rows from older snapshots too.
-        lock = sql.SQL("{}; LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(_BEGIN), self._table.identifier)
-        self._connection.execute(lock)
+        self._connection.execute(_BEGIN)
+        try:
+            lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT")
+            self._connection.execute(lock.format(self._table.identifier))
+        except psycopg.errors.LockNotAvailable:  # ALTER TABLE or VACUUM FULL may take long, and barriers must pass
+            self._connection.execute("ROLLBACK")
+            return False
         seen = "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::int8"
         found = self._connection.execute(seen).fetchone()
         assert found is not None, "the query has no condition"

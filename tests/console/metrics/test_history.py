@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -40,21 +40,32 @@ from tests.waiting import until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def master_of(run: Run, flow: Dataflow, storage: Path, records: PostgresRunStore) -> JobMaster:
+class Shifted(SystemClock):
+    """A clock whose wall clock may be changed; its monotonic clock goes on."""
+
+    shift_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.shift_ms
+
+
+def master_of(
+    run: Run, flow: Dataflow, storage: Path, records: PostgresRunStore, clock: SystemClock | None = None
+) -> JobMaster:
     config = MasterConfig(
         job_id=str(run.job_id), token=Token(run.token), job=flow.compile(2), storage=str(storage),
         coordinator=CoordinatorSettings(interval_ms=30, min_pause_ms=0),
         restart=FixedDelay(attempts=3, delay_ms=10),
     )  # fmt: skip
-    return JobMaster(config, records, FileStore(str(storage)), LocalLauncher(), SystemClock())
+    return JobMaster(config, records, FileStore(str(storage)), LocalLauncher(), clock or SystemClock())
 
 
 @contextmanager
-def running(flow: Dataflow, storage: Path) -> Iterator[tuple[Run, JobMaster]]:
+def running(flow: Dataflow, storage: Path, clock: SystemClock | None = None) -> Iterator[tuple[Run, JobMaster]]:
     """A run on threads whose records are in Postgres; it is canceled at the end of the block."""
     run = make_run()
     records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
-    master = master_of(run, flow, storage, records)
+    master = master_of(run, flow, storage, records, clock)
     thread = threading.Thread(target=master.run, daemon=True)
     thread.start()
     try:
@@ -151,6 +162,16 @@ def test_a_history_that_postgres_refuses_stops_no_job(tmp_path: Path) -> None:
             cursor.execute("ALTER TABLE weir_metrics RENAME COLUMN another TO skew")
     run.refresh_from_db()
     assert (done, run.state) == (MasterExitCode.DONE, "finished")
+
+
+def test_the_history_follows_the_wall_clock_after_a_suspension(tmp_path: Path) -> None:
+    """While a host is suspended its monotonic clock stands still."""
+    clock = Shifted()
+    with running(counts(Gated(total=1_000), tmp_path / "out"), tmp_path / "s", clock) as (run, _):
+        until(lambda: run.checkpoints.filter(status="completed").exists())
+        clock.shift_ms = 3_600_000
+        later = datetime.now(UTC) + timedelta(minutes=59)
+        until(lambda: Metrics.objects.filter(run_id=run.pk, at__gt=later).exists())
 
 
 def reports_of(run: Run, records: PostgresRunStore) -> LiveReports:

@@ -107,14 +107,14 @@ class Attempt:
         self._backlog_checked_at: float | None = None
         self._are_sources_paused = False
         self._epoch_ms = clock.now_ms() - int(clock.monotonic_ms())
-        self._history = MetricsHistory(self._graph, self._now())
+        self._history = MetricsHistory(self._graph, clock.now_ms())
         self._live_reports = LiveReports(
             self._monitor,
             self._coordinator,
             self._history,
             records,
             lambda: {**facts(), "spark_ui": self._ui_address},
-            self._now,
+            clock.now_ms,  # `_now` stands still while the host is suspended
         )
         self._result: AttemptResult | None = None
         self._addresses: dict[int, str] = {}

@@ -116,7 +116,11 @@ class MetricsHistory:
         }
 
     def sample(self, metrics: Metrics, processes: Mapping[object, ProcessUsage], now_ms: int) -> None:
-        """Takes a sample, about once a second. Ends the interval if `now_ms` lies in a later one."""
+        """Takes a sample, about once a second. Ends the interval if `now_ms` lies in a later one.
+
+        `now_ms` is the wall clock. If it is set back, the interval begins then.
+        """
+        self._began_at = min(self._began_at, now_ms)
         newest = newest_watermark(self._graph, metrics)
         for operator in self._graph.operators:
             peaks, own = self._peaks.setdefault(operator.uid, _Peaks()), metrics.get(operator.uid, ())

@@ -137,13 +137,18 @@ class KeyedTable:
         self._dirty.data[row_ids] = True
 
     def delete(self, row_ids: RowIds) -> None:
-        """Removes keys. The next delta holds their tombstones."""
+        """Removes keys. The next delta holds their tombstones.
+
+        Texts of deleted keys are dropped at once unless tombstones use them: a job may take no snapshots.
+        """
         known = row_ids[self._captured.data[row_ids]]
         if len(known):
             self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
         self._dirty.data[row_ids] = False
         self._captured.data[row_ids] = False
         self._index.remove(row_ids)
+        if not self._tombstones:
+            self.compact_texts()
 
     # ------------------------------------------------------------ snapshots
 

@@ -290,7 +290,6 @@ class TwoStreamJoin(Operator):
         empty = np.unique(numbers[(first[numbers] == 0) & (second[numbers] == 0)])
         if len(empty):
             self._index.delete(empty)
-            self._index.compact_texts()
 
     def _check_columns(self) -> None:
         """Checks the columns of both streams once they are known. Raises JobRejected: they do not fit each other."""
@@ -350,15 +349,14 @@ class TwoStreamJoin(Operator):
         self._check_columns()
         schema = side.schema
         assert schema is not None, "the columns are bound"
-        groups_of: dict[int, list[int]] = {}
-        times_of: dict[int, list[Times]] = {}
+        by_place: dict[int, dict[int, pa.RecordBatch]] = {}
         for group, place, rows in found:
-            groups_of.setdefault(place, []).append(group)
-            times_of.setdefault(place, []).append(event_times_ms(rows, side.time))
-        for place, groups in groups_of.items():
-            side.stored.adopt(place, groups, np.concatenate(times_of[place]))
-        rows = pa.concat_batches([plain_rows(rows, schema) for _, _, rows in found])
-        self._keep(side, self._number_keys(side, rows, event_times_ms(rows, side.time)))
+            by_place.setdefault(place, {})[group] = plain_rows(rows, schema)
+        for place, parts in by_place.items():  # all rows at once might exceed the 2 GiB that a text column holds
+            rows = pa.concat_batches(parts.values())
+            times = event_times_ms(rows, side.time)
+            side.stored.adopt(place, parts, times)
+            self._keep(side, self._number_keys(side, rows, times))
 
     def _check_kept(self, side: _Side, group: int, rows: pa.RecordBatch) -> None:
         """Raises JobRejected: restored rows of a key group lack a column of the join, or were kept by other keys."""

@@ -78,6 +78,3 @@ class OpenSessions:
         found, numbers = self.find(keys)
         kept = ~np.isin(found, rows)
         self.link(keys, numbers[kept], found[kept])
-
-    def compact_texts(self) -> None:
-        self._heads.compact_texts()

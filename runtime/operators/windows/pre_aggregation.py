@@ -237,7 +237,6 @@ class WindowPreAggregator:
             keys = [self._table.key_column(name, row_ids) for name in self._keys]
             yield self._parts(keys, self._table.key_column(self._pane, row_ids), self._table, row_ids)
         self._table.delete(due)
-        self._table.compact_texts()
 
     def _parts(
         self, keys: Sequence[pa.Array], starts: pa.Array, state: StateColumns, row_ids: RowIds

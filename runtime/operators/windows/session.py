@@ -109,7 +109,6 @@ class SessionWindow(Operator):
 
     def snapshot(self, checkpoint: int) -> None:
         self._groups.store(self._watermark)
-        self._open.compact_texts()
 
     def _check_gap(self) -> None:
         """Raises JobRejected if restored sessions were formed by another gap, by which they may belong together."""

@@ -14,6 +14,7 @@ thread then merges them. The next barrier makes the merged file a committable, i
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePath
@@ -192,10 +193,13 @@ class CompactingWriter(SinkWriter):
             schema: pa.Schema = source.schema_arrow
             return schema
 
-    def _open(self, file: SmallFile) -> Any:
+    @contextmanager
+    def _open(self, file: SmallFile) -> Iterator[Any]:
+        """The open file. An error of its content within the block names it, too."""
         try:
-            return pq.ParquetFile(self._folder / file.hidden)
-        except (OSError, pa.ArrowInvalid) as error:
+            with pq.ParquetFile(self._folder / file.hidden) as source:
+                yield source
+        except (OSError, pa.ArrowException) as error:
             raise EnvironmentFailure(f"{self._folder / file.hidden}: the file cannot be merged: {error}") from error
 
     # ------------------------------------------------------------ files

@@ -160,6 +160,19 @@ def test_a_lost_or_damaged_file_is_named(tmp_path: Path) -> None:
         start(sink, entries, token=3)
 
 
+def test_a_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
+    one = start(compacting(tmp_path))
+    one.write(rows(*range(10_000)))
+    one.snapshot(1)
+    (first,) = tmp_path.glob(".weir-*")
+    content = first.read_bytes()
+    first.write_bytes(content[:60] + b"\xff" * 400 + content[460:])
+    one.write(rows(1))
+    one.finish()
+    with pytest.raises(EnvironmentFailure, match=rf"{first.name}: the file cannot be merged"):
+        one.snapshot(2)
+
+
 @pytest.mark.parametrize("merged", ["x", [5], ["../../etc/passwd"], [".weir-7-1-other-0-1.pending"]], ids=str)
 def test_a_committable_deletes_no_other_file(tmp_path: Path, merged: Any) -> None:
     sink = compacting(tmp_path)

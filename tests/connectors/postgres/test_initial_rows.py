@@ -180,6 +180,21 @@ def test_the_first_row_waits_for_transactions_that_write_the_table(table: Table)
     reading.reader.close()
 
 
+def test_a_locked_table_does_not_hold_up_the_reader(table: Table) -> None:
+    table.run(f"INSERT INTO {table.name} VALUES ('b', 0, 1), ('a', 0, 1)")
+    reading = Reading(table.source())
+    reading.poll(1)
+    taken = reading.snapshot("c1")
+    reading.reader.close()
+    again = Reading(table.source(), store=reading.store, snapshots=[taken])
+    table.late.execute("BEGIN")
+    table.late.execute(f"LOCK TABLE {table.name} IN ACCESS EXCLUSIVE MODE")
+    assert again.rows() == []
+    table.late.execute("COMMIT")
+    assert [row["code"] for row in again.rows()] == ["a"]
+    again.reader.close()
+
+
 def test_the_state_forgets_the_snapshot_once_no_change_can_be_in_it(table: Table) -> None:
     table.run(f"INSERT INTO {table.name} VALUES ('a', 0, 1)")
     reading = Reading(table.source())

@@ -64,11 +64,13 @@ class PartitionedFolder(ParquetFolder):
 class CompactedFolder(ParquetFolder):
     """Small files of several checkpoints, merged before they become visible."""
 
+    on_deletion = "is neither there nor committed"
+
     def sink(self) -> Sink:
         return weir.ParquetSink(str(self.place.folder / "out"), compact_checkpoints=3, compact_bytes=30_000)
 
     def leftovers(self) -> list[str]:
-        return unnamed(self.place.folder / "out", self.place.folder / "storage")
+        return unnamed(self.place.folder / "out", self.place.job / "storage")
 
 
 class JsonLinesFolder(Target):

@@ -24,6 +24,7 @@ from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
+from tests.contracts.sinks.run_lock import without_run_lock
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 CONNECTORS: Final = tuple(str(ROOT / folder) for folder in ("runtime/connectors", "spark_jobs"))
@@ -47,7 +48,8 @@ class Kill:
         if self.armed and self.window == window:
             if window == "zombie":
                 self.armed = False
-                os.kill(os.getpid(), signal.SIGSTOP)
+                with without_run_lock():
+                    os.kill(os.getpid(), signal.SIGSTOP)
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from runtime.core.job.ids import Token
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.run_store import CompletedCheckpoint
 from tests.contracts.sinks.kills import Kill
+from tests.contracts.sinks.run_lock import run_lock
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,7 @@ def checkpoints_in(path: Path) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[_Row]:
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with run_lock(path.with_suffix(".lock")):
         yield pickle.loads(path.read_bytes()) if path.exists() else _Row()
 
 

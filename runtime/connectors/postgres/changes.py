@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Final, LiteralString, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import psycopg
@@ -26,6 +26,7 @@ from runtime.connectors.postgres import pgoutput
 from runtime.connectors.postgres.connection import check_url, connect, postgres_errors
 from runtime.connectors.postgres.initial_rows import Chunk, InitialRows, InitialRowsFilter, find_key
 from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
+from runtime.connectors.postgres.replication import check_publication, check_server, one_row, slot_position
 from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
 from runtime.connectors.postgres.values import TEXT_SETTINGS, Column, find_columns, from_text
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
@@ -35,10 +36,6 @@ from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDAT
 from runtime.ports import OperatorContext, SourceReader
 
 _MESSAGES_PER_PEEK: Final = 10_000
-_SLOT_QUERY: Final = """
-SELECT plugin, database = current_database(), (confirmed_flush_lsn - '0/0'::pg_lsn)::int8, wal_status
-FROM pg_replication_slots WHERE slot_name = %s
-"""
 _NOW_QUERY: Final = (
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::int8"
 )
@@ -175,11 +172,11 @@ class ChangesReader(SourceReader):
         with postgres_errors(self._what):
             self._connection.autocommit = True
             self._connection.execute(TEXT_SETTINGS)
-            _check_server(self._connection)
-            self._confirmed = self._lsn = _slot_position(self._connection, self._source.slot)
+            check_server(self._connection)
+            self._confirmed = self._lsn = slot_position(self._connection, self._source.slot)
             table = find_table(self._connection, self._source.table)
             self._oid, self._name = table.oid, str(table)
-            self._check_publication(self._connection)
+            check_publication(self._connection, self._source.publication, table, whole=self._source.initial_snapshot)
             self._columns = tuple(stored[0].columns) if stored else self._find_columns(self._connection)
             if stored:
                 self._resume(stored[0])
@@ -257,24 +254,6 @@ class ChangesReader(SourceReader):
 
     # ------------------------------------------------------------ the start
 
-    def _check_publication(self, connection: psycopg.Connection[Any]) -> None:
-        query = (
-            "SELECT to_jsonb(p) ->> 'rowfilter' FROM pg_publication_tables p "
-            "JOIN pg_namespace n ON n.nspname = p.schemaname "
-            "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = %s AND c.oid = %s"
-        )
-        found = connection.execute(query, [self._source.publication, self._oid]).fetchone()
-        if found is None:
-            name = sql.Identifier(self._source.publication).as_string(connection)
-            remedy = f"CREATE PUBLICATION {name} FOR TABLE {self._name}, or ALTER PUBLICATION {name} ADD TABLE …"
-            detail = f"the publication {self._source.publication!r} does not contain {self._name}: {remedy}"
-            raise JobRejected("no-publication", "publication", detail)
-        if found[0] is not None and self._source.initial_snapshot:
-            detail = f"the publication has the row filter {found[0]}, and the initial rows would be all rows"
-            raise JobRejected(
-                "row-filter", "publication", f"{detail}: take a publication without a filter, and filter the stream"
-            )
-
     def _all_columns(self, connection: psycopg.Connection[Any]) -> list[Column]:
         return find_columns(connection, self._oid, generated=False)
 
@@ -300,7 +279,7 @@ class ChangesReader(SourceReader):
         if name not in {column.name for column in self._columns}:
             known = ", ".join(column.name for column in self._columns)
             raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {known}")
-        (identity,) = _row(connection, "SELECT relreplident FROM pg_class WHERE oid = %s", self._oid)
+        (identity,) = one_row(connection, "SELECT relreplident FROM pg_class WHERE oid = %s", self._oid)
         if identity not in ("f", b"f"):
             remedy = f"ALTER TABLE {self._name} REPLICA IDENTITY FULL, or take commit_time as event_time"
             raise JobRejected("replica-identity", "event_time", f"a deletion has no value of {name!r}: {remedy}")
@@ -360,7 +339,7 @@ class ChangesReader(SourceReader):
         self._peeked_at = now
         if self._filter is not None and self._filter_end is None:
             self._filter_end = self._filter.end()
-        self._server_ms, end = _row(connection, _NOW_QUERY)
+        self._server_ms, end = one_row(connection, _NOW_QUERY)
         if end <= self._read_lsn:
             self._advance_clock(self._server_ms)
             return False
@@ -546,35 +525,3 @@ def _changes(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete) -> It
             yield INSERT, message.new
         case _:
             yield UPDATE_AFTER, message.new
-
-
-def _row(connection: psycopg.Connection[Any], query: LiteralString, *parameters: object) -> tuple[Any, ...]:
-    found = connection.execute(query, parameters).fetchone()
-    assert found is not None, "the query has no condition"
-    return tuple(found)
-
-
-def _check_server(connection: psycopg.Connection[Any]) -> None:
-    level, encoding = _row(connection, "SELECT current_setting('wal_level'), current_setting('server_encoding')")
-    if level != "logical":
-        remedy = "ALTER SYSTEM SET wal_level = 'logical', then restart the server"
-        raise JobRejected("wal-level", "url", f"the server writes no logical log (wal_level is {level}): {remedy}")
-    if encoding != "UTF8":
-        raise JobRejected("bad-encoding", "url", f"the database has the encoding {encoding}, and not UTF8")
-
-
-def _slot_position(connection: psycopg.Connection[Any], slot: str) -> int:
-    """The position of the slot. Raises JobRejected if the slot cannot be read."""
-    literal = sql.Literal(slot).as_string(connection)
-    create = f"SELECT pg_create_logical_replication_slot({literal}, 'pgoutput')"
-    found = connection.execute(_SLOT_QUERY, [slot]).fetchone()
-    if found is None:
-        raise JobRejected("no-slot", "slot", f"there is no replication slot {slot!r}: {create}")
-    plugin, is_here, confirmed, status = found
-    if plugin != "pgoutput" or not is_here:
-        detail = f"the slot {slot!r} is of another database or plugin ({plugin}): {create} with another name"
-        raise JobRejected("bad-slot", "slot", detail)
-    if status == "lost":
-        detail = f"the server has removed the log of the slot {slot!r} (max_slot_wal_keep_size): changes are lost"
-        raise JobRejected("lost-slot", "slot", detail)
-    return int(confirmed)

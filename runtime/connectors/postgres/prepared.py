@@ -27,6 +27,7 @@ from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import connect, postgres_errors
 from runtime.connectors.postgres.sink_writers import (
     SinkWriters,
+    Written,
     check_sink,
     convert_committable,
     create_table,
@@ -48,16 +49,9 @@ _SESSIONS_QUERY: Final = (
 )
 
 
-class PreparedRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A committable: a prepared transaction with the rows of a writer before a barrier."""
+class PreparedRows(Written, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prepared transaction with the rows of a writer before a barrier."""
 
-    table: str
-    sink: str
-    writer_id: int
-    token: int
-    subtask: int
-    number: int
-    rows: int
     transaction: str
 
 

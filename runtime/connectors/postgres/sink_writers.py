@@ -7,7 +7,7 @@ numbers of a writer ascend, and a commit passes all that are pending. The highes
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -27,21 +27,16 @@ _CREATED_MEANWHILE: Final = (
 _Committable = TypeVar("_Committable")
 
 
-class Written(Protocol):
-    """The output of a writer before a barrier. `number` counts the barriers of the writer with output."""
+class Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A committable: the output of a writer before a barrier. `number` counts its barriers with output."""
 
-    @property
-    def table(self) -> str: ...
-    @property
-    def sink(self) -> str: ...
-    @property
-    def writer_id(self) -> int: ...
-    @property
-    def token(self) -> int: ...
-    @property
-    def subtask(self) -> int: ...
-    @property
-    def number(self) -> int: ...
+    table: str
+    sink: str
+    writer_id: int
+    token: int
+    subtask: int
+    number: int
+    rows: int
 
 
 def new_writer_id() -> int:

@@ -25,6 +25,7 @@ from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import connect, make_durable, postgres_errors
 from runtime.connectors.postgres.sink_writers import (
     SinkWriters,
+    Written,
     check_sink,
     convert_committable,
     new_writer_id,
@@ -59,16 +60,9 @@ _DUE_ROWS: Final = (
 )
 
 
-class StagedRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A committable: the rows that a writer staged before a barrier. `number` counts the barriers of the writer."""
+class StagedRows(Written, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rows that a writer staged before a barrier."""
 
-    table: str
-    sink: str
-    writer_id: int
-    token: int
-    subtask: int
-    number: int
-    rows: int
     deletions: int = 0  #: rows that delete their key
     columns: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Folders by URL: on a real S3 server where there is one, refusals without any."""
+"""Folders by URL: on a server of S3's protocol (moto), and refusals without any."""
 
 import json
 import random
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -147,7 +148,6 @@ def test_a_store_that_is_away_is_an_outage(monkeypatch: pytest.MonkeyPatch, no_r
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """host:port of an S3 server in a process of its own."""
-    pytest.importorskip("moto.server")
     program = """
 import contextlib, sys
 from moto.server import ThreadedMotoServer
@@ -249,8 +249,6 @@ def test_files_below_the_folder_are_left_out_as_in_a_local_folder(s3: str, bucke
     url, system = bucket
     put(system, "top", b"top")
     put(system, "sub/a", b"no")
-    boto3 = pytest.importorskip("boto3")  # moto needs it
-
     client = boto3.client(
         "s3", endpoint_url=f"http://{s3}", aws_access_key_id="AKIATEST", aws_secret_access_key="key/+%",
         region_name="eu-central-1",

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from console import formats
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
+from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
 from console.operations.restore import RepeatedCheckpoints
-from console.ui import formats
-from console.ui.live import Live
 
 _K = OperationKind
 LABELS = {

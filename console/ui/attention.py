@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from console import formats
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import MAX_COUNTED_FAILURES, failures_after, newest_completed_checkpoint
 from console.jobs.models import Attempt, AttemptOutcome, Run, StageState, StandingStage
-from console.ui import formats
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE
 

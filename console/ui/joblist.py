@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from console.formats import Quantity
 from console.jobs.models import Run
+from console.metrics.live import Live
 from console.operations.selectors import JobRow
 from console.ui.attention import overdue
-from console.ui.formats import Quantity
 from console.ui.jobpage import desired_state, live_metrics
-from console.ui.live import Live
 from runtime.core.job.lifecycle import RunState
 
 _GROUPS = {

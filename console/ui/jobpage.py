@@ -14,13 +14,14 @@ from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import checkpoint_table, continuable, run_progress
 from console.jobs.models import JobVersion, Run, VersionState
 from console.jobs.services import pipeline_schema
+from console.metrics import live
+from console.metrics.live import BatchLive, Live
 from console.operations.models import Operation, OperationKind
 from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
-from console.ui import actions, live
+from console.ui import actions
 from console.ui.attention import JobWarning, warnings
 from console.ui.graph.picture import GraphPicture, draw
-from console.ui.live import BatchLive, Live
 from console.ui.paging import TablePage, by_number
 from console.ui.remedies import Suggestion, suggest_remedy
 from console.ui.schema_fields import describe_params

@@ -9,10 +9,10 @@ from datetime import datetime
 
 import msgspec
 
+from console import formats
+from console.formats import Quantity
 from console.jobs.models import Run, StageState, StandingStage
-from console.ui import formats
-from console.ui.formats import Quantity
-from console.ui.live import convert_report
+from console.metrics.live import convert_report
 from console.ui.status import NOT_STARTED
 
 

@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 from math import log1p
 from statistics import median
 
+from console import formats
 from console.checkpoints.models import Checkpoint
-from console.ui import formats
 
 PITCH = 14.0  #: distance of two columns at the median interval, which is also the minimum distance
 MAX_GAP_PITCHES = 5.0  #: maximum distance of two columns, in pitches

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console.checkpoints.models import noun
-from console.ui.live import CheckpointLive
+from console.metrics.live import CheckpointLive
 
 _TOOTH = 12.0  #: height of one tooth; they point downstream, as on a map
 _DEPTH = 5.0

@@ -10,13 +10,13 @@ from datetime import datetime
 from math import log10
 from typing import Any
 
+from console import formats
 from console.checkpoints.models import noun
-from console.ui import formats
-from console.ui.formats import Quantity
+from console.formats import Quantity
+from console.metrics.live import Live, OperatorLive, StageLive
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
-from console.ui.live import Live, OperatorLive, StageLive
 from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0

@@ -14,8 +14,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from console.ui import formats
-from console.ui.formats import Quantity
+from console import formats
+from console.formats import Quantity
 from console.ui.status import DISCARDED, status
 
 register = template.Library()

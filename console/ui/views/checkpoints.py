@@ -8,16 +8,16 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods, require_safe
 
+from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
+from console.formats import Quantity
 from console.jobs.models import Attempt, Job, Run
 from console.operations.legality import allowed_discard
 from console.operations.models import OperationKind
 from console.operations.selectors import runs_of
-from console.ui import formats
 from console.ui.actions import discard_confirmation
-from console.ui.formats import Quantity
 from console.ui.jobpage import live_metrics, show_progress
 from console.ui.paging import whole_number
 from console.ui.revision import revision

@@ -11,10 +11,10 @@ from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
+from console.metrics.live import CheckpointLive
 from console.operations.models import NEW_RUN_KINDS, Operation, OperationState
 from console.operations.selectors import with_runs
 from console.ui.jobpage import live_metrics
-from console.ui.live import CheckpointLive
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login

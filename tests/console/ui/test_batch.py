@@ -10,7 +10,7 @@ from django.utils import timezone
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
-from console.ui import live
+from console.metrics import live
 from console.ui.graph.picture import draw
 from tests.console.ui import blocks, rows
 

@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from console import formats
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import Operation
-from console.ui import formats
 from tests.console.ui import rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]

@@ -23,7 +23,7 @@ for (const form of document.querySelectorAll("form[data-theme-switch]")) {
   });
 }
 
-// ---------------------------------------------------------------- times, in the formats of console/ui/formats.py
+// ---------------------------------------------------------------- times, in the formats of console/formats.py
 
 export function lasting(seconds) {
   if (seconds < 60) return `${seconds} s`;

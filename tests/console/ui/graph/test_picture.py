@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from console.ui import live
+from console.metrics import live
+from console.metrics.live import CheckpointLive
 from console.ui.graph.line import weir_line
 from console.ui.graph.picture import GraphPicture, NodePicture, draw
-from console.ui.live import CheckpointLive
 from tests.console.ui import rows
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

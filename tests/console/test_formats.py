@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from console.ui import formats
+from console import formats
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

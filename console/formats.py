@@ -1,4 +1,4 @@
-"""Formats of numbers, sizes, rates and times, so that a value reads the same on every page.
+"""Formats of numbers, sizes, rates and times, so that a value reads the same on every page and in every sentence.
 
 A `Quantity` keeps number and unit apart, because template tags render the unit in a lighter tone.
 """

@@ -55,10 +55,10 @@ class RunCheckpoints(Checkpoints):
 
 
 class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
-    """A checkpoint."""
+    """A checkpoint, with the acknowledgements of its subtasks."""
 
-    queryset = Checkpoint.objects.all()
-    serializer_class = serializers.CheckpointSerializer
+    queryset = Checkpoint.objects.defer(None)
+    serializer_class = serializers.CheckpointDetailSerializer
 
 
 class Operations(ScopedView, generics.ListAPIView[Operation]):

@@ -11,7 +11,7 @@ from django import template
 from django.template.base import Node, NodeList, Parser, Token
 from django.template.context import Context
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
@@ -54,6 +54,12 @@ register.filter("percent", _quantity_filter(formats.percent))
 register.filter("exact", _quantity_filter(lambda value: Quantity(formats.count(value))))
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+@register.filter
+def code_names(sentence: str) -> SafeString:
+    """A sentence with `names` in backticks, as HTML."""
+    return mark_safe(re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence)))  # noqa: S308
 
 
 @register.filter

@@ -18,6 +18,7 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.key_groups import default_max_parallelism, key_group_owner
 from runtime.core.job.messages import Message
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
@@ -32,6 +33,7 @@ from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.operators.aggregates import Count
 from runtime.ports import Exchange, ExchangeListener
+from runtime.state.index.hashing import key_groups
 from stack.services import start_postgres
 
 ROUNDS: Final = 12
@@ -39,6 +41,7 @@ SAVEPOINTS: Final = 16
 PATIENCE_S: Final = 60.0
 INTERVAL_MS: Final = 600
 FORWARDED_ROWS: Final = 1_000_000
+STATE_KEYS: Final = 200_000
 SCHEMA: Final = pa.schema([("key", pa.int64())])
 
 
@@ -133,12 +136,12 @@ class Steered:
         counts.sink("out", ParquetSink(str(self.home / "out")))
         return flow
 
-    def write(self, key: int) -> None:
-        """Writes a file with a single row, and waits until the row is committed."""
+    def write(self, *keys: int) -> None:
+        """Writes a file with a row for each key, and waits until its output is committed."""
         self.files += 1
         shown = len(self.committed_files())
         hidden = self.home / "in" / f".{self.files}"
-        hidden.write_text(json.dumps({"key": key}) + "\n")
+        hidden.write_text("".join(json.dumps({"key": key}) + "\n" for key in keys))
         hidden.rename(self.home / "in" / f"{self.files:04}.json")
         self.wait(lambda: len(self.committed_files()) > shown)
 
@@ -175,6 +178,14 @@ class Steered:
         self.records.close()
 
 
+def keys_of_slot_1() -> list[int]:
+    """Keys whose state makes slot 1 acknowledge a savepoint last, so the savepoint's path crosses the channel."""
+    keys = pa.record_batch({"key": pa.array(range(STATE_KEYS), pa.int64())})
+    max_parallelism = default_max_parallelism(2)
+    groups = key_groups(keys, ["key"], max_parallelism)
+    return [key for key, group in enumerate(groups) if key_group_owner(int(group), max_parallelism, 2) == 1]
+
+
 def steer(home: FilePath) -> tuple[Trace, list[tuple[str, str, int]]]:
     """Runs the job. Returns the trace, and the reason, operation and checkpoint of each savepoint."""
     recorder = Recorder()
@@ -182,6 +193,7 @@ def steer(home: FilePath) -> tuple[Trace, list[tuple[str, str, int]]]:
         recorder.install()
         steered = Steered(home, url, recorder)
         try:
+            steered.write(*keys_of_slot_1())
             for number in range(ROUNDS):
                 steered.write(VALUES[number])
             made = [steered.savepoint(f"{REASON}-{number}") for number in range(SAVEPOINTS)]

@@ -55,10 +55,10 @@ class RunCheckpoints(Checkpoints):
 
 
 class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
-    """A checkpoint, with the acknowledgements of its subtasks."""
+    """A checkpoint."""
 
-    queryset = Checkpoint.objects.defer(None)
-    serializer_class = serializers.CheckpointDetailSerializer
+    queryset = Checkpoint.objects.all()
+    serializer_class = serializers.CheckpointSerializer
 
 
 class Operations(ScopedView, generics.ListAPIView[Operation]):

@@ -38,9 +38,6 @@ class Status(StrEnum):
 #: Reason of a checkpoint that ended with its attempt (cancel, restart or end of the job): no subtask caused a failure.
 ABORT_REASON = FailureReason.SUSPENDED
 ABORTED = "aborted"
-#: Reasons of a checkpoint that a newer checkpoint has replaced.
-SUPERSEDED_REASONS = (FailureReason.SUBSUMED, FailureReason.DECLINED_SUBSUMED)
-SUPERSEDED = "superseded"
 
 
 class QueryState(StrEnum):
@@ -59,13 +56,6 @@ class ReviewState(StrEnum):
     UNREVIEWED = "unreviewed"
     REVIEWED = "reviewed"
     WAIVED = "waived"
-
-
-class CheckpointManager(models.Manager["Checkpoint"]):
-    """Rows without their acknowledgements, which only the page of a checkpoint reads."""
-
-    def get_queryset(self) -> models.QuerySet["Checkpoint"]:
-        return super().get_queryset().defer("acknowledgements")
 
 
 class Checkpoint(models.Model):
@@ -89,8 +79,6 @@ class Checkpoint(models.Model):
     detail = models.TextField(default="", db_default="", blank=True)
     path = models.TextField(default="", db_default="", blank=True)
     operators = models.JSONField(default=list, db_default=Value([], models.JSONField()))
-    #: by operator, the subtasks that take part and their acknowledgements (`runtime.core.checkpoint.acknowledgements`)
-    acknowledgements = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     finished_operators = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     max_parallelism = models.IntegerField(default=DEFAULT_MAX_PARALLELISM, db_default=DEFAULT_MAX_PARALLELISM)
     discarded_at = models.DateTimeField(null=True)
@@ -100,8 +88,6 @@ class Checkpoint(models.Model):
     review_note = models.TextField(default="", db_default="", blank=True)
     reviewer = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
-
-    objects = CheckpointManager()
 
     class Meta:
         db_table = "weir_checkpoint"
@@ -150,10 +136,9 @@ class Checkpoint(models.Model):
 
     @property
     def outcome(self) -> str:
-        """The status for people, which distinguishes `aborted` and `superseded` from `failed`."""
-        if self.status == Status.FAILED and self.reason == ABORT_REASON:
-            return ABORTED
-        return SUPERSEDED if self.status == Status.FAILED and self.reason in SUPERSEDED_REASONS else str(self.status)
+        """The status for people, which distinguishes `aborted` from `failed`."""
+        aborted = self.status == Status.FAILED and self.reason == ABORT_REASON
+        return ABORTED if aborted else str(self.status)
 
     @property
     def is_restorable(self) -> bool:

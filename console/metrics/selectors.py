@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 
 from console.accounts.refusals import InvalidField
 from console.jobs.models import Attempt, Run
-from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, RollUp, SubtaskMetrics
+from console.metrics.models import WHOLE_RUN, RollUp, SubtaskMetrics
 from console.metrics.rollup import AGGREGATES, STEPS_S
 
 MAX_POINTS: Final = 500  #: of an operator
@@ -47,6 +47,8 @@ _OF_RUN: Final[Mapping[str, str]] = {
     "cpu_cores": "(sum(cpu_ms)::float8 / sum(span_ms))",
     "memory_bytes": AGGREGATES["memory_bytes"],
 }
+_OF_ALL: Final[Mapping[str, str]] = {**_OF_OPERATORS, **_OF_RUN}
+_ALL_NUMBERS: Final = (*_OF_ALL, "idle")
 OPERATOR_NUMBERS: Final = (*_OF_OPERATORS, "idle")
 RUN_NUMBERS: Final = (*OPERATOR_NUMBERS, *_OF_RUN, "restarts")
 SUBTASK_NUMBERS: Final = ("records_in", "records_out", "busy", "backpressured", "watermark", "in_flight_bytes")
@@ -110,34 +112,24 @@ def choose_grid(begin: datetime, end: datetime, wanted_s: int, series: int, now:
 
 def history(run: Run, grid: Grid, operator: str | None = None) -> History:
     """The numbers of `operator`, or by default of the run as a whole and of each operator. Three queries."""
-    query, values = _query(run, grid, operator)
-    with connection.cursor() as cursor:
-        cursor.execute(query, values)
-        rows = cursor.fetchall()
-    found = {uid: _columns(list(group), grid) for uid, group in groupby(rows, itemgetter(0))}
+    found = _read([run.pk], grid, operator)
     whole = found.pop(WHOLE_RUN, None)
     if operator is not None:
         return History(grid, None, {operator: found.get(operator) or _empty(OPERATOR_NUMBERS, grid)})
-    whole = whole or _empty((*_OF_OPERATORS, *_OF_RUN, "idle"), grid)
+    whole = whole or _empty(_ALL_NUMBERS, grid)
     operators = {uid: {name: columns[name] for name in OPERATOR_NUMBERS} for uid, columns in found.items()}
     return History(grid, whole | {"restarts": _restarts(run, grid)}, operators)
 
 
-def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[str, tuple[float, float]]:
-    """Shares of time (busy, backpressured) of each operator from `begin` to `end`. Three queries.
-
-    Empty if only rows of more than a minute are kept, which would attribute the load of other times.
-    """
-    grid = choose_grid(begin, end + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
-    if _source_step(grid.step_s) > STEPS_S[1]:
-        return {}
-    found = history(run, grid).operators
-    return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in found.items()}
+def job_history(runs: Sequence[int], grid: Grid) -> Columns:
+    """The numbers of a job, over its `runs`, which do not overlap. Two queries."""
+    return _read(runs, grid, WHOLE_RUN).get(WHOLE_RUN) or _empty(_ALL_NUMBERS, grid)
 
 
-def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+def load_history(runs: Sequence[int], grid: Grid) -> Mapping[str, Columns]:
+    """`busy`, `backpressured` and `idle` by operator, over `runs` of a job. Two queries."""
+    found = _read(runs, grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured")})
+    return {uid: columns for uid, columns in found.items() if uid != WHOLE_RUN}
 
 
 def subtask_history(run: Run, operator: str, now: datetime) -> SubtaskHistory:
@@ -154,7 +146,18 @@ def subtask_history(run: Run, operator: str, now: datetime) -> SubtaskHistory:
     )
 
 
-def _query(run: Run, grid: Grid, operator: str | None) -> tuple[str, list[Any]]:
+def _read(
+    runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str] = _OF_ALL
+) -> dict[str, Columns]:
+    """Columns by operator; `numbers` are names and their SQL."""
+    query, values = _query(runs, grid, operator, numbers)
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        rows = cursor.fetchall()
+    return {uid: _columns(list(group), grid, tuple(numbers)) for uid, group in groupby(rows, itemgetter(0))}
+
+
+def _query(runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str]) -> tuple[str, list[Any]]:
     """Rows of the source step as far as they are rolled up, then finer rows. All names are of this module."""
     until = dict(RollUp.objects.values_list("step_s", "until"))
     parts, values, begin = [], [], grid.begin
@@ -162,27 +165,23 @@ def _query(run: Run, grid: Grid, operator: str | None) -> tuple[str, list[Any]]:
         end = grid.end if step_s == STEPS_S[0] else min(grid.end, until.get(step_s, grid.begin))
         if begin < end:
             only = "" if operator is None else " AND operator = %s"
-            parts.append(
-                f"SELECT * FROM weir_metrics WHERE step_s = {step_s} AND run_id = %s AND at >= %s AND at < %s{only}"  # noqa: S608
-            )
-            values += [run.pk, begin, end] if operator is None else [run.pk, begin, end, operator]
+            where = f"step_s = {step_s} AND run_id = ANY(%s) AND at >= %s AND at < %s{only}"
+            parts.append(f"SELECT * FROM weir_metrics WHERE {where}")  # noqa: S608
+            values += [list(runs), begin, end] if operator is None else [list(runs), begin, end, operator]
             begin = end
-    numbers = ", ".join([*_OF_OPERATORS.values(), *_OF_RUN.values()])
+    columns = ", ".join(numbers.values())
     query = (
-        f"SELECT operator, date_bin({grid.step_s} * interval '1 second', at, 'epoch') AS start, {numbers}"  # noqa: S608
+        f"SELECT operator, date_bin({grid.step_s} * interval '1 second', at, 'epoch') AS start, {columns}"  # noqa: S608
         f" FROM ({' UNION ALL '.join(parts)}) AS rows GROUP BY operator, start ORDER BY operator, start"
     )
     return query, values
 
 
-def _columns(rows: Sequence[Sequence[Any]], grid: Grid) -> Columns:
+def _columns(rows: Sequence[Sequence[Any]], grid: Grid, names: Sequence[str]) -> Columns:
     """Rows of an operator (its name, the start of the interval, numbers) as a list per number."""
     places = [grid.index(row[1]) for row in rows]
     columns = zip(*(row[2:] for row in rows), strict=True)
-    found = {
-        name: _spread(places, column, grid.size)
-        for name, column in zip((*_OF_OPERATORS, *_OF_RUN), columns, strict=True)
-    }
+    found = {name: _spread(places, column, grid.size) for name, column in zip(names, columns, strict=True)}
     found["idle"] = [
         None if busy is None or blocked is None else max(0.0, 1.0 - busy - blocked)
         for busy, blocked in zip(found["busy"], found["backpressured"], strict=True)

@@ -116,11 +116,7 @@ def latest_run(job: Job) -> Run | None:
 def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
-    return (
-        related.defer("restore_checkpoint__operators", "restore_checkpoint__acknowledgements")
-        .annotate(attempt_count=Count("attempts"))
-        .order_by("-pk")
-    )
+    return related.defer("restore_checkpoint__operators").annotate(attempt_count=Count("attempts")).order_by("-pk")
 
 
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
@@ -143,10 +139,13 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
     ]
 
 
-def rows_of_page(job: Job, before: int | None) -> list[tuple[QuerySet[Any], int]]:
-    """Queries for the rows behind the page of a job, newest first, each with its maximum number of rows."""
+def rows_of_page(job: Job, table: QuerySet[Checkpoint], before: int | None) -> list[tuple[QuerySet[Any], int]]:
+    """Queries for the rows behind the page of a job, newest first, each with its maximum number of rows.
+
+    The page shows rows of `table`, the checkpoints that a user has chosen, before the number `before`.
+    """
     checkpoints = Checkpoint.objects.filter(job=job).order_by("-number")
-    older = checkpoints if before is None else checkpoints.filter(number__lt=before)
+    older = table if before is None else table.filter(number__lt=before)
     return [
         (Job.objects.filter(pk=job.pk), 1),
         (JobVersion.objects.filter(job=job).order_by("-number"), 2),

@@ -23,6 +23,7 @@ from console.ui import actions
 from console.ui.attention import JobWarning, warnings
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.paging import TablePage, by_number
+from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
 from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
@@ -97,12 +98,13 @@ class JobView:
         return bool(self.checkpoints.rows) or not self.checkpoints.first or not is_batch
 
 
-def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
+def job_view(page: JobPage, now: datetime, before: int | None = None, interval: Chosen | None = None) -> JobView:
+    """The page; its table has the checkpoints before the number `before`, triggered within `interval`."""
     run, table = page.run, checkpoint_table(page.job)
     graph = scaled_graph(page.version, run)
     columns = list(table.only(*DRAWN_COLUMNS)[:STRIP_COLUMNS])
     numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
-    shown = by_number(table, before, TABLE_ROWS)
+    shown = by_number(checkpoints_of(table, interval), before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
     newest, schema = continuable(page.job).first(), pipeline_schema(page.job.pipeline)
     failure = run_failure(run, schema)

@@ -4,7 +4,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
-from console.ui.views import actions, checkpoints, jobs, operations, restore, session, state
+from console.ui.views import actions, checkpoints, jobs, numbers, operations, restore, session, state
 
 app_name = "ui"
 
@@ -23,6 +23,7 @@ urlpatterns = [
     path("jobs/<int:pk>/drain/", actions.confirm, {"kind": "drain"}, name="drain"),
     path("jobs/<int:pk>/cancel/", actions.confirm, {"kind": "cancel"}, name="cancel"),
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
+    path("jobs/<int:pk>/history.csv", numbers.numbers_csv, name="history_csv"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.history, name="checkpoints"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),

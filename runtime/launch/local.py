@@ -26,6 +26,7 @@ from runtime.io.logs import traceback_text
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
+from runtime.kernels.loading import native
 from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartSlot, serve_slots
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
@@ -61,6 +62,7 @@ class LocalLauncher(SlotPoolLauncher):
         return "127.0.0.1"
 
     def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
+        native()  # before the slots connect: the first compilation on a machine takes longer than a heartbeat may
         self._threads = [
             threading.Thread(target=self.run_member, args=(pool, index, job), name=f"slot-{index}", daemon=True)
             for index in range(job.graph.parallelism)

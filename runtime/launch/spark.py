@@ -338,6 +338,7 @@ def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable
         from pyspark import cloudpickle
 
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
+        from runtime.kernels.loading import native
         from runtime.launch.slot_pool import StartSlot, serve_slots
         from runtime.slot import process_tuning
 
@@ -358,6 +359,7 @@ def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable
             run_slot(config, exchange, FileStore)
 
         logs.configure()
+        native()  # before the slot connects: the first compilation on a machine takes longer than a heartbeat may
         serve_slots(address, index, run)
         yield index
 

@@ -12,8 +12,10 @@ from pyspark.daemon import manager
 
 import runtime.dataflow.builder
 import runtime.io.filesystem  # noqa: F401
+from runtime.kernels.loading import native
 from runtime.slot import process_tuning
 
 if __name__ == "__main__":
     process_tuning.keep_freed_memory()
+    native()  # numba starts no thread; a fork inherits the compiled kernels
     manager()

@@ -8,10 +8,10 @@ from hashlib import blake2s
 from typing import Any
 
 from django import template
-from django.template.base import Node, NodeList, Parser, Token
+from django.template.base import FilterExpression, Node, NodeList, Parser, Token
 from django.template.context import Context
 from django.utils import timezone
-from django.utils.html import escape, format_html
+from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
@@ -54,12 +54,6 @@ register.filter("percent", _quantity_filter(formats.percent))
 register.filter("exact", _quantity_filter(lambda value: Quantity(formats.count(value))))
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
-
-
-@register.filter
-def code_names(sentence: str) -> SafeString:
-    """A sentence with `names` in backticks, as HTML."""
-    return mark_safe(re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence)))  # noqa: S308
 
 
 @register.filter
@@ -138,17 +132,23 @@ def here(context: Context, **changes: Any) -> str:
 class LiveNode(Node):
     """A block that a poll may replace, unless the digest shows that the browser already has it.
 
-    Relative times tick in the browser and are not part of the digest.
+    Relative times tick in the browser and are not part of the digest. An optional `key` names the content of a block
+    that is expensive to render: the block is not rendered while its key is the key in the browser.
     """
 
-    def __init__(self, name: str, nodelist: NodeList) -> None:
+    def __init__(self, name: str, nodelist: NodeList, key: FilterExpression | None) -> None:
         self.name = name
         self.nodelist = nodelist
+        self.key = key
 
     def render(self, context: Context) -> SafeString:
+        key = f"{self.key.resolve(context)}_" if self.key else ""
+        known = (context.get("known_blocks") or {}).get(self.name, "")
+        if key and known.startswith(key):
+            return mark_safe("")
         content = self.nodelist.render(context).strip()
-        digest = blake2s(_TICKING.sub("", content).encode(), digest_size=8).hexdigest()
-        if (context.get("known_blocks") or {}).get(self.name) == digest:
+        digest = key + blake2s(_TICKING.sub("", content).encode(), digest_size=8).hexdigest()
+        if known.rpartition("_")[2] == digest.rpartition("_")[2]:
             return mark_safe("")
         swap = mark_safe(' hx-swap-oob="true"') if context.get("fragment") else ""
         return format_html(
@@ -158,8 +158,11 @@ class LiveNode(Node):
 
 @register.tag
 def live(parser: Parser, token: Token) -> LiveNode:
-    """{% live "acts" %} … {% endlive %}: the same block in the page and in the answer to a poll."""
-    _, name = token.split_contents()
+    """{% live "acts" %} … {% endlive %}: the same block in the page and in the answer to a poll.
+
+    {% live "plots" key %} has a key, which names its content.
+    """
+    _, name, *key = token.split_contents()
     nodelist = parser.parse(("endlive",))
     parser.delete_first_token()
-    return LiveNode(name.strip("\"'"), nodelist)
+    return LiveNode(name.strip("\"'"), nodelist, parser.compile_filter(key[0]) if key else None)

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
+from console.checkpoints.models import Checkpoint
 from console.jobs import services
 from console.jobs.models import Job, Pipeline
 from console.operations import selectors
@@ -20,6 +21,8 @@ from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.joblist import job_line, states_of, tally
 from console.ui.jobpage import job_view
 from console.ui.paging import by_name, text, whole_number
+from console.ui.plots.timeline import job_timeline
+from console.ui.plots.window import checkpoints_of, chosen
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
@@ -59,15 +62,16 @@ def job_list(request: HttpRequest) -> HttpResponse:
 @require_login
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
-    before = whole_number(request.GET.get("before"))
+    before, interval = whole_number(request.GET.get("before")), chosen(request.GET)
 
     def load_content() -> PageContent:
         now = timezone.now()
-        view = job_view(selectors.job_page(job, request.user), now, before)
+        view = job_view(selectors.job_page(job, request.user), now, before, interval)
         context = {
             "now": now,
             "job": job,
             "view": view,
+            "timeline": job_timeline(view.page, request.GET, now),
             "picture": view.picture,
             "picture_title": f"Job graph of {job.name}",
             "define_reason": define_refusal(request.user),
@@ -75,7 +79,8 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         return PageContent(context, view.settled)
 
     def load_revision() -> str:
-        return revision(request, selectors.rows_of_page(job, before))
+        table = checkpoints_of(Checkpoint.objects.filter(job=job).order_by("-number"), interval)
+        return revision(request, selectors.rows_of_page(job, table, before))
 
     return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", load_content, load_revision)
 

@@ -129,11 +129,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of the phases of a subtask's snapshot, and the bytes written to storage.
-
-    The phases follow each other: the start delay begins with the trigger and ends when the first barrier arrives, then
-    come alignment, the work before the barrier, the copy of the state (sync) and its storage (async).
-    """
+    """Durations of the phases of a subtask's snapshot, and the bytes written to storage."""
 
     start_delay_ms: float = 0.0
     alignment_ms: float = 0.0

@@ -14,6 +14,8 @@ machine, in every encoding of the same value. So it is defined here, in full, an
 - several columns: `h = mix(h * ODD + next)` from left to right.
 
 `mix` is the finaliser of MurmurHash3. The number of a key group is `hash % max_parallelism` (`core.job.key_groups`).
+
+Compiled kernels (`runtime.kernels.hashes`) compute the hash where they are available, and numpy computes it elsewhere.
 """
 
 import hashlib
@@ -25,7 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runtime.kernels.loading import native
+
 Hashes = npt.NDArray[np.uint64]
+Texts = tuple[
+    npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]
+]  #: bytes; start, length of each value
 
 NULL_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
 _COMBINE_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
@@ -47,7 +54,14 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
         raise ValueError("a key has at least one column")
     combined = hash_column(columns[0])
     for column in columns[1:]:
-        combined = mix(combined * _COMBINE_MULTIPLIER + hash_column(column))
+        combined = _combine(combined, hash_column(column))
+    return combined
+
+
+def _combine(combined: Hashes, following: Hashes) -> Hashes:
+    if (kernels := native()) is None:
+        return mix(combined * _COMBINE_MULTIPLIER + following)
+    kernels.hashes.combine(combined, following)
     return combined
 
 
@@ -120,6 +134,9 @@ def _without_nulls(column: pa.Array, filler: Any) -> pa.Array:
 def mix(values: Hashes) -> Hashes:
     """MurmurHash3's finaliser: every input bit affects every output bit."""
     mixed = np.empty(len(values), dtype=np.uint64)
+    if (kernels := native()) is not None:
+        kernels.hashes.mix(np.ascontiguousarray(values), mixed)
+        return mixed
     for start in range(0, len(values), _MIX_CHUNK_VALUES):
         part = values[start : start + _MIX_CHUNK_VALUES]
         part = part ^ (part >> _MIX_SHIFT_BITS)
@@ -150,18 +167,35 @@ def dictionary_rows(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
 
 def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
     """A hash per byte sequence, in the form of `text_buffers`."""
+    if (kernels := native()) is None:
+        hashes = _hash_short_texts(data, starts, lengths)
+    else:
+        hashes = np.empty(len(starts), dtype=np.uint64)
+        kernels.hashes.hash_texts(data, starts, lengths, hashes)
+    for row in np.flatnonzero(lengths > MAX_MIXED_BYTES):
+        value = data[starts[row] : starts[row] + lengths[row]].tobytes()
+        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD_BYTES).digest(), "little")
+    return hashes
+
+
+def _hash_short_texts(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> Hashes:
+    """The twin of the kernel `hash_texts`: handles all rows a word at a time. Longer values get an arbitrary hash."""
     hashes = mix(lengths.astype(np.uint64))
     short = np.flatnonzero((lengths > 0) & (lengths <= MAX_MIXED_BYTES))
-    words = words_of(data)
+    words = words_of(padded(data))
     at, left = starts[short], lengths[short]
     while len(short):
         hashes[short] = mix(hashes[short] ^ first_bytes(words[at], left))
         more = left > WORD_BYTES
         short, at, left = short[more], at[more] + WORD_BYTES, left[more] - WORD_BYTES
-    for row in np.flatnonzero(lengths > MAX_MIXED_BYTES):
-        value = data[starts[row] : starts[row] + lengths[row]].tobytes()
-        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD_BYTES).digest(), "little")
     return hashes
+
+
+def padded(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A copy of the bytes with a word of zeroes behind them, for `words_of`."""
+    return np.concatenate([data, np.zeros(WORD_BYTES, dtype=np.uint8)])
 
 
 def words_of(data: npt.NDArray[np.uint8]) -> Hashes:
@@ -175,16 +209,15 @@ def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
     return words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused_bits)
 
 
-def text_buffers(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Data bytes of all values, padded by 8 bytes; start and length of each value (null: length 0)."""
+def text_buffers(column: pa.Array) -> Texts:
+    """Data bytes of all values, without a copy; start and length of each value (null: length 0)."""
     column = pc.cast(column, pa.large_binary())
     _, offsets_buffer, data_buffer = column.buffers()
+    if not len(column) or not data_buffer:
+        return np.zeros(0, np.uint8), np.zeros(len(column), np.int64), np.zeros(len(column), np.int64)
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-    data = np.zeros(last - first + WORD_BYTES, dtype=np.uint8)
-    if last > first:
-        data[: last - first] = np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
     lengths = np.diff(offsets)
     if column.null_count:
         lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
-    return data, offsets[: len(column)] - first, lengths
+    first, last = int(offsets[0]), int(offsets[-1])
+    return np.frombuffer(data_buffer, dtype=np.uint8)[first:last], offsets[:-1] - first, lengths

@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.growing import GrowingArray
-from runtime.state.index.hashing import MAX_MIXED_BYTES, WORD_BYTES, first_bytes, hash_text, text_buffers, words_of
+from runtime.state.index.hashing import (
+    MAX_MIXED_BYTES,
+    WORD_BYTES,
+    first_bytes,
+    hash_text,
+    padded,
+    text_buffers,
+    words_of,
+)
 from runtime.state.index.key_index import NOT_FOUND, KeyIndex
 
 Codes = npt.NDArray[np.int64]
@@ -92,7 +100,7 @@ class InternedCodec:
             same[position] = value == _value(texts, int(rows[position]))
         at = np.flatnonzero(same & (left > 0) & (left <= MAX_MIXED_BYTES))
         left, theirs, mine = left[at], theirs[at], mine[at]
-        words, stored_words = words_of(data), words_of(stored)
+        words, stored_words = words_of(padded(data)), words_of(stored)
         while len(at):
             alike = first_bytes(words[theirs], left) == first_bytes(stored_words[mine], left)
             same[at[~alike]] = False

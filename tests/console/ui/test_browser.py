@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
@@ -19,7 +20,7 @@ from console import formats
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import Operation
-from tests.console.ui import rows
+from tests.console.ui import numbers, rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -293,6 +294,41 @@ def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: R
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
         expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         assert region.evaluate("(element) => element.scrollLeft") == 400
+
+
+def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in: Open, running: Run) -> None:
+    """By mouse and by keys; without scripts the parts of the time axis are links."""
+    numbers.record(running, timezone.now(), hours=1, fine_minutes=15)
+    shown = rows.checkpoint(running, 100, triggered_at=timezone.now() - timedelta(minutes=8), is_stored=False)
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        outputs = page.locator(".plot-legend output")
+        newest = outputs.all_text_contents()
+        plot = page.locator(".plot.records")
+        size = plot.bounding_box()
+        assert size is not None
+        plot.hover(position={"x": size["width"] * 0.7, "y": 30})
+        assert outputs.all_text_contents() != newest, "the numbers of the backpressure episode"
+        page.locator(".heat").hover(position={"x": size["width"] * 0.7, "y": 15})
+        expect(page.locator("[data-heat]")).to_contain_text("prepared: busy")
+        page.keyboard.press("Escape")
+        plot.hover(position={"x": size["width"] * 0.4, "y": 30})
+        page.mouse.down()
+        plot.hover(position={"x": size["width"] * 0.55, "y": 30})
+        page.mouse.up()
+        page.wait_for_url("**from=**")
+        expect(page.locator("#live-checkpoints tbody tr")).to_have_count(1)
+        expect(page.locator(f"#ck-{shown.pk}")).to_be_visible()
+        page.locator(".timeline").focus()
+        for key in ("ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowLeft"):
+            page.keyboard.press(key)
+        expect(page.locator("[data-announce]")).to_contain_text("read by sources")
+        page.keyboard.press("Enter")
+        expect(page.locator(f"#ck-{shown.pk}")).to_be_hidden()
+    with signed_in(java_script_enabled=False) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.locator("#tick-2").click()
+        expect(page.get_by_role("link", name="show all")).to_be_visible()
 
 
 def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:

@@ -17,6 +17,7 @@ from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import PipelineContext, pipeline, registry
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
@@ -26,6 +27,7 @@ from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from spark_jobs.batch.plan import EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.run import plan_batch
 from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs
+from tests.spark_jobs.batch.test_modes import INPUTS
 
 ROWS = pa.schema([("key", pa.int64())])
 
@@ -244,3 +246,31 @@ def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
     assert isinstance(first.tail, EmitRows)
     assert first.tail.pre_aggregation is not None
     assert first.tail.wire.schema.names[0] == "key"
+
+
+DATABASE = {"database_url": "postgresql://weir@127.0.0.1:1/weir"}
+REFUSED_PIPELINES: dict[str, tuple[dict[str, Any], str, str]] = {  #: parameters, and the expected code and operator
+    "change_capture": (DATABASE, "unbounded-in-batch", "changes"),
+    "clickstream": ({}, "unbounded-in-batch", "clicks"),
+    "components": ({"edges_dir": "/in", "output_dir": "/out", "bounded": True}, "iteration-in-batch", "loop"),
+    "enrichment": (DATABASE, "unbounded-in-batch", "orders"),
+    "order_payments": ({}, "unbounded-in-batch", "orders"),
+    "spark_wordcount": ({"lines_dir": "/in", "output_dir": "/out"}, "unbounded-in-batch", "lines"),
+    "word_table": (
+        {"lines_dir": "/in", "output_dir": "/out", "bounded": True} | DATABASE, "epochs-in-batch", "tables",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED_PIPELINES)
+def test_a_shipped_pipeline_that_batch_cannot_run_is_refused_by_operator(name: str, tmp_path: Path) -> None:
+    params, code, operator = REFUSED_PIPELINES[name]
+    flow = pipeline(name).dataflow(params, PipelineContext(str(tmp_path)))
+    with pytest.raises(JobRejected) as refused:
+        plan_batch(flow.compile(2))
+    assert (refused.value.code, refused.value.field) == (code, operator)
+
+
+def test_batch_runs_or_refuses_every_shipped_pipeline() -> None:
+    """`INPUTS` are run in both modes."""
+    assert set(INPUTS) | set(REFUSED_PIPELINES) == set(registry().pipelines)

@@ -1,0 +1,1 @@
+"""Plots of a job's history on one time axis, drawn on the server as values for templates."""

@@ -1,0 +1,75 @@
+"""Paths of plots, in the user space of an `<svg>` that the browser stretches to its place.
+
+A unit of x is an interval of the grid; y runs from 0, the maximum, to `HEIGHT`, the zero line. A line or an area is one
+path, and so are all bars of a phase, so a page stays small. Numbers are whole where a pixel allows it.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from typing import Final
+
+HEIGHT: Final = 200
+_BAR: Final = 0.7  #: width of a bar in intervals
+_STUB: Final = 4
+
+Values = Sequence[float | None]
+
+
+def line(values: Values, most: float) -> str:
+    """A line through the middles of the intervals, interrupted where there is no value."""
+    return "".join(f"M{_points(run, most)}{'h0' if len(run) == 1 else ''}" for run in _runs(values))
+
+
+def area(values: Values, most: float) -> str:
+    """The area below `line`."""
+    return "".join(
+        f"M{run[0][0] + 0.5:g} {HEIGHT}L{_points(run, most)}V{HEIGHT}z" for run in _runs(values) if len(run) > 1
+    )
+
+
+def bars(below: Sequence[float], values: Values, most: float) -> str:
+    """A bar per value that stands on the height `below`. A bar too low to be seen is left out."""
+    drawn = []
+    for at, (foot, value) in enumerate(zip(below, values, strict=True)):
+        if not value:
+            continue
+        low, high = _y(foot, most), _y(foot + value, most)
+        if low > high:
+            drawn.append(f"M{at + (1 - _BAR) / 2:g} {low}v{high - low}h{_BAR}v{low - high}z")
+    return "".join(drawn)
+
+
+def stubs(values: Values) -> str:
+    """A low bar where there is a value, however small it is."""
+    return bars([0.0] * len(values), [None if value is None else float(_STUB) for value in values], float(HEIGHT))
+
+
+def cells(row: int, levels: Sequence[int], level: int) -> str:
+    """The cells of `level` in a row of the heat map; neighbours are one rectangle. A row has the height 1."""
+    drawn, at = [], 0
+    for found, group in groupby(levels):
+        width = len(list(group))
+        if found == level:
+            drawn.append(f"M{at} {row}h{width}v.85h-{width}z")
+        at += width
+    return "".join(drawn)
+
+
+def _runs(values: Values) -> Iterable[list[tuple[int, float]]]:
+    """Consecutive intervals with a value, as (index, value)."""
+    numbered = [(at, value) for at, value in enumerate(values) if value is not None]
+    begin = 0
+    for end, (before, after) in enumerate(pairwise(numbered), start=1):
+        if after[0] - before[0] > 1:
+            yield numbered[begin:end]
+            begin = end
+    if numbered:
+        yield numbered[begin:]
+
+
+def _points(run: Sequence[tuple[int, float]], most: float) -> str:
+    return " ".join(f"{at + 0.5:g} {_y(value, most)}" for at, value in run)
+
+
+def _y(value: float, most: float) -> int:
+    return HEIGHT - round(min(max(value / most, 0.0), 1.0) * HEIGHT)

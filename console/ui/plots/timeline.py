@@ -1,0 +1,380 @@
+"""The plots of a job below its graph: records, watermark lag, load of operators, checkpoints and state, with events.
+
+All plots share a window of time. Three queries read the numbers, and one the events. `key` names the content without
+reading it, so a poll whose browser has the plots costs none of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from hashlib import blake2s
+from typing import Any, Final
+
+from console import formats
+from console.formats import Quantity
+from console.jobs.models import Run
+from console.metrics.selectors import Columns, Grid, job_history, load_history
+from console.operations.selectors import JobPage
+from console.ui.plots import scale, shapes
+from console.ui.plots.marks import Mark, marks
+from console.ui.plots.scale import Scale
+from console.ui.plots.window import SPANS, Chosen, Span, Window, chosen, window
+
+MAX_ROWS: Final = 40  #: operators in the heat map
+TABLE_ROWS: Final = 30  #: at most, of the table with the same numbers
+LEVELS: Final = 4  #: of the heat map
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy"  #: 0 to 100 % in steps of 2 %
+_MAX_DRAWN_LAG_MS: Final = 2 * 86_400_000  #: a larger lag shows that the data is historic
+PHASES: Final = ("start_delay", "pre_barrier", "alignment", "sync", "async", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line of a legend, with the newest value, and the value of each interval as text."""
+
+    key: str
+    label: str
+    newest: Quantity
+    texts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot: `layers` are (class, path), from back to front."""
+
+    key: str
+    title: str
+    scale: Scale | None  #: None if there are no numbers to draw
+    box: str  #: the viewBox that is stretched over the window
+    layers: tuple[tuple[str, str], ...]
+    series: tuple[Series, ...]
+    note: str = ""
+    height: int = 72  #: in pixels
+
+    @property
+    def middle(self) -> int:
+        """The grid line at half of the height; labels need 12 pixels above the plot."""
+        return 12 + self.height // 2
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRow:
+    """An operator in the heat map, and in its table. `codes`: two letters an interval, busy and backpressured."""
+
+    uid: str
+    name: str
+    y: int
+    codes: str
+    busy: Quantity  #: mean
+    backpressured: Quantity  #: mean
+    most_backpressured: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlot:
+    box: str
+    height: int
+    begin_ms: int
+    step_ms: int
+    layers: tuple[tuple[str, str], ...]
+    rows: tuple[LoadRow, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    begin: datetime
+    values: tuple[Quantity, ...]
+
+
+class Timeline:
+    """The plots of the job of `page`; they are read and drawn when a template asks for them."""
+
+    row_px: Final = 13  #: height of an operator in the heat map
+
+    def __init__(self, page: JobPage, window: Window, chosen: Chosen | None, now: datetime) -> None:
+        self._page, self.window, self.chosen, self._now = page, window, chosen, now
+
+    @property
+    def key(self) -> str:
+        """Changes with the window, and with the newest attempt, operation and version."""
+        newest = [(row.pk, getattr(row, "state", ""), getattr(row, "outcome", "")) for row in (
+            *self._page.attempts[:1], *self._page.operations[:1], *self._page.runs[:1],
+        )]  # fmt: skip
+        version = self._page.newest_version.pk if self._page.newest_version else None
+        known = (self.window.span.name, self.window.end, self.chosen, newest, version)
+        return blake2s(repr(known).encode(), digest_size=8).hexdigest()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return SPANS
+
+    @property
+    def begin_ms(self) -> int:
+        return _ms(self.window.begin)
+
+    @property
+    def end_ms(self) -> int:
+        return _ms(self.window.end)
+
+    @property
+    def earlier(self) -> datetime:
+        return self.window.end - self.window.span.length
+
+    @property
+    def later(self) -> datetime | None:
+        """The end of the next window; None if that is the present one."""
+        return None if self.window.is_moving else self.window.end + self.window.span.length
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Left edge and width of the chosen interval, in percent of the axis."""
+        if self.chosen is None:
+            return None
+        left = min(max(self.window.percent(self.chosen.begin), 0.0), 100.0)
+        right = min(max(self.window.percent(self.chosen.end), 0.0), 100.0)
+        return (left, round(right - left, 3)) if right > left else None
+
+    @property
+    def present(self) -> float:
+        """The place of the present on the axis: intervals after it are to come."""
+        return min(self.window.percent(self._now), 100.0)
+
+    @cached_property
+    def numbers(self) -> Columns:
+        return job_history(_runs(self._page.runs, self.window), self.window.lines)
+
+    @cached_property
+    def has_numbers(self) -> bool:
+        return any(value is not None for value in self.numbers["records_in_per_s"])
+
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        return marks(self._page.job, self.window)
+
+    @property
+    def lines_grid(self) -> tuple[int, int]:
+        """Begin and step of lines and bars, in ms."""
+        return _ms(self.window.lines.begin), self.window.lines.step_s * 1000
+
+    @property
+    def plots_above(self) -> tuple[Plot, ...]:
+        return self._records(), self._lag()
+
+    @property
+    def plots_below(self) -> tuple[Plot, ...]:
+        return self._checkpoints(), self._state()
+
+    @cached_property
+    def load(self) -> LoadPlot | None:
+        grid = self.window.cells
+        found = load_history(_runs(self._page.runs, self.window), grid)
+        operators = (self._page.version.graph or {}).get("operators", ()) if self._page.version else ()
+        named = [(o["uid"], o["name"]) for o in operators if o["uid"] in found]
+        named += [(uid, uid) for uid in sorted(found) if uid not in {known for known, _ in named}]
+        drawn = _most_loaded(named, found)
+        if not drawn:
+            return None
+        return LoadPlot(
+            box=_box(self.window, grid, len(drawn)),
+            height=len(drawn) * self.row_px,
+            begin_ms=_ms(grid.begin),
+            step_ms=grid.step_s * 1000,
+            layers=_load_layers([found[uid] for uid, _ in drawn]),
+            rows=tuple(_load_row(at * self.row_px, uid, name, found[uid]) for at, (uid, name) in enumerate(drawn)),
+            left_out=len(named) - len(drawn),
+        )
+
+    @property
+    def table(self) -> tuple[TableRow, ...]:
+        """The same numbers in longer intervals: means of rates, and the highest of levels; newest first."""
+        grid, numbers = self.window.lines, self.numbers
+        size = -(-grid.size // TABLE_ROWS)
+        found = []
+        for first in range(0, grid.size, size):
+            part = {name: values[first : first + size] for name, values in numbers.items()}
+            if any(value is not None for value in part["records_in_per_s"]):
+                values = tuple(write(summarize(part[name])) for name, write, summarize in _TABLE)
+                found.append(TableRow(grid.begin + timedelta(seconds=first * grid.step_s), values))
+        return tuple(reversed(found))
+
+    # ------------------------------------------------------------ plots
+
+    def _records(self) -> Plot:
+        came, went = self.numbers["records_in_per_s"], self.numbers["records_out_per_s"]
+        axis = scale.rates(_largest([*came, *went]))
+        layers = (("area in", shapes.area(came, axis.most)), ("line out", shapes.line(went, axis.most)),
+                  ("line in", shapes.line(came, axis.most)))  # fmt: skip
+        series = (_series("in", "read by sources", came, formats.rate),
+                  _series("out", "written by sinks", went, formats.rate))  # fmt: skip
+        return self._plot("records", "Records", axis, layers, series)
+
+    def _lag(self) -> Plot:
+        event, wall = self.numbers["event_lag_ms"], self.numbers["processing_lag_ms"]
+        is_historic = min((lag for lag in wall if lag is not None), default=0) > _MAX_DRAWN_LAG_MS
+        axis = scale.durations(_largest([*event, *(() if is_historic else wall)]))
+        layers = [("area lag", shapes.area(event, axis.most)), ("line lag", shapes.line(event, axis.most))]
+        series = [_series("lag", "behind the newest record", event, formats.duration)]
+        if not is_historic:
+            layers.append(("line wall", shapes.line(wall, axis.most)))
+            series.append(_series("wall", "behind the clock", wall, formats.duration))
+        note = "The data is historic: its lag behind the clock is not drawn." if is_historic else ""
+        return self._plot("lag", "Watermark lag", axis, tuple(layers), tuple(series), note)
+
+    def _checkpoints(self) -> Plot:
+        lasted = self.numbers["checkpoint_ms"]
+        axis = scale.durations(_largest(lasted))
+        phases = checkpoint_phases(self.numbers)
+        below, layers = [0.0] * len(lasted), [("bar commit", shapes.stubs(lasted))]
+        for phase in PHASES:
+            layers.append((f"bar {phase}", shapes.bars(below, phases[phase], axis.most)))
+            below = [foot + (value or 0.0) for foot, value in zip(below, phases[phase], strict=True)]
+        failed = [number or None for number in self.numbers["checkpoints_failed"]]
+        layers.append(("bar failed", _failed_bars(failed)))
+        series = [_series("duration", "longest", lasted, formats.duration)]
+        series += [_series(phase, phase.replace("_", " "), phases[phase], formats.duration) for phase in PHASES]
+        if any(failed):
+            series.append(_series("failed", "failed", failed, _number))
+        return self._plot("checkpoints", "Checkpoint duration", axis, layers, tuple(series))
+
+    def _state(self) -> Plot:
+        held = self.numbers["state_bytes"]
+        axis = scale.sizes(_largest(held))
+        layers = (("area state", shapes.area(held, axis.most)), ("line state", shapes.line(held, axis.most)))
+        return self._plot("state", "State size", axis, layers, (_series("state", "all operators", held, formats.size),))
+
+    def _plot(
+        self, key: str, title: str, axis: Scale, layers: Sequence[tuple[str, str]], series: tuple[Series, ...],
+        note: str = "",
+    ) -> Plot:  # fmt: skip
+        drawn = tuple((name, path) for name, path in layers if path)
+        box = _box(self.window, self.window.lines, shapes.HEIGHT)
+        height = max(72, 16 * len(series) + 8)
+        return Plot(key, title, axis if drawn else None, box, drawn, series, note, height)
+
+
+def job_timeline(page: JobPage, query: Mapping[str, str], now: datetime) -> Timeline | None:
+    """The plots of a job's page, over the time that `query` asks for; None for a job without numbers.
+
+    The present ends with the latest run. A run in BATCH has no history.
+    """
+    run = page.run
+    if run is None or run.version.is_batch:
+        return None
+    latest = min(run.ended_at, now) if run.is_terminal and run.ended_at else now
+    return Timeline(page, window(query, latest), chosen(query), now)
+
+
+def checkpoint_phases(numbers: Columns) -> dict[str, list[float | None]]:
+    """Milliseconds of each phase in each interval; together they are the duration of the longest checkpoint.
+
+    A phase is known as the longest of any subtask. If phases add up to more than the duration, their shares are drawn.
+    The rest of the duration is the commit: the manifest, its record, and the commit of the whole output.
+    """
+    found: dict[str, list[float | None]] = {phase: [] for phase in PHASES}
+    for at, lasted in enumerate(numbers["checkpoint_ms"]):
+        known = {phase: numbers[f"{phase}_ms"][at] or 0.0 for phase in PHASES[:-1]}
+        total = sum(known.values())
+        share = min(1.0, (lasted or 0.0) / total) if total else 0.0
+        for phase, ms in known.items():
+            found[phase].append(None if lasted is None else ms * share)
+        found["commit"].append(None if lasted is None else max(0.0, lasted - total))
+    return found
+
+
+def _runs(runs: Iterable[Run], window: Window) -> list[int]:
+    return [
+        run.pk
+        for run in runs
+        if run.created_at <= window.end and (run.ended_at is None or run.ended_at >= window.begin)
+    ]
+
+
+def _box(window: Window, grid: Grid, height: int) -> str:
+    """The viewBox that shows the window of a grid, which may begin earlier and end later."""
+    left = (window.begin - grid.begin).total_seconds() / grid.step_s
+    return f"{left:g} 0 {window.span.length.total_seconds() / grid.step_s:g} {height}"
+
+
+def _failed_bars(failed: Sequence[int | None]) -> str:
+    """A bar over the whole height of each interval with a failed checkpoint."""
+    return shapes.bars([0.0] * len(failed), [1.0 if number else None for number in failed], 1.0)
+
+
+def _most_loaded(named: Sequence[tuple[str, str]], found: Any) -> list[tuple[str, str]]:
+    """The operators with the highest load, at most `MAX_ROWS`, in their own order."""
+    if len(named) <= MAX_ROWS:
+        return list(named)
+    highest = {uid: max(_mean(found[uid][name]) or 0.0 for name in ("busy", "backpressured")) for uid, _ in named}
+    kept = set(sorted(highest, key=lambda uid: -highest[uid])[:MAX_ROWS])
+    return [(uid, name) for uid, name in named if uid in kept]
+
+
+def _load_layers(operators: Sequence[Columns]) -> tuple[tuple[str, str], ...]:
+    """A path for each level of each of busy and backpressured, whichever is higher, and one for known intervals."""
+    paths: dict[str, list[str]] = {"known": []}
+    for row, columns in enumerate(operators):
+        pairs = list(zip(columns["busy"], columns["backpressured"], strict=True))
+        paths["known"].append(shapes.cells(row, [int(busy is not None) for busy, _ in pairs], 1))
+        for name, levels in (
+            ("busy", [_level(busy) if (busy or 0) > (blocked or 0) else 0 for busy, blocked in pairs]),
+            ("pressed", [_level(blocked) if (blocked or 0) >= (busy or 0) else 0 for busy, blocked in pairs]),
+        ):
+            for level in range(1, LEVELS + 1):
+                paths.setdefault(f"{name} level-{level}", []).append(shapes.cells(row, levels, level))
+    return tuple((name, "".join(parts)) for name, parts in paths.items() if any(parts))
+
+
+def _level(share: float | None) -> int:
+    return round((share or 0.0) * LEVELS)
+
+
+def _load_row(y: int, uid: str, name: str, columns: Columns) -> LoadRow:
+    codes = (
+        _code(busy) + _code(blocked) for busy, blocked in zip(columns["busy"], columns["backpressured"], strict=True)
+    )
+    return LoadRow(
+        uid, name, y, "".join(codes), formats.percent(_mean(columns["busy"])),
+        formats.percent(_mean(columns["backpressured"])), formats.percent(_highest(columns["backpressured"])),
+    )  # fmt: skip
+
+
+def _code(share: float | None) -> str:
+    return "-" if share is None else _LETTERS[round(min(max(share, 0.0), 1.0) * 50)]
+
+
+def _series(key: str, label: str, values: Sequence[Any], write: Callable[[Any], Quantity]) -> Series:
+    newest = next((value for value in reversed(values) if value is not None), None)
+    return Series(key, label, write(newest), "|".join("" if value is None else str(write(value)) for value in values))
+
+
+def _number(value: int | None) -> Quantity:
+    return Quantity(formats.count(value))
+
+
+def _largest(values: Iterable[float | None]) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _highest(values: Sequence[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+_TABLE: Final[tuple[tuple[str, Callable[[Any], Quantity], Callable[[Sequence[Any]], Any]], ...]] = (
+    ("records_in_per_s", formats.rate, _mean),
+    ("records_out_per_s", formats.rate, _mean),
+    ("event_lag_ms", formats.duration, _highest),
+    ("processing_lag_ms", formats.duration, _highest),
+    ("checkpoint_ms", formats.duration, _highest),
+    ("state_bytes", formats.size, _highest),
+)
+
+
+def _ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)

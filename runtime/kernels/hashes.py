@@ -1,0 +1,71 @@
+"""Kernels of the key hash, which is part of the checkpoint format. Their twins and the definition: `index.hashing`."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.kernels.jit import BYTES, HASHES, HASHES_OUT, INTEGERS, NOTHING, compiled, inlined, load_word
+
+Bytes = npt.NDArray[np.uint8]
+Hashes = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.int64]
+
+_MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
+_MIX_SHIFT_BITS: Final = np.uint64(33)
+_COMBINE_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
+_MAX_MIXED_BYTES: Final = 64
+
+
+@inlined
+def mix_word(word: np.uint64) -> np.uint64:
+    """MurmurHash3's finaliser."""
+    word = (word ^ (word >> _MIX_SHIFT_BITS)) * _MIX_1
+    word = (word ^ (word >> _MIX_SHIFT_BITS)) * _MIX_2
+    return word ^ (word >> _MIX_SHIFT_BITS)
+
+
+@inlined
+def word_at(data: Bytes, at: int, count: int) -> np.uint64:
+    """The first `count` bytes (1 to 8) at position `at` as a little-endian word; reads nothing behind the data."""
+    if at + 8 <= len(data):
+        return load_word(data, at) & (np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - 8 * count))
+    word = np.uint64(0)
+    for place in range(count):
+        word |= np.uint64(data[at + place]) << np.uint64(8 * place)
+    return word
+
+
+@compiled(NOTHING, HASHES, HASHES_OUT)
+def mix(words: Hashes, mixed: Hashes) -> None:
+    """`mixed[i]` becomes the mixed `words[i]`. Both may be the same array. 2 multiplications a word."""
+    for row in range(len(words)):
+        mixed[row] = mix_word(words[row])
+
+
+@compiled(NOTHING, HASHES_OUT, HASHES)
+def combine(combined: Hashes, following: Hashes) -> None:
+    """Adds the hashes of the next key column to `combined`, in place."""
+    for row in range(len(combined)):
+        combined[row] = mix_word(combined[row] * _COMBINE_MULTIPLIER + following[row])
+
+
+@compiled(NOTHING, BYTES, INTEGERS, INTEGERS, HASHES_OUT)
+def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Hashes) -> None:
+    """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` from `starts[i]` on.
+
+    Two multiplications per 8 bytes. Values longer than 64 bytes are left to the caller.
+    """
+    for row in range(len(starts)):
+        left, at = lengths[row], starts[row]
+        if left > _MAX_MIXED_BYTES:
+            continue
+        found = mix_word(np.uint64(left))
+        while left > 8:
+            found = mix_word(found ^ load_word(data, at))
+            left -= 8
+            at += 8
+        if left > 0:
+            found = mix_word(found ^ word_at(data, at, left))
+        hashes[row] = found

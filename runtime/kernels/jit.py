@@ -1,0 +1,77 @@
+"""Compilation with numba. No other module imports numba, which has no types of its own.
+
+Kernels are compiled for a single signature when their module is imported, or read from the cache of `loading`. They
+release the GIL, start no thread, and check no bounds. Integer division by zero is undefined.
+
+numba converts a mixture of int64 and uint64 to float64, so kernels convert explicitly.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Arguments that a kernel reads; it accepts writable arrays too.
+BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
+FLAGS: Final = types.Array(types.boolean, 1, "C", readonly=True)
+INTEGERS: Final = types.Array(types.int64, 1, "C", readonly=True)
+FLOATS: Final = types.Array(types.float64, 1, "C", readonly=True)
+HASHES: Final = types.Array(types.uint64, 1, "C", readonly=True)
+CODE_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
+
+#: Arguments that a kernel writes.
+BYTES_OUT: Final = types.Array(types.uint8, 1, "C")
+FLAGS_OUT: Final = types.Array(types.boolean, 1, "C")
+INTEGERS_OUT: Final = types.Array(types.int64, 1, "C")
+INT32S_OUT: Final = types.Array(types.int32, 1, "C")
+FLOATS_OUT: Final = types.Array(types.float64, 1, "C")
+HASHES_OUT: Final = types.Array(types.uint64, 1, "C")
+CODE_ROWS_OUT: Final = types.Array(types.int64, 2, "C")
+
+INTEGER: Final = types.int64
+FLAG: Final = types.boolean
+HASH: Final = types.uint64
+NOTHING: Final = types.void
+
+
+def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
+    """Compiles a kernel for the given types, at once."""
+
+    def compile_kernel(function: F) -> F:
+        kernel: Any = njit(result(*arguments), cache=True, nogil=True, error_model="numpy")(function)
+        return cast("F", kernel)
+
+    return compile_kernel
+
+
+def inlined(function: F) -> F:
+    """A part of kernels, compiled together with each of them."""
+    part: Any = njit(nogil=True, error_model="numpy")(function)
+    return cast("F", part)
+
+
+def _word_loader(context: Any, data: Any, position: Any) -> Any:
+    """Machine code of `load_word`: numba has no loads without alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        address = builder.gep(array.data, [arguments[1]])
+        return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(data, types.int64), generate
+
+
+_load_word: Final[Any] = intrinsic(_word_loader)
+
+
+@inlined
+def load_word(data: npt.NDArray[np.uint8], position: int) -> np.uint64:
+    """The little-endian word of 8 bytes at `position`, which needs no alignment. No bounds are checked."""
+    word: np.uint64 = _load_word(data, position)
+    return word

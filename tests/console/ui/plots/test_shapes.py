@@ -1,0 +1,51 @@
+"""Paths read back as the numbers that they show."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.ui.plots.shapes import HEIGHT, area, bars, cells, line
+
+VALUES = st.lists(st.none() | st.floats(0, 100, allow_nan=False), max_size=40)
+
+
+def points(path: str) -> dict[int, int]:
+    """Height by interval of each point of a line."""
+    found = re.findall(r"(?:M|L| )?([\d.]+) (\d+)", path)
+    return {int(float(x)): HEIGHT - int(y) for x, y in found}
+
+
+@given(VALUES)
+def test_a_line_has_a_point_per_value_and_is_interrupted_where_there_is_none(values: list[float | None]) -> None:
+    drawn = line(values, 100)
+    known = {at: round(value / 100 * HEIGHT) for at, value in enumerate(values) if value is not None}
+    assert points(drawn) == known
+    starts = [at for at in known if at - 1 not in known]
+    assert drawn.count("M") == len(starts)
+    assert area(values, 100).count("z") == sum(at + 1 in known for at in starts)
+
+
+@given(VALUES, VALUES)
+def test_bars_stand_on_each_other(low: list[float | None], high: list[float | None]) -> None:
+    """The heights of a bar and of the bar on it are those of the numbers, to half a unit each."""
+    size = min(len(low), len(high))
+    feet = [value or 0.0 for value in low[:size]]
+    drawn = re.findall(r"M([\d.]+) (\d+)v-(\d+)h", bars(feet, high[:size], 200))
+    for x, foot, height in drawn:
+        at = int(float(x))
+        assert HEIGHT - int(foot) == round(feet[at] / 200 * HEIGHT)
+        assert abs(int(height) - (high[at] or 0) / 200 * HEIGHT) <= 1
+    unseen = {at for at in range(size) if (high[at] or 0) / 200 * HEIGHT < 1}
+    assert {int(float(x)) for x, _, _ in drawn} | unseen >= set(range(size))
+
+
+@given(st.lists(st.integers(0, 3), max_size=60))
+def test_cells_of_all_levels_cover_the_row_once(levels: list[int]) -> None:
+    covered: list[int] = []
+    for level in range(4):
+        for left, width in re.findall(r"M(\d+) 7h(\d+)v", cells(7, levels, level)):
+            span = range(int(left), int(left) + int(width))
+            assert {levels[at] for at in span} == {level}
+            covered += span
+    assert sorted(covered) == list(range(len(levels)))

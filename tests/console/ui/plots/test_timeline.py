@@ -1,0 +1,103 @@
+"""The plots on the page of a job: the numbers of its runs, events, the chosen interval, and the cost of a poll."""
+
+import csv
+import gzip
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.ui.plots.timeline import PHASES, checkpoint_phases
+from tests.console.ui import blocks, numbers, rows
+
+MAX_PAGE_BYTES = 30 * 1024  #: compressed
+AJAX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def now() -> datetime:
+    return timezone.now()
+
+
+@pytest.fixture
+def running(db: None, now: datetime) -> Run:
+    """A run of 30 operators with two attempts, savepoints, and 6 h of numbers."""
+    run = numbers.wide_run()
+    rows.attempts(run)
+    rows.history(run)
+    numbers.record(run, now)
+    return run
+
+
+def test_phases_add_up_to_the_duration() -> None:
+    """Phases are the longest of any subtask: they may add up to more, or leave a rest, which is the commit."""
+    columns = {f"{phase}_ms": [30.0, None, 60.0] for phase in PHASES[:-1]}
+    found = checkpoint_phases({**columns, "checkpoint_ms": [200.0, None, 100.0]})
+    assert found["commit"] == [50.0, None, 0.0]
+    assert [found[phase][0] for phase in PHASES[:-1]] == [30.0] * 5
+    assert sum(found[phase][2] or 0 for phase in PHASES) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("span", ["15min", "6h", "7d"])
+def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, span: str) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        page = at_console.get(f"/jobs/{running.job_id}/?span={span}")
+    assert len(asked) <= 25
+    assert len(gzip.compress(page.content, 6)) <= MAX_PAGE_BYTES
+    timeline = page.context["timeline"]
+    assert [row.name for row in timeline.load.rows] == numbers.NAMES
+    known = [value for value in timeline.numbers["records_in_per_s"] if value is not None]
+    assert 15_000 < min(known) < max(known) < 110_000
+    assert len(timeline.table) <= 32
+    assert "restarted: slot 1 was lost: its control connection closed" in blocks.text(page)
+    assert "Savepoint 174 completed" in blocks.text(page)
+
+
+def test_a_browser_that_has_the_plots_costs_no_query_of_numbers(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/?span=7d"
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+    with CaptureQueriesContext(connection) as asked:
+        changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    assert "graph" in blocks.swapped(changed)
+    assert "plots" not in blocks.swapped(changed)
+    assert not [query for query in asked if "weir_metrics" in query["sql"]]
+    rows.operation(running.job, "drain", run=running)
+    assert "plots" in blocks.swapped(at_console.get(path, headers={**AJAX, "X-Blocks": known}))
+
+
+def test_an_interval_limits_the_table_of_checkpoints(at_console: Client, running: Run) -> None:
+    """S2: from and to in the address, so that it works without scripts."""
+    middle = Checkpoint.objects.get(number=180).triggered_at
+    begin, end = ((middle + timedelta(seconds=s)).isoformat().replace("+00:00", "Z") for s in (-7, 7))
+    page = at_console.get(f"/jobs/{running.job_id}/?from={begin}&to={end}")
+    assert [row.number for row in page.context["view"].checkpoints.rows] == [181, 180, 179]
+    assert 'id="all-checkpoints"' in page.content.decode()
+    assert '<rect class="chosen"' in blocks.live(page)["plots"]
+
+
+def test_the_same_numbers_as_csv(at_console: Client, running: Run) -> None:
+    answer = at_console.get(f"/jobs/{running.job_id}/history.csv?span=15min")
+    read = list(csv.DictReader(answer.content.decode().splitlines()))
+    timeline = at_console.get(f"/jobs/{running.job_id}/?span=15min").context["timeline"]
+    shown = dict(zip((int(datetime.fromisoformat(row["begin"]).timestamp() * 1000) for row in read), read, strict=True))
+    begin, step = timeline.lines_grid
+    for at, value in enumerate(timeline.numbers["records_in_per_s"][:-6]):
+        if value is not None and begin + at * step in shown:
+            assert float(shown[begin + at * step]["records_in_per_s"]) == pytest.approx(value)
+
+
+def test_a_job_without_numbers_has_words_in_place_of_plots(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    page = at_console.get(f"/jobs/{run.job_id}/?until=2020-01-01T00:00:00Z")
+    assert "No numbers of this time." in blocks.text(page)
+    assert "data-timeline" not in page.content.decode()
+
+
+def test_a_job_that_never_ran_has_no_plots(at_console: Client) -> None:
+    assert "plots-head" not in at_console.get(f"/jobs/{rows.job().pk}/").content.decode()

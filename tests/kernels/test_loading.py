@@ -1,0 +1,68 @@
+"""The kernels are compiled once, and a cache that is broken, shared or absent never fails a process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.kernels.loading import CACHE_FOLDER, SWITCH, native
+
+HASH = "from runtime.state.index.hashing import hash_column; import pyarrow as pa; hash_column(pa.array(['a']))"
+PROGRAM = f"import sys; from runtime.kernels.loading import native; {HASH}; print(native() is not None)"
+ROOT = Path(__file__).parent.parent.parent
+
+
+def start(program: str = PROGRAM, **variables: str) -> subprocess.Popen[str]:
+    """A process that prints whether it has compiled kernels, last on stdout."""
+    command = [sys.executable, "-c", program]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+
+
+def last_line(process: subprocess.Popen[str]) -> str:
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return printed.splitlines()[-1]
+
+
+def test_this_machine_compiles_them() -> None:
+    assert native() is not None
+
+
+def test_without_numba_numpy_does_the_work() -> None:
+    assert last_line(start(f"import sys; sys.modules['numba'] = None; {PROGRAM}")) == "False"
+
+
+def test_they_can_be_switched_off() -> None:
+    assert last_line(start(f"{PROGRAM}; assert 'numba' not in sys.modules", **{SWITCH: "numpy"})) == "False"
+
+
+def test_an_import_of_the_package_of_authors_compiles_nothing() -> None:
+    program = "import sys, weir; [getattr(weir, name) for name in weir.__all__]; print('numba' in sys.modules)"
+    assert last_line(start(program)) == "False"
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_once_share_a_folder_and_a_broken_cache_is_replaced(tmp_path: Path) -> None:
+    folder = {CACHE_FOLDER: str(tmp_path / "cache")}
+    assert [last_line(each) for each in [start(**folder), start(**folder)]] == ["True", "True"]
+    for index in (tmp_path / "cache").rglob("*.nbi"):
+        index.write_bytes(b"not an index")
+    assert last_line(start(**folder)) == "True"
+    assert b"not an index" not in {index.read_bytes() for index in (tmp_path / "cache").rglob("*.nbi")}
+
+
+def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    """A cache holds machine code: whoever writes it controls the process."""
+    tmp_path.chmod(0o777)
+    assert last_line(start(**{CACHE_FOLDER: str(tmp_path)})) == "False"
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_a_home_that_cannot_be_written_leaves_the_folder_of_temporary_files(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    variables = {"HOME": str(blocked), "XDG_CACHE_HOME": "", "TMPDIR": str(tmp_path)}
+    assert last_line(start(**variables)) == "True"
+    assert list(tmp_path.rglob("*.nbi"))

@@ -11,7 +11,10 @@ the other processes have the same size and the same range of keys.
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Final
+
+import pyarrow as pa
 
 from benchmarks.slots import named_totals
 from benchmarks.systems.weir import window
@@ -65,6 +68,13 @@ class DrivenSubtasks:
                 reached = watermark
                 outputs.broadcast(Watermark(watermark))
         outputs.broadcast(Watermark(MAX_WATERMARK))
+
+    def feed(self, batches: Iterable[tuple[pa.RecordBatch, int]]) -> None:
+        """Runs the subtasks behind the source over batches, each followed by a watermark (ms)."""
+        outputs = self._outputs[_SOURCE]
+        for batch, watermark in batches:
+            outputs.emit(batch)
+            outputs.broadcast(Watermark(watermark))
 
     def sink_totals(self) -> dict[str, int]:
         """The totals of the sink's discarded rows."""

@@ -28,13 +28,11 @@ def mix_word(word: np.uint64) -> np.uint64:
 
 @inlined
 def word_at(data: Bytes, at: int, count: int) -> np.uint64:
-    """The first `count` bytes (1 to 8) at position `at` as a little-endian word; reads nothing behind the data."""
-    if at + 8 <= len(data):
-        return load_word(data, at) & (np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - 8 * count))
-    word = np.uint64(0)
-    for place in range(count):
-        word |= np.uint64(data[at + place]) << np.uint64(8 * place)
-    return word
+    """The first `count` bytes (1 to 8) at position `at` as a little-endian word. The data have at least 16 bytes."""
+    unused_bits = np.uint64(64 - 8 * count)
+    if at + count >= 8:
+        return load_word(data, at + count - 8) >> unused_bits
+    return (load_word(data, at) << unused_bits) >> unused_bits
 
 
 @compiled(NOTHING, HASHES, HASHES_OUT)
@@ -53,7 +51,7 @@ def combine(combined: Hashes, following: Hashes) -> None:
 
 @compiled(NOTHING, BYTES, INTEGERS, INTEGERS, HASHES_OUT)
 def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Hashes) -> None:
-    """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` from `starts[i]` on.
+    """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` (at least 16) from `starts[i]` on.
 
     Two multiplications per 8 bytes. Values longer than 64 bytes are left to the caller.
     """

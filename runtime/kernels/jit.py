@@ -52,7 +52,7 @@ def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 def inlined(function: F) -> F:
     """A part of kernels, compiled together with each of them."""
-    part: Any = njit(nogil=True, error_model="numpy")(function)
+    part: Any = njit(nogil=True, error_model="numpy", inline="always")(function)
     return cast("F", part)
 
 

@@ -35,6 +35,8 @@ class Kernels(NamedTuple):
     """The modules of kernels, compiled."""
 
     hashes: Any
+    texts: Any
+    buckets: Any
 
 
 @cache

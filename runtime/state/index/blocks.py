@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.state.index.buckets import NOT_FOUND, CodeColumns, CodeRows, RowIds
+from runtime.state.index.buckets import NOT_FOUND, CodeMatrix, CodeRows, RowIds
 from runtime.state.index.growing import GrowingArray
 
 Codes = npt.NDArray[np.int64]
@@ -135,7 +135,7 @@ class BlockIndex:
         self._blocks = [*(IdBlock(*one) for one in reversed(more)), *self._blocks]
         return True
 
-    def find(self, wanted: CodeRows, codes: CodeColumns) -> RowIds:
+    def find(self, wanted: CodeRows, codes: CodeMatrix) -> RowIds:
         """The row id of each key, or `NOT_FOUND`."""
         found = np.full(wanted.shape[1], NOT_FOUND, dtype=np.intp)
         for block, rows in self._split(wanted)[0]:

@@ -1,21 +1,23 @@
-"""Row ids of keys by hash: open addressing with linear probing, in numpy.
+"""Row ids of keys by hash: open addressing with linear probing.
 
-Every step handles all keys of a batch: unresolved keys move to the next bucket together. So a batch costs a few array
-passes, however many keys it has. The table never grows; `KeyIndex` moves the keys to a larger table. Keys are spread
-over the whole table, so the first batches fault in all of its pages; `touch` faults in pages ahead of time.
+Compiled kernels (`runtime.kernels.buckets`) handle key after key. Where there are none, numpy does the same on the same
+buckets: every step handles all keys of a batch, and unresolved keys move to the next bucket together.
+
+The table never grows; `KeyIndex` moves the keys to a larger table. Keys are spread over the whole table, so the first
+batches fault in all of its pages; `touch` faults in pages ahead of time.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from runtime.kernels.loading import native
 from runtime.state.index.hashing import mix
 
 RowIds = npt.NDArray[np.intp]
 CodeRows = npt.NDArray[np.int64]  #: shape (columns, keys)
-CodeColumns = Sequence[npt.NDArray[np.int64]]  #: by column, indexed by row id
+CodeMatrix = npt.NDArray[np.int64]  #: the codes by row id, shape (row ids, columns)
 
 NOT_FOUND: Final = -1  #: the row id of an absent key
 _EMPTY_BUCKET: Final = 0  # the kernel provides zero pages on first touch, so a large table costs no memory at first
@@ -59,8 +61,12 @@ class BucketIndex:
         """Whether there is room for new keys, after which the index has `keys` keys."""
         return bool((self._filled + codes.shape[1]) * 2 <= len(self._buckets))
 
-    def find(self, wanted: CodeRows, codes: CodeColumns) -> RowIds:
+    def find(self, wanted: CodeRows, codes: CodeMatrix) -> RowIds:
         """The row id of each key, or `NOT_FOUND`; `codes` are the codes of all row ids."""
+        if (kernels := native()) is not None:
+            found = np.empty(wanted.shape[1], dtype=np.intp)
+            kernels.buckets.find(np.ascontiguousarray(wanted), codes, self._buckets, found)
+            return found
         at = self._first_bucket(wanted)
         here = self._buckets[at].astype(np.intp)
         same = _match_mask(here, wanted, codes)
@@ -78,16 +84,22 @@ class BucketIndex:
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
         """Adds keys, which must be absent."""
+        self._filled += len(row_ids)
+        if (kernels := native()) is not None:
+            kernels.buckets.insert(np.ascontiguousarray(codes), row_ids, self._buckets)
+            return
         waiting, at = row_ids.astype(np.int32) + np.int32(1), self._first_bucket(codes)
         while len(waiting):
             free = self._buckets[at] <= _EMPTY_BUCKET
             self._buckets[at[free]] = waiting[free]  # several keys may choose a bucket: numpy keeps the last
             lost = self._buckets[at] != waiting
             waiting, at = waiting[lost], self._next_bucket(at[lost])
-        self._filled += len(row_ids)
 
     def remove(self, row_ids: RowIds, codes: CodeRows, following: bool) -> None:
         """Removes keys, which must be present."""
+        if (kernels := native()) is not None:
+            kernels.buckets.remove(np.ascontiguousarray(codes), row_ids, self._buckets)
+            return
         waiting, at = row_ids + 1, self._first_bucket(codes)
         while len(waiting):
             here = self._buckets[at] == waiting
@@ -108,8 +120,8 @@ def _bucket_count(keys: int) -> int:
     return 1 << (3 * keys - 1).bit_length() if keys else 0
 
 
-def _match_mask(here: RowIds, wanted: CodeRows, codes: CodeColumns) -> npt.NDArray[np.bool_]:
+def _match_mask(here: RowIds, wanted: CodeRows, codes: CodeMatrix) -> npt.NDArray[np.bool_]:
     same = here > _EMPTY_BUCKET
-    for column, values in zip(codes, wanted, strict=True):
+    for column, values in zip(codes.T, wanted, strict=True):
         same &= column[here - 1] == values
     return same

@@ -41,6 +41,7 @@ _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
 _MIX_SHIFT_BITS: Final = np.uint64(33)
 _MIX_CHUNK_VALUES: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
 WORD_BYTES: Final = 8
+MIN_DATA_BYTES: Final = 16
 MAX_MIXED_BYTES: Final = 64  #: longer values are hashed with BLAKE2b, value by value
 
 
@@ -210,14 +211,20 @@ def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
 
 
 def text_buffers(column: pa.Array) -> Texts:
-    """Data bytes of all values, without a copy; start and length of each value (null: length 0)."""
+    """Data bytes of all values, without a copy; start and length of each value (null: length 0).
+
+    There are `MIN_DATA_BYTES` at least, which the kernels need.
+    """
     column = pc.cast(column, pa.large_binary())
     _, offsets_buffer, data_buffer = column.buffers()
     if not len(column) or not data_buffer:
-        return np.zeros(0, np.uint8), np.zeros(len(column), np.int64), np.zeros(len(column), np.int64)
+        return np.zeros(MIN_DATA_BYTES, np.uint8), np.zeros(len(column), np.int64), np.zeros(len(column), np.int64)
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     lengths = np.diff(offsets)
     if column.null_count:
         lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     first, last = int(offsets[0]), int(offsets[-1])
-    return np.frombuffer(data_buffer, dtype=np.uint8)[first:last], offsets[:-1] - first, lengths
+    data = np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
+    if len(data) < MIN_DATA_BYTES:
+        data = np.concatenate([data, np.zeros(MIN_DATA_BYTES, dtype=np.uint8)])
+    return data, offsets[:-1] - first, lengths

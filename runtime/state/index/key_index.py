@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.state.index.blocks import BlockIndex, BlockLimits
-from runtime.state.index.buckets import NOT_FOUND, BucketIndex, CodeColumns, CodeRows, RowIds
+from runtime.state.index.buckets import NOT_FOUND, BucketIndex, CodeMatrix, CodeRows, RowIds
 from runtime.state.index.growing import GrowingArray
 
 __all__ = ["NOT_FOUND", "CodeRows", "KeyIndex", "RowIds"]
@@ -48,7 +48,8 @@ class KeyIndex:
 
     def __init__(self, width: int, tuning: IndexTuning = DEFAULT_TUNING) -> None:
         self._tuning = tuning
-        self._codes = [GrowingArray(np.int64, _MIN_CAPACITY) for _ in range(width)]  #: codes by column, then by row id
+        self._width = width
+        self._codes = GrowingArray(np.int64, _MIN_CAPACITY * width)  #: the codes of a key lie together
         self._live = GrowingArray(bool, _MIN_CAPACITY)  #: by row id, whether it has a key
         self.used = 0  #: row ids ever assigned: all live ids are below
         self._reusable = GrowingArray(np.intp, _MIN_CAPACITY)  #: row ids for reuse; the last is reused first
@@ -78,23 +79,20 @@ class KeyIndex:
 
     def column(self, position: int) -> npt.NDArray[np.int64]:
         """The codes in column `position`, by row id. Read only; fetch it again after keys were added."""
-        return self._codes[position].data
+        return self._matrix()[:, position]
 
     def codes_of(self, row_ids: RowIds) -> CodeRows:
         """A copy of the codes of the keys at `row_ids`."""
-        codes = np.empty((len(self._codes), len(row_ids)), dtype=np.int64)
-        for row, column in zip(codes, self._codes, strict=True):
-            np.take(column.data, row_ids, out=row, mode="clip")  # row ids are in range; a checked `out` costs a copy
-        return codes
+        return np.ascontiguousarray(self._matrix()[row_ids].T)
 
     def find(self, codes: CodeRows) -> RowIds:
         """The row id of each key, or `NOT_FOUND`."""
         self._move_keys(self._tuning.min_moved_keys + codes.shape[1])
-        found = self.form.find(codes, self._columns())
+        found = self.form.find(codes, self._matrix())
         if self._old_form is None:
             return found
         missing = np.flatnonzero(found == NOT_FOUND)
-        former = self._old_form.find(codes[:, missing], self._columns())
+        former = self._old_form.find(codes[:, missing], self._matrix())
         found[missing] = np.where((former >= 0) & self._unmoved[former], former, NOT_FOUND)
         return found
 
@@ -102,8 +100,7 @@ class KeyIndex:
         """Assigns a row id to each key. The keys must be distinct and absent."""
         count = codes.shape[1]
         row_ids = self._allocate_row_ids(count)
-        for column, row in zip(self._codes, codes, strict=True):
-            column.data[row_ids] = row
+        self._matrix()[row_ids] = codes.T
         self._live.data[row_ids] = True
         if count and not self.form.reserve(codes, len(self)):
             self._start_new_form()
@@ -125,7 +122,7 @@ class KeyIndex:
 
     def recode(self, column: int, row_ids: RowIds, codes: npt.NDArray[np.int64]) -> None:
         """Replaces the codes of all live keys (`row_ids`) in a column; different keys must stay different."""
-        self._codes[column].data[row_ids] = codes
+        self._matrix()[row_ids, column] = codes
         self._old_form, self._unmoved = None, np.zeros(0, dtype=bool)
         self._start_new_form()
         self._move_keys(self.used)
@@ -179,8 +176,8 @@ class KeyIndex:
 
     # ------------------------------------------------------------ row ids
 
-    def _columns(self) -> CodeColumns:
-        return [column.data for column in self._codes]
+    def _matrix(self) -> CodeMatrix:
+        return self._codes.data.reshape(-1, self._width)
 
     def _allocate_row_ids(self, count: int) -> RowIds:
         again = min(count, self._reusable_count)
@@ -189,8 +186,8 @@ class KeyIndex:
         fresh = np.arange(self.used, self.used + count - again)
         self.used += count - again
         if self.used > self.capacity:
-            for part in (self._live, *self._codes):
-                part.grow(_power_of_two(self.used))
+            self._live.grow(_power_of_two(self.used))
+            self._codes.grow(self.capacity * self._width)
         return np.concatenate([reused, fresh])
 
     def _free_row_ids(self, row_ids: RowIds) -> None:

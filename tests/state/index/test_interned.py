@@ -1,6 +1,6 @@
 """Interned keys against a dictionary, with the real hash and with one that collides all the time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.state.index import interned
+from runtime.kernels.loading import native
+from runtime.state.index import interned, numpy_texts
+from runtime.state.index.hashing import text_buffers
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
+from runtime.state.index.numpy_texts import NumpyTexts
+from runtime.state.index.text_table import CompiledTexts, TextTable, text_table
 
 VALUES = st.sampled_from(
     [b"", b"a", b"b", b"ab", b"ba", b"\x00", b"a" * 8, b"a" * 9, b"a" * 64, b"b" * 64, b"a" * 65, b"b" * 65]
@@ -18,12 +22,29 @@ VALUES = st.sampled_from(
 BATCHES = st.lists(st.tuples(st.booleans(), st.lists(VALUES | st.binary(max_size=70), max_size=12)), max_size=12)
 
 
-@pytest.fixture(scope="module", params=["real hash", "hash of two values", "hash of one value"])
+def colliding_compiled(hash_mask: int) -> CompiledTexts:
+    kernels = native()
+    assert kernels is not None
+    return CompiledTexts(kernels.texts, hash_mask)
+
+
+TABLES: dict[str, Callable[[], TextTable]] = {
+    "compiled": text_table,
+    "compiled, hash of two values": lambda: colliding_compiled(1 << 63),
+    "compiled, hash of one value": lambda: colliding_compiled(0),
+    "numpy": NumpyTexts,
+    "numpy, hash of two values": NumpyTexts,
+    "numpy, hash of one value": NumpyTexts,
+}
+
+
+@pytest.fixture(scope="module", params=TABLES)
 def hashed(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        if request.param != "real hash":
+        patch.setattr(interned, "text_table", TABLES[request.param])
+        if "numpy, " in request.param:
             ways = 2 if "two" in request.param else 1
-            patch.setattr(interned, "hash_text", lambda data, starts, lengths: (lengths % ways).astype(np.uint64))
+            patch.setattr(numpy_texts, "hash_text", lambda data, starts, lengths: (lengths % ways).astype(np.uint64))
         yield
 
 
@@ -65,3 +86,17 @@ def test_what_was_captured_can_be_decoded_while_new_values_come() -> None:
     codec.encode(pa.array([f"then {number}" * 20 for number in range(10_000)]), learn=True)
     assert codec.decode(codes, np.zeros(100, dtype=bool)).equals(before)
     assert before.to_pylist() == [f"first {number}" for number in range(100)]
+
+
+def test_many_values_are_found_again_after_growth_and_at_the_end_of_their_bytes() -> None:
+    """Values of 0 to 70 bytes, with zeroes: the last ends where the data of the column end."""
+    table, model = text_table(), NumpyTexts()
+    random = np.random.default_rng(7)
+    for _ in range(6):
+        values = [random.integers(0, 3, length, dtype=np.uint8).tobytes() for length in random.integers(0, 70, 3_000)]
+        texts = text_buffers(pa.array(values, pa.binary()))
+        numbers, expected = table.numbers(texts, learn=True), model.numbers(texts, learn=True)
+        assert table.arena.count == model.arena.count
+        assert model.arena.values().take(pa.array(expected)).to_pylist() == values
+        stored = table.arena.values().take(pa.array(numbers)).to_pylist()
+        assert stored == values

@@ -1,0 +1,110 @@
+"""Kernels of the hash table of `index.buckets`, whose layout and twins are there, and of distinct rows of codes.
+
+A key is a column of `codes`, shape (codes per key, keys). Open addressing with linear probing; a bucket holds a row id
++ 1, 0: empty, -1: removed. The number of buckets is a power of two, and some buckets are always empty.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.kernels.hashes import Integers, mix_word
+from runtime.kernels.jit import CODE_ROWS, INT32S_OUT, INTEGER, INTEGERS, INTEGERS_OUT, NOTHING, compiled, inlined
+
+Buckets = npt.NDArray[np.int32]
+_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+@inlined
+def first_bucket(codes: Integers, row: int, last: np.uint64) -> Any:
+    """The bucket at which the search for the key in column `row` of `codes` begins."""
+    hashed = np.uint64(codes[0, row])
+    for place in range(1, codes.shape[0]):
+        hashed = hashed * _HASH_MULTIPLIER + np.uint64(codes[place, row])
+    return np.int64(mix_word(hashed) & last)
+
+
+@inlined
+def is_same(codes: Integers, row: int, stored: Integers, row_id: np.int64) -> bool:
+    """Whether the key in column `row` of `codes` is the key in line `row_id` of `stored`."""
+    for place in range(codes.shape[0]):  # noqa: SIM110 - numba compiles no generators
+        if codes[place, row] != stored[row_id, place]:
+            return False
+    return True
+
+
+@compiled(NOTHING, CODE_ROWS, CODE_ROWS, INT32S_OUT, INTEGERS_OUT)
+def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -> None:
+    """`found[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key)."""
+    last = np.uint64(len(buckets) - 1)
+    for row in range(codes.shape[1]):
+        at = first_bucket(codes, row, last)
+        while True:
+            here = np.int64(buckets[at])
+            if here == 0:
+                found[row] = -1
+                break
+            if here > 0 and is_same(codes, row, stored, np.int64(here - 1)):
+                found[row] = here - 1
+                break
+            at = (at + 1) & np.int64(last)
+
+
+@compiled(NOTHING, CODE_ROWS, INTEGERS, INT32S_OUT)
+def insert(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
+    """Adds keys, which must be absent and fit."""
+    last = np.uint64(len(buckets) - 1)
+    for row in range(codes.shape[1]):
+        at = first_bucket(codes, row, last)
+        while buckets[at] > 0:
+            at = (at + 1) & np.int64(last)
+        buckets[at] = np.int32(row_ids[row] + 1)
+
+
+@compiled(NOTHING, CODE_ROWS, INTEGERS, INT32S_OUT)
+def remove(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
+    """Marks the buckets of keys, which must be present, as removed."""
+    last = np.uint64(len(buckets) - 1)
+    for row in range(codes.shape[1]):
+        at = first_bucket(codes, row, last)
+        while np.int64(buckets[at]) != row_ids[row] + 1:
+            at = (at + 1) & np.int64(last)
+        buckets[at] = np.int32(-1)
+
+
+@compiled(INTEGER, CODE_ROWS, INT32S_OUT, INTEGERS_OUT, INTEGERS_OUT)
+def distinct(codes: Integers, buckets: Buckets, first_rows: Integers, numbers: Integers) -> int:
+    """Numbers the distinct keys in the order of their first rows. Twin: `index.factorise`.
+
+    Args:
+        codes: the keys.
+        buckets: zeroes, more than keys.
+        first_rows: written: by number, the first row with this key.
+        numbers: written: by row, the number of its key.
+
+    Returns:
+        The number of distinct keys.
+    """
+    last = np.uint64(len(buckets) - 1)
+    count = 0
+    for row in range(codes.shape[1]):
+        at = first_bucket(codes, row, last)
+        while True:
+            here = np.int64(buckets[at])
+            if here == 0:
+                first_rows[count] = row
+                numbers[row] = count
+                count += 1
+                buckets[at] = np.int32(count)
+                break
+            same = True
+            for place in range(codes.shape[0]):
+                if codes[place, row] != codes[place, first_rows[here - 1]]:
+                    same = False
+                    break
+            if same:
+                numbers[row] = here - 1
+                break
+            at = (at + 1) & np.int64(last)
+    return count

@@ -1,0 +1,69 @@
+"""Byte sequences as numbers: each distinct value gets the next number, in the order of first occurrence."""
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from runtime.kernels.loading import native
+from runtime.state.index.growing import GrowingArray
+from runtime.state.index.hashing import Texts
+from runtime.state.index.numpy_texts import NumpyTexts
+from runtime.state.index.text_arena import Numbers, TextArena
+
+_MIN_BUCKETS: Final = 256
+_ALL_BITS: Final = 2**64 - 1
+
+
+class TextTable(Protocol):
+    """The numbers of values."""
+
+    arena: TextArena  #: the values by number
+
+    def numbers(self, texts: Texts, learn: bool) -> Numbers:
+        """By row, the number of the value. Without `learn`, an absent value is `UNKNOWN_NUMBER`; else it is added."""
+
+
+def text_table() -> TextTable:
+    """An empty table: compiled, or in numpy where there are no kernels."""
+    kernels = native()
+    return NumpyTexts() if kernels is None else CompiledTexts(kernels.texts)
+
+
+class CompiledTexts:
+    """A table of the kernels `runtime.kernels.texts`. Implements `TextTable`.
+
+    Args:
+        kernels: the kernels.
+        hash_mask: bits of the hash in use: all, except in tests of collisions.
+    """
+
+    def __init__(self, kernels: Any, hash_mask: int = _ALL_BITS) -> None:
+        self.arena = TextArena()
+        self._kernels = kernels
+        self._hash_mask = np.uint64(hash_mask)
+        self._buckets = GrowingArray(np.uint64, _MIN_BUCKETS)
+
+    def numbers(self, texts: Texts, learn: bool) -> Numbers:
+        numbers = np.empty(len(texts[1]), dtype=np.int64)
+        row = self._number_rows(texts, 0, numbers, learn)
+        while row < len(numbers):
+            self._make_room(int(texts[2][row]), len(numbers) - row)
+            row = self._number_rows(texts, row, numbers, learn)
+        return numbers
+
+    def _number_rows(self, texts: Texts, first: int, numbers: Numbers, learn: bool) -> int:
+        """Numbers the rows from `first` on; returns the first row for which there is no room."""
+        arena, count = self.arena, np.array([self.arena.count])
+        stopped: int = self._kernels.number_texts(
+            *texts, first, self._buckets.data, arena.data, arena.offsets, count, numbers, learn, self._hash_mask
+        )
+        arena.count = int(count[0])
+        return stopped
+
+    def _make_room(self, length: int, rows: int) -> None:
+        """Makes room for a value of `length` bytes, and for more of the `rows` that follow."""
+        self.arena.reserve(min(rows, self.arena.count + 1), length)
+        if 2 * (self.arena.count + 1) > len(self._buckets):
+            larger = GrowingArray(np.uint64, 2 * len(self._buckets))
+            self._kernels.spread_buckets(self._buckets.data, larger.data)
+            self._buckets = larger

@@ -23,6 +23,7 @@ FLAGS: Final = types.Array(types.boolean, 1, "C", readonly=True)
 INTEGERS: Final = types.Array(types.int64, 1, "C", readonly=True)
 FLOATS: Final = types.Array(types.float64, 1, "C", readonly=True)
 HASHES: Final = types.Array(types.uint64, 1, "C", readonly=True)
+INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
 CODE_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
 
 #: Arguments that a kernel writes.
@@ -33,11 +34,14 @@ INT32S_OUT: Final = types.Array(types.int32, 1, "C")
 FLOATS_OUT: Final = types.Array(types.float64, 1, "C")
 HASHES_OUT: Final = types.Array(types.uint64, 1, "C")
 CODE_ROWS_OUT: Final = types.Array(types.int64, 2, "C")
+INT32_ROWS_OUT: Final = types.Array(types.int32, 2, "C")
+FLAG_ROWS_OUT: Final = types.Array(types.boolean, 2, "C")
 
 INTEGER: Final = types.int64
 FLAG: Final = types.boolean
 HASH: Final = types.uint64
 NOTHING: Final = types.void
+PLACE: Final = types.UniTuple(types.int64, 2)  #: two integers
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
@@ -75,3 +79,34 @@ def load_word(data: npt.NDArray[np.uint8], position: int) -> np.uint64:
     """The little-endian word of 8 bytes at `position`, which needs no alignment. No bounds are checked."""
     word: np.uint64 = _load_word(data, position)
     return word
+
+
+def _word_loader_at(context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(types.int64), generate
+
+
+def _word_storer_at(context: Any, address: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store(arguments[1], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint64), generate
+
+
+def _byte_storer_at(context: Any, address: Any, byte: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        builder.store(builder.trunc(arguments[1], ir.IntType(8)), pointer)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+#: Access to memory by address. An array costs numba atomic counts of references in each function that it is passed to.
+load_word_at: Final[Any] = intrinsic(_word_loader_at)
+store_word_at: Final[Any] = intrinsic(_word_storer_at)
+store_byte_at: Final[Any] = intrinsic(_byte_storer_at)

@@ -1,6 +1,6 @@
-"""JSON lines: an object per line, parsed by Arrow block by block.
+"""JSON lines: an object per line, parsed block by block (`json_rows`).
 
-Arrow's parser ignores line breaks, so this module checks that each line is exactly one object:
+Arrow's parser ignores line breaks, so these conditions ensure that each line is exactly one object:
 
 1. Every line begins with `{` and ends with `}`. An object that spans lines violates condition 1: inside an object, no
    object directly follows another. Each line therefore holds at least one object.
@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.json as pa_json
 
 from runtime.connectors.blocks import TextBlock, skip_to_row
 from runtime.connectors.formats.base import Chunk, Malformed, ScannedFormat, check_schema
-from runtime.connectors.formats.bisect_malformed import as_array, text_chunks
+from runtime.connectors.formats.bisect_malformed import text_chunks
 from runtime.connectors.formats.input_file import InputFile, Scan
+from runtime.connectors.formats.json_rows import read_by_arrow, row_parser
 from runtime.errors import JobRejected
 
 _NO_OBJECT: Final = "the line is not a JSON object"
@@ -46,7 +47,7 @@ class JsonLinesFormat(ScannedFormat):
         check_schema(self.schema)
         for item in self.schema:
             try:
-                _read(b"{}", pa.schema([item.with_nullable(True)]))
+                read_by_arrow(b"{}", pa.schema([item.with_nullable(True)]))
             except pa.ArrowNotImplementedError:
                 raise JobRejected("bad-format", "schema", f"{item.name!r}: no {item.type} from JSON") from None
 
@@ -64,10 +65,7 @@ class JsonLinesFormat(ScannedFormat):
     def parse(self, data: bytes, count: int) -> pa.RecordBatch:
         """The rows of `data`. Raises ArrowInvalid unless `data` holds exactly `count` valid rows."""
         _check_text(data)
-        table = _read(data, self.schema)
-        if table.num_rows != count:
-            raise pa.ArrowInvalid(f"{table.num_rows} objects in {count} lines")
-        return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self.schema)
+        return row_parser(self.schema).parse(data, count)
 
     def explain(self, row: int, text: str, error: str) -> Malformed:
         """The malformed row, with the column of the unreadable field. The column is "" if the line is not JSON."""
@@ -75,10 +73,10 @@ class JsonLinesFormat(ScannedFormat):
             return Malformed(row=row, column="", reason=error, text=text)
         column = ""
         try:
-            if _read(text.encode(), pa.schema([])).num_rows != 1:
+            if read_by_arrow(text.encode(), pa.schema([])).num_rows != 1:
                 return Malformed(row=row, column="", reason="there is more than one object in the line", text=text)
             for column in self.schema.names:
-                _read(text.encode(), pa.schema([self.schema.field(column)]))
+                read_by_arrow(text.encode(), pa.schema([self.schema.field(column)]))
         except pa.ArrowInvalid as found:
             return Malformed(row=row, column=column, reason=_reword(str(found)), text=text)
         return Malformed(row=row, column="", reason=error, text=text)
@@ -89,19 +87,13 @@ def _rows_without_object(block: TextBlock) -> Iterable[int]:
 
 
 def _check_text(data: bytes) -> None:
-    """Raises ArrowInvalid unless `data` is UTF-8: the parser accepts any bytes."""
-    if data.isascii():
-        return
+    """Raises ArrowInvalid unless `data` is UTF-8: the parsers accept any bytes."""
+    ends = pa.py_buffer(np.array([0, len(data)], dtype=np.int64))
+    whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(data)])
     try:
-        data.decode()
-    except UnicodeDecodeError as error:
+        whole.cast(pa.large_string())
+    except pa.ArrowInvalid as error:
         raise pa.ArrowInvalid(f"{_NOT_TEXT}: {error}") from error
-
-
-def _read(data: bytes, schema: pa.Schema) -> pa.Table:
-    options = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    parsing = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return pa_json.read_json(pa.BufferReader(data), options, parsing)
 
 
 def _reword(error: str) -> str:

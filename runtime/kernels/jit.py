@@ -41,7 +41,7 @@ INTEGER: Final = types.int64
 FLAG: Final = types.boolean
 HASH: Final = types.uint64
 NOTHING: Final = types.void
-PLACE: Final = types.UniTuple(types.int64, 2)  #: two integers
+PLACE: Final[Any] = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  #: two integers
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:

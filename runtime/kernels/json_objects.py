@@ -14,7 +14,8 @@ Every loop over bytes ends at a line feed, which no token contains. Bytes are re
 Therefore the text must end with `PADDING`.
 """
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +84,7 @@ _TENS: Final = np.array([10**power for power in range(10)], dtype=np.int64)
 
 _TRUE, _FALS, _NULL = (np.uint64(int.from_bytes(text, "little")) for text in (b"true", b"fals", b"null"))
 _FOUR_BYTES: Final = np.uint64(0xFFFFFFFF)
-_signed: Final[Any] = np.int64  # `Any`: for mypy, a result of np.int64 is no int
+_signed: Final[Callable[[Any], int]] = cast("Any", np.int64)  # for mypy, an np.int64 is no int
 _EACH: Final = np.uint64(0x0101010101010101)
 _TOP_BITS: Final = np.uint64(0x8080808080808080)
 _QUOTES: Final = np.uint64(0x2222222222222222)
@@ -118,7 +119,7 @@ def _first_byte(marks: np.uint64) -> int:
 @inlined
 def _is_word(place: int, word: np.uint64) -> bool:
     """Whether the four bytes at `place` are `word`."""
-    return load_word_at(place) & _FOUR_BYTES == word
+    return _signed(load_word_at(place) & _FOUR_BYTES) == _signed(word)
 
 
 @inlined

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 
 from runtime.connectors.kafka.wire import END_TXN
 from tests.kafka import Broker, free_port, running_broker
+from tests.stalls import Stall
 
+PRODUCE = 0
 INIT_PRODUCER_ID = 22  #: ends an open transaction of its id
+ADD_OFFSETS_TO_TXN = 25
 
 #: (api key, body of the request behind its correlation id) -> answer behind the correlation id, b"" to forward the
 #: request and close the connection before its answer, or None to forward both
@@ -27,6 +30,8 @@ Rule = Callable[[int, bytes], bytes | None]
 class Proxy:
     broker: Broker
     rule: Rule = field(default=lambda api, body: None)
+    refusal: int = 0  #: error code that answers each request to produce messages; 0: the broker answers
+    stall: Stall = field(default_factory=Stall)  #: of all answers
     serial: frozenset[int] = frozenset()  #: api keys of requests that the broker gets one at a time
     turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -46,11 +51,18 @@ def proxied_broker() -> Iterator[Proxy]:
 
 
 @contextmanager
-def serial_broker() -> Iterator[Broker]:
+def serial_broker() -> Iterator[Proxy]:
     """A broker that ends one transaction at a time."""
     with proxied_broker() as proxy:
         proxy.serial = frozenset({END_TXN, INIT_PRODUCER_ID})
-        yield proxy.broker
+        yield proxy
+
+
+def transactional_id(body: bytes) -> str:
+    """The id in a request of a version without tagged fields: EndTxn, AddOffsetsToTxn."""
+    (client,) = struct.unpack_from(">h", body)
+    (size,) = struct.unpack_from(">h", body, 2 + client)
+    return body[4 + client : 4 + client + size].decode()
 
 
 def _accept(server: socket.socket, behind: tuple[str, int], proxy: Proxy) -> None:
@@ -66,15 +78,29 @@ def _serve(client: socket.socket, behind: tuple[str, int], proxy: Proxy) -> None
             request = _frame(client)
             api, _, correlation = struct.unpack_from(">hhi", request)
             answer = proxy.rule(api, request[8:])
+            if api == PRODUCE and proxy.refusal:
+                answer = _refused_produce(request, proxy.refusal)
             if answer is None or not answer:
                 with proxy.turn if api in proxy.serial else nullcontext():
                     broker.sendall(struct.pack(">i", len(request)) + request)
                     received = _frame(broker)
                 if answer is not None:
                     return
+                proxy.stall.wait()
                 client.sendall(struct.pack(">i", len(received)) + received)
             else:
                 client.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
+
+
+def _refused_produce(request: bytes, code: int) -> bytes:
+    """The answer to Produce of version 9 or 10 with the messages of a single partition, as librdkafka sends them."""
+    _, version, _, client = struct.unpack_from(">hhih", request)
+    assert version in (9, 10), f"Produce {version}"
+    start = 11 + client  # behind the header and its tagged fields
+    start += max(request[start] - 1, 0) + 8  # transactional id, acks, time-out, number of topics
+    topic = request[start : start + request[start]]
+    partition = request[start + len(topic) + 1 :][:4]
+    return b"\0\2" + topic + b"\2" + partition + struct.pack(">hqqqBBB", code, -1, -1, -1, 1, 0, 0) + b"\0" * 6
 
 
 def _frame(connection: socket.socket) -> bytes:

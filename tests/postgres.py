@@ -24,8 +24,8 @@ def address_without_password(url: str) -> str:
 
 
 @contextmanager
-def locked(url: str, table: str) -> Iterator[None]:
-    """Within the block no other transaction reads or writes the table."""
+def locked(url: str, table: str, mode: str = "ACCESS EXCLUSIVE") -> Iterator[None]:
+    """Within the block no other transaction writes the table, nor reads it with the default `mode`."""
     with psycopg.connect(url) as connection:
-        connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        connection.execute(f"LOCK TABLE {table} IN {mode} MODE")
         yield

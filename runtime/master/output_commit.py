@@ -17,7 +17,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit, output_in_progress, pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import EnvironmentFailure, JobRejected, WeirError
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
 from runtime.ports import ExpiringOutput, Sink, SinkCommitter
 
 #: Before repetitions of a failed commit. Afterwards the attempt ends, and its restore commits.
@@ -65,7 +65,7 @@ class CheckpointOutput:
 
         Raises:
             OSError, EnvironmentFailure: a target failed. Earlier sinks have committed.
-            JobRejected: a sink refuses permanently; the error names it.
+            JobRejected, DataRejected: a sink refuses permanently; the error names it.
         """
         pending = pending_committables(manifest)
         self._recorded_committables = {
@@ -81,6 +81,8 @@ class CheckpointOutput:
             self._uncommitted_checkpoint = manifest.checkpoint
             if isinstance(error, JobRejected):
                 raise JobRejected(error.code, f"{uid}.{error.field}", error.detail) from error
+            if isinstance(error, DataRejected):
+                raise DataRejected(f"operator {uid!r}: {error}") from error
             raise
 
     def _commit(self, uid: OperatorId, permit: CommitPermit, committables: Sequence[Any]) -> None:

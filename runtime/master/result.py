@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import CorruptState, JobRejected, is_outage
+from runtime.errors import CorruptState, DataRejected, JobRejected, is_outage
 from runtime.io.control.messages import SlotFailed
 
 
@@ -87,6 +87,8 @@ def master_failure(error: Exception, context: str = "") -> AttemptFailed:
     detail = f"{context}{error}"
     if isinstance(error, JobRejected):
         return AttemptFailed(detail, is_final=True, code=error.code)
+    if isinstance(error, DataRejected):  # of a commit: the target refuses rows
+        return AttemptFailed(detail, is_final=True)
     if isinstance(error, CorruptState):
         return AttemptFailed(detail, damaged_file=error.file)
     return AttemptFailed(detail, is_outage=is_outage(error))

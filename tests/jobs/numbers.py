@@ -21,6 +21,7 @@ class Numbers:
     Args:
         unbounded: it waits for more at its end.
         slow_until: a file; until it exists each subtask gives about a hundred batches a second. "" means full speed.
+        polls_per_row: if set, each subtask gives a single row in so many polls until `slow_until` exists.
     """
 
     total: int
@@ -29,6 +30,7 @@ class Numbers:
     keys: int = 7
     unbounded: bool = False
     slow_until: str = ""
+    polls_per_row: int = 0
     guarantee = "exactly-once"
 
     @property
@@ -61,15 +63,17 @@ class NumbersReader(weir.spi.SourceReader):
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         self._polls += 1
-        if self._polls % 2 and self._source.slow_until and not Path(self._source.slow_until).exists():
+        slow = bool(self._source.slow_until) and not Path(self._source.slow_until).exists()
+        if slow and self._polls % (self._source.polls_per_row or 2):
             return None
+        count = 1 if slow and self._source.polls_per_row else self._source.batch
         for _ in self._mine:
             self._turn = (self._turn + 1) % len(self._mine)
             slot = self._slots[self._turn : self._turn + 1]
             column = self._table.column("next")
             start = int(column[slot][0])
             if start < self._source.total:
-                stop = min(start + self._source.batch, self._source.total)
+                stop = min(start + count, self._source.total)
                 column[slot] = stop
                 self._table.touch(slot)
                 values = range(start, stop)

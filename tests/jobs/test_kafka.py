@@ -38,7 +38,7 @@ PHASES = ("prepare", "prepared", "commit", "committed")
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with serial_broker() as found:
-        yield found
+        yield found.broker
 
 
 class MortalWriter(SinkWriter):

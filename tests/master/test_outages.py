@@ -16,7 +16,8 @@ from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, Fix
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
-from runtime.errors import EnvironmentFailure, TargetAway, is_outage
+from runtime.errors import DataRejected, EnvironmentFailure, TargetAway, is_outage
+from runtime.master.result import master_failure
 from tests.jobs.gated import Gated
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, committed, counts
@@ -134,3 +135,9 @@ def test_what_is_an_outage() -> None:
     )
     others = (own, FileNotFoundError(errno.ENOENT, "no such file"), PermissionError(errno.EACCES, "no"), KeyError("x"))
     assert not any(is_outage(error) for error in (*others, EnvironmentFailure("channel broke")))
+
+
+def test_rows_that_a_target_refuses_in_a_commit_are_no_reason_to_restart() -> None:
+    """As in a slot: the rows stay the same, and a person must act."""
+    failed = master_failure(DataRejected("topic 't': a message is too large"))
+    assert (failed.is_final, failed.is_outage) == (True, False)

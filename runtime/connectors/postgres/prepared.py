@@ -250,4 +250,4 @@ def _lost(each: PreparedRows) -> EnvironmentFailure:
     what = f"{each.rows} rows of sink {each.sink!r}, subtask {each.subtask}, attempt {each.token}, number {each.number}"
     detail = f"the transaction {each.transaction!r} is neither prepared nor committed"
     remedy = "restore the database, or an older checkpoint"
-    return EnvironmentFailure(f"table {each.table}: {what}, are lost: {detail}: {remedy}")
+    return EnvironmentFailure(f"Postgres table {each.table}: {what}, are lost: {detail}: {remedy}")

@@ -310,4 +310,6 @@ class StagedCommitter(SinkCommitter):
 def _lost(each: StagedRows, table: ResolvedTable, found: int = 0) -> EnvironmentFailure:
     what = f"{each.rows} rows of sink {each.sink!r}, subtask {each.subtask}, attempt {each.token}, number {each.number}"
     remedy = "restore the database, or an older checkpoint"
-    return EnvironmentFailure(f"table {table}: {what}, are neither staged ({found} found) nor committed: {remedy}")
+    return EnvironmentFailure(
+        f"Postgres table {table}: {what}, are neither staged ({found} found) nor committed: {remedy}"
+    )

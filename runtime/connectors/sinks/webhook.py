@@ -26,6 +26,15 @@ from runtime.secrets import check_references, resolve
 MAX_ROWS: Final = 10_000
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
 _RETRYABLE: Final = frozenset({408, 425, 429})  #: further to all of 500 and above
+#: The server, or a gateway before it, cannot serve now: time-outs, rate limit, gateway, overload, full storage.
+_AWAY: Final = frozenset({408, 429, 502, 503, 504, 507})
+_REMEDIES: Final = {
+    401: "check the credentials in `headers`",
+    403: "check the credentials in `headers` and their rights",
+    404: "correct the URL, or restore the endpoint",
+    410: "correct the URL, or restore the endpoint",
+    413: "lower `batch_rows`",
+}
 _OWN_HEADERS: Final = frozenset({"content-length", "content-type", "host", "idempotency-key", "transfer-encoding"})
 _SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
 
@@ -35,7 +44,8 @@ class Webhook:
     """A target of `WriteAheadSink` that posts rows to a URL.
 
     A time-out, a refused connection and the statuses 408, 425, 429 and 5xx are repeated. Any other status outside 2xx
-    ends the job, and so does a redirection.
+    ends the job, and so does a redirection. A server that does not answer, or answers with 408, 429, 502, 503, 504 or
+    507, is waited out without limit.
 
     Args:
         url: `http` or `https`; may contain `${secret:NAME}`.
@@ -98,19 +108,30 @@ class Webhook:
         except (ValueError, http.client.InvalidURL):  # their texts quote the value, which may be a secret
             problem = f"the URL or a header for {self._name} has an invalid character"
             raise JobRejected("bad-header", "headers", problem) from None
+        except TimeoutError:
+            remedy = "raise `timeout_s` if the server needs longer"
+            raise TargetAway(f"{self._name} does not answer within {self.timeout_s:g} s: {remedy}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise TargetAway(f"{self._name} does not answer: {reason}") from None
-        if answer.status in _RETRYABLE or answer.status >= http.client.INTERNAL_SERVER_ERROR:
-            raise EnvironmentFailure(f"{self._name} answers with status {answer.status}")
-        if not 200 <= answer.status < 300:
-            problem = f"{self._name} refuses a batch with status {answer.status}; mend the cause, then restart the job"
-            raise JobRejected("webhook-refused", "url", problem)
+        self._check_status(answer.status)
+
+    def _check_status(self, status: int) -> None:
+        if 200 <= status < 300:
+            return
+        name = f"{status} ({http.client.responses[status]})" if status in http.client.responses else str(status)
+        if status in _AWAY:
+            raise TargetAway(f"{self._name} answers with status {name}")
+        if status in _RETRYABLE or status >= http.client.INTERNAL_SERVER_ERROR:
+            raise EnvironmentFailure(f"{self._name} answers with status {name}")
+        remedy = _REMEDIES.get(status, "mend the cause")
+        problem = f"{self._name} refuses a batch with status {name}: {remedy}, then restart the job"
+        raise JobRejected("webhook-refused", "url", problem)
 
     @property
     def _name(self) -> str:
-        """The URL without its query; references to secrets are not resolved."""
-        return self.url.partition("?")[0]
+        """The connector with its URL, without the query; references to secrets are not resolved."""
+        return f"Webhook {self.url.partition('?')[0]}"
 
 
 def _address(field_name: str, url: str) -> SplitResult:

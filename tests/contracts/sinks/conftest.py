@@ -4,24 +4,34 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.contracts.sinks.targets import TARGETS, Place, Target
+from tests.contracts.sinks.targets import TARGETS, Place, Server, Target
 from tests.kafka_proxy import serial_broker
+from tests.stalls import stalling_proxy
 from tests.webhook_server import running_webhook
 
 
 @pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[str]:
-    with serial_broker() as found:
-        yield found.servers
+def kafka_broker() -> Iterator[Server]:
+    with serial_broker() as proxy:
+        yield Server(proxy.broker.servers, proxy.stall, proxy)
 
 
 @pytest.fixture(scope="session")
-def webhook_server() -> Iterator[str]:
-    with running_webhook() as found:
-        yield found.url
+def webhook_server() -> Iterator[Server]:
+    with running_webhook() as found, stalling_proxy(*found.server_address) as (port, stall):
+        yield Server(f"http://127.0.0.1:{port}", stall, found)
+
+
+@pytest.fixture(scope="session")
+def postgres(database_url: str) -> Iterator[Server]:
+    address = urlsplit(database_url)
+    with stalling_proxy(address.hostname or "127.0.0.1", address.port or 5432) as (port, stall):
+        login = address.netloc.rpartition("@")[0]
+        yield Server(address._replace(netloc=f"{login}@127.0.0.1:{port}").geturl(), stall)
 
 
 @pytest.fixture
@@ -29,7 +39,7 @@ def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[type
     """Makes a target whose files lie in a folder."""
 
     def make(kind: type[Target], folder: Path) -> Target:
-        servers = {name: str(request.getfixturevalue(name)) for name in kind.servers}
+        servers = {name: request.getfixturevalue(name) for name in kind.servers}
         made = kind(Place(folder, f"t{os.getpid()}_{time.monotonic_ns()}", servers, tmp_path))
         made.create()
         return made

@@ -1,4 +1,4 @@
-"""A small disk for the files of a target, which can be full or read-only. Mounting needs the rights of root."""
+"""A small disk for the files of a target: full, read-only, or stalled. Mounting needs the rights of root."""
 
 from __future__ import annotations
 
@@ -26,6 +26,46 @@ def small_disk(folder: Path, size: str = "16m") -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def freezable_disk(folder: Path) -> Iterator[Path]:
+    """A file system of its own at `folder` that can be frozen: ext4 in a file."""
+    image = folder.with_suffix(".img")
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(48 << 20)
+    for command in (["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            pytest.skip(f"no file system can be made here: {error}")
+        if done.returncode:
+            pytest.skip(f"no file system can be made here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def frozen(disk: Path) -> Iterator[None]:
+    """Every write to the disk, and every change of a name, waits until the block ends (fsfreeze).
+
+    The helper thaws the disk when its input ends, so a test that is killed leaves no process behind that waits for
+    ever.
+    """
+    script = 'fsfreeze --freeze "$1" && echo frozen && read line; fsfreeze --unfreeze "$1"'
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", str(disk)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as helper:
+        assert helper.stdout is not None, "it is a pipe"
+        assert helper.stdout.readline() == "frozen\n", f"{disk} cannot be frozen"
+        assert helper.stdin is not None, "it is a pipe"
+        try:
+            yield
+        finally:
+            helper.stdin.close()
 
 
 def delete_folder(folder: Path) -> None:

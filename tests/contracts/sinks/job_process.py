@@ -41,6 +41,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 SINK: Final = OperatorId("out")
+RELEASE_FILE: Final = "released"
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class JobSpec:
     parallelism: int = 2
     outages: int = 0
     overlapping: int = 1  #: checkpoints at a time
-    never: str = "never"  #: a file that paces the source as long as it does not exist
-    batch: int = 5  #: rows of a batch of the source
+    waits: bool = False  #: gives single rows, a few for each checkpoint, until a test calls `release`
     attempts: int = 5  #: restarts before the job fails
+    timeout_ms: int = 60_000  #: of a checkpoint
     ends_early: bool = False  #: a quarter of the rows come from a source that ends at once
 
 
@@ -82,8 +83,9 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
         # A job that is to die must not end before its third checkpoint, also on a busy machine.
         batch = 5 if spec.window in ("", "away") else 2
         source = Numbers(
-            total=ROWS_PER_SPLIT, splits=SPLITS, batch=batch, keys=KEYS, slow_until=str(spec.folder / spec.never)
-        )
+            total=ROWS_PER_SPLIT, splits=SPLITS, batch=batch, keys=KEYS,
+            slow_until=str(spec.folder / RELEASE_FILE), polls_per_row=6 if spec.waits else 0,
+        )  # fmt: skip
         flow.source("numbers", source).map_batches("rows", rows_of).sink(SINK, spec.sink)
         job = flow.compile(spec.parallelism)
     finally:
@@ -94,12 +96,16 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
 
 def run_job(spec: JobSpec) -> int:
     """Runs the job in this process to its end, unless the process dies before. Returns 0 if the job has succeeded."""
-    kill = Kill(spec.window, armed=spec.window == "restore", fraction=spec.fraction, outages=spec.outages)
+    kill = Kill(
+        spec.window, armed=spec.window == "restore", fraction=spec.fraction, outages=spec.outages, folder=spec.folder
+    )
     records = FileRunStore.take_over(spec.folder / "run", kill)
     storage = spec.folder / "storage"
     config = MasterConfig(
         job_id="job", token=records.token, job=compiled(spec, kill), storage=str(storage),
-        coordinator=CoordinatorSettings(interval_ms=60, min_pause_ms=0, max_concurrent=spec.overlapping),
+        coordinator=CoordinatorSettings(
+            interval_ms=60, timeout_ms=spec.timeout_ms, min_pause_ms=0, max_concurrent=spec.overlapping
+        ),
         restart=FixedDelay(attempts=spec.attempts, delay_ms=100),
     )  # fmt: skip
     ended = JobMaster(config, records, FileStore(str(storage)), LocalLauncher(), SystemClock()).run()

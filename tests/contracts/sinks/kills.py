@@ -24,6 +24,7 @@ from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
+from tests.contracts.sinks.holds import wait_while_held
 from tests.contracts.sinks.run_lock import without_run_lock
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -40,6 +41,7 @@ class Kill:
     armed: bool = False
     fraction: float = 0.5
     outages: int = 0  #: commits that fail before the target is reachable again
+    folder: Path = Path()  #: of the job, see `holds`
     _lines: dict[str, int] = field(default_factory=dict)  #: method -> lines of its longest commit so far
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -125,6 +127,7 @@ class _Writer(SinkWriter):
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         self._kill.at("before-prepare")
+        wait_while_held(self._kill.folder, "before-prepare")
         prepared = self._inner.prepare(checkpoint)
         self._kill.at("after-prepare")
         return prepared
@@ -154,6 +157,7 @@ class _Committer(SinkCommitter):
         return int(self._run("commit", self._inner.commit, permit, committables))
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        wait_while_held(self._kill.folder, "before-commit")
         self._run("commit_epoch", self._inner.commit_epoch, permit, committables)
         self._kill.at("after-commit")
 

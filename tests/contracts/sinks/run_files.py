@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.run_store import CompletedCheckpoint
@@ -56,6 +57,12 @@ class FileRunStore(MemoryRunStore):
         self.kill.armed = len(self.completed) >= 2
         return recorded
 
+    def report_checkpoint(self, report: ReportCheckpoint) -> None:
+        super().report_checkpoint(report)
+        if report.reason is not None:
+            with self.path.with_suffix(".failed").open("a") as file:
+                file.write(f"{report.reason}\n")
+
     def discard_older(self, keep: int) -> list[str]:
         """Recorded before the files are deleted: the next process must not look for them."""
         with _locked(self.path) as row:
@@ -87,6 +94,18 @@ def checkpoints_in(path: Path) -> int:
     """The number of recorded checkpoints."""
     with _locked(path) as row:
         return len(row.completed)
+
+
+def newest_checkpoint_in(path: Path) -> int:
+    """The id of the newest recorded checkpoint; 0: none."""
+    with _locked(path) as row:
+        return max((each.manifest.checkpoint for each in row.completed), default=0)
+
+
+def failed_checkpoints_in(path: Path) -> list[str]:
+    """The reasons why checkpoints failed."""
+    file = path.with_suffix(".failed")
+    return file.read_text().splitlines() if file.exists() else []
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.contracts.sinks.job_process import TOTAL, JobSpec
-from tests.contracts.sinks.processes import run
+from tests.contracts.sinks.job_process import RELEASE_FILE, TOTAL, JobSpec
+from tests.contracts.sinks.processes import JobProcess, run
+from tests.contracts.sinks.run_files import failed_checkpoints_in, newest_checkpoint_in
 from tests.contracts.sinks.targets import Target
 from tests.waiting import until
 
@@ -21,6 +22,34 @@ def check(target: Target) -> None:
     if not target.repeats:
         assert len(found) == TOTAL, f"{len(found) - TOTAL} rows are repeated; {log_of(target)}"
     until(lambda: target.leftovers() == [], or_else=lambda: f"{target.leftovers()} stays")
+
+
+def release(target: Target) -> None:
+    """The source of the running job goes on at full speed."""
+    (target.place.job / RELEASE_FILE).touch()
+
+
+def await_checkpoints(target: Target, job: JobProcess, count: int) -> None:
+    """Waits until the running job has recorded `count` more checkpoints."""
+    seen = {_newest(target)}
+
+    def are_seen() -> bool:
+        assert job.is_alive, log_of(target)
+        seen.add(_newest(target))
+        return len(seen) > count
+
+    until(are_seen, or_else=lambda: log_of(target))
+
+
+def await_failed_checkpoint(target: Target) -> None:
+    """Waits until a further checkpoint of the running job has failed."""
+    run_file = target.place.job / "run"
+    before = len(failed_checkpoints_in(run_file))
+    until(lambda: len(failed_checkpoints_in(run_file)) > before, or_else=lambda: log_of(target))
+
+
+def _newest(target: Target) -> int:
+    return newest_checkpoint_in(target.place.job / "run")
 
 
 def spec_of(target: Target, window: str = "", fraction: float = 0.5, parallelism: int = 2) -> JobSpec:

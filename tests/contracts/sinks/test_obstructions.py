@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.sinks.disks import small_disk
-from tests.contracts.sinks.processes import JobProcess, running
-from tests.contracts.sinks.run_files import checkpoints_in
-from tests.contracts.sinks.runs import check, log_of, spec_of
+from tests.contracts.sinks.processes import running
+from tests.contracts.sinks.runs import await_checkpoints, check, finish, log_of, release, spec_of
 from tests.contracts.sinks.targets import TARGETS, Target
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 OBSTRUCTIONS = [(kind, name) for kind in TARGETS for name in kind.obstructions]
+REFUSALS = [(kind, name) for kind in TARGETS for name in kind.refusals]
 DELETIONS = [kind for kind in TARGETS if kind.on_deletion]
 
 NewTarget = Callable[[type[Target], Path], Target]
@@ -30,25 +30,34 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield stack.enter_context(small_disk(tmp_path / "disk"))
 
 
-def run_until_two_checkpoints(target: Target, job: JobProcess) -> None:
-    until(lambda: checkpoints_in(target.place.job / "run") >= 2, or_else=lambda: log_of(target))
-    assert job.is_alive, log_of(target)
-
-
 @pytest.mark.parametrize(("kind", "obstruction"), OBSTRUCTIONS, ids=lambda each: getattr(each, "__name__", each))
 def test_an_obstructed_target_gets_every_row_once_when_it_is_free_again(
     new_target: NewTarget, disk: Path, kind: type[Target], obstruction: str
 ) -> None:
     """S1-54: the failure is named while the obstruction lasts; the job then goes on by itself."""
     target = new_target(kind, disk)
-    spec = replace(spec_of(target), batch=1, attempts=1_000, never="free")
+    spec = replace(spec_of(target), waits=True, attempts=1_000)
     with running(spec) as job:
-        run_until_two_checkpoints(target, job)
+        await_checkpoints(target, job, 2)
         with target.obstructed(obstruction):
             until(lambda: target.obstructions[obstruction] in log_of(target), or_else=lambda: log_of(target))
-        (target.place.job / "free").touch()
+        release(target)
         assert job.wait() == 0, log_of(target)
     check(target)
+
+
+@pytest.mark.parametrize(("kind", "refusal"), REFUSALS, ids=lambda each: getattr(each, "__name__", each))
+def test_a_refusal_ends_the_job_by_name_and_the_job_goes_on_when_it_is_mended(
+    new_target: NewTarget, tmp_path: Path, kind: type[Target], refusal: str
+) -> None:
+    """S1-54: a person must act; neither restarts nor time mend the cause."""
+    target = new_target(kind, tmp_path)
+    with running(replace(spec_of(target), waits=True, attempts=1_000)) as job:
+        await_checkpoints(target, job, 2)
+        with target.obstructed(refusal):
+            assert job.wait() > 0, log_of(target)
+    assert re.search(target.refusals[refusal], log_of(target)), log_of(target)
+    finish(target, parallelism=3)
 
 
 @pytest.mark.parametrize("kind", DELETIONS, ids=lambda kind: kind.__name__)
@@ -57,8 +66,8 @@ def test_a_target_that_is_deleted_under_a_running_job_ends_it_by_name(
 ) -> None:
     """S1-54: a sink neither goes on into an empty target nor waits for ever."""
     target = new_target(kind, tmp_path)
-    with running(replace(spec_of(target), batch=1)) as job:
-        run_until_two_checkpoints(target, job)
+    with running(replace(spec_of(target), waits=True)) as job:
+        await_checkpoints(target, job, 2)
         target.delete()
         assert job.wait() > 0, log_of(target)
     assert re.search(target.on_deletion, log_of(target)), log_of(target)

@@ -9,10 +9,10 @@ from tests.contracts.sinks.targets.files import CompactedFolder, JsonLinesFolder
 from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
 from tests.contracts.sinks.targets.postgres import PostgresPrepared, PostgresStaged
 from tests.contracts.sinks.targets.tables import DeltaFolder, IcebergTable
-from tests.contracts.sinks.targets.target import Place, Target
+from tests.contracts.sinks.targets.target import Place, Server, Target
 from tests.contracts.sinks.targets.webhook import HeldWebhook
 
-__all__ = ["TARGETS", "Place", "Target"]
+__all__ = ["TARGETS", "Place", "Server", "Target"]
 
 TARGETS: Final[tuple[type[Target], ...]] = (
     ParquetFolder,

@@ -52,6 +52,7 @@ class PartitionedFolder(ParquetFolder):
     """Sub-folders by the value of a column, with several files of a checkpoint in each."""
 
     obstructions: ClassVar[Mapping[str, str]] = {}  # those of its base
+    without: ClassVar[Mapping[str, str]] = {"slow": "its base has it, with the same writer and committer"}
 
     def sink(self) -> Sink:
         return weir.ParquetSink(str(self.place.folder / "out"), partition_by=("day",), max_bytes=512)
@@ -65,6 +66,7 @@ class CompactedFolder(ParquetFolder):
     """Small files of several checkpoints, merged before they become visible."""
 
     on_deletion = "is neither there nor committed"
+    without: ClassVar[Mapping[str, str]] = {"slow": "its base has it, with the same committer"}
 
     def sink(self) -> Sink:
         return weir.ParquetSink(str(self.place.folder / "out"), compact_checkpoints=3, compact_bytes=30_000)

@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 import json
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import ClassVar, Final
+
+from confluent_kafka import Producer
 
 import weir
+from runtime.connectors.kafka.wire import END_TXN
 from runtime.ports import Sink
 from tests.contracts.sinks.targets.target import Target
-from tests.kafka import Broker
+from tests.kafka import QUIET, Broker
+from tests.kafka_proxy import ADD_OFFSETS_TO_TXN, Proxy, transactional_id
+from tests.waiting import until
+
+_OPTIONS: Final = {"socket.timeout.ms": "2000"}
+_INVALID_PRODUCER_EPOCH: Final = 47
+_CODES: Final = {"full": 56, "read-only": 29, "too small": 10}  #: KAFKA_STORAGE_ERROR, …
 
 
 class KafkaTopic(Target):
-    """A transaction per checkpoint; rows are those of committed transactions by the markers of the log."""
+    """A transaction per checkpoint; rows are those of committed transactions by the markers of the log.
+
+    The broker of the tests neither ends a transaction by its time-out nor has access rights or a limit of its storage.
+    The proxy before it therefore answers as a broker with them does. At a time-out the broker raises the epoch of the
+    transactional id and aborts, as it does when another producer initialises the id (KIP-98); `expire` does that.
+    """
 
     servers = ("kafka_broker",)
+    obstructions: ClassVar[Mapping[str, str]] = {"full": "rows are not acknowledged"}
+    refusals: ClassVar[Mapping[str, str]] = {
+        "read-only": r"Kafka at \S+: topic '\S+': .*TOPIC_AUTHORIZATION_FAILED.*: check the credentials and the rights",
+        "too small": r"Kafka at \S+: topic '\S+': .*MSG_SIZE_TOO_LARGE.*: raise max.message.bytes",
+    }
+    on_deletion = r"Kafka at \S+ .*topic '\S+'.*: create the topic, or correct its name"
+    expiries: ClassVar[Mapping[str, str]] = {
+        "open transaction": "",
+        "prepared transaction": r"\d+ rows of checkpoint \d+ for topic '\S+' are lost: the broker has aborted .* raise "
+        "transaction_timeout_ms",
+    }
 
     def create(self) -> None:
         self._broker.topic(3, self.place.name)
 
     def sink(self) -> Sink:
-        format_ = weir.KafkaJson()
         return weir.KafkaSink(
-            self._broker.servers, self.place.name, format_, key="name", id_prefix=self.place.name.replace("-", "_")
+            self._broker.servers,
+            self.place.name,
+            weir.KafkaJson(),
+            key="name",
+            id_prefix=self.place.name,
+            options=_OPTIONS,
         )
 
     def settle(self) -> None:
@@ -38,13 +72,59 @@ class KafkaTopic(Target):
         ]
         return [f"open transaction in partition {number}" for number, (stable, end) in enumerate(ends) if stable < end]
 
+    def delete(self) -> None:
+        self._broker.delete(self.place.name)
+
+    def stalled(self) -> AbstractContextManager[None]:
+        return self._proxy.stall.closed()
+
+    @contextmanager
+    def obstructed(self, name: str) -> Iterator[None]:
+        self._proxy.refusal = _CODES[name]
+        try:
+            yield
+        finally:
+            self._proxy.refusal = 0
+
+    def expire(self, name: str) -> None:
+        """The transaction ends before the request of the sink that would add its last offset, or commit it."""
+        request = {"open transaction": ADD_OFFSETS_TO_TXN, "prepared transaction": END_TXN}[name]
+        done = threading.Event()
+
+        def rule(api: int, body: bytes) -> bytes | None:
+            found = transactional_id(body) if api == request else ""
+            if done.is_set() or not found.startswith(f"{self.place.name}-"):
+                return None
+            self._abort(found)
+            done.set()
+            return struct.pack(">ih", 0, _INVALID_PRODUCER_EPOCH)
+
+        self._proxy.rule = rule
+        try:
+            until(done.is_set)
+        finally:
+            self._proxy.rule = lambda api, body: None
+
+    def _abort(self, transactional_id: str) -> None:
+        producer = Producer({"bootstrap.servers": self._broker.servers, "transactional.id": transactional_id, **QUIET})
+        producer.list_topics(timeout=30)
+        producer.init_transactions(30)
+
+    @property
+    def _proxy(self) -> Proxy:
+        found: Proxy = self.place.servers["kafka_broker"].controls
+        return found
+
     @property
     def _broker(self) -> Broker:
-        return Broker(self.place.servers["kafka_broker"])
+        return self._proxy.broker
 
 
 class StagedKafkaTopic(KafkaTopic):
     """Rows in files, written to the topic in one transaction after their checkpoint."""
+
+    prepares_there = False
+    expiries: ClassVar[Mapping[str, str]] = {"open transaction": "", "prepared transaction": ""}
 
     def sink(self) -> Sink:
         return weir.KafkaSink(
@@ -53,7 +133,8 @@ class StagedKafkaTopic(KafkaTopic):
             weir.KafkaJson(),
             key="name",
             commit="staged",
-            id_prefix=self.place.name.replace("-", "_"),
+            id_prefix=self.place.name,
+            options=_OPTIONS,
             folder=str(self._folder),
         )
 

@@ -49,7 +49,7 @@ class DeltaFolder(Target):
 class IcebergTable(Target):
     """A partitioned Iceberg table in a catalog in Postgres, created by the first row."""
 
-    servers = ("database_url",)
+    servers = ("postgres",)
     obstructions: ClassVar[Mapping[str, str]] = {
         "full": "No space left on device",
         "read-only": "Read-only file system",
@@ -61,6 +61,12 @@ class IcebergTable(Target):
         if name == "locked catalog":
             return locked(self._url, f"{self.place.name}.iceberg_tables")
         return super().obstructed(name)
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """The disk of the warehouse and the catalog wait."""
+        with super().stalled(), self.place.servers["postgres"].stall.closed():
+            yield
 
     def delete(self) -> None:
         with self._catalog() as catalog:
@@ -99,4 +105,4 @@ class IcebergTable(Target):
 
     @property
     def _url(self) -> str:
-        return self.place.servers["database_url"]
+        return self.place.servers["postgres"].address

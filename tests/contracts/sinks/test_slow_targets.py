@@ -1,0 +1,63 @@
+"""Targets that answer slowly: while rows are prepared, and while a checkpoint is committed.
+
+A server answers late: its proxy holds back answers, so a request may have been served. A folder lies on a disk that is
+frozen. A checkpoint whose rows are being prepared expires as declared. A recorded checkpoint does not expire: the next
+one waits for its commit. The job goes on when the target answers again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.contracts.sinks.disks import freezable_disk
+from tests.contracts.sinks.holds import held
+from tests.contracts.sinks.processes import running
+from tests.contracts.sinks.run_files import failed_checkpoints_in
+from tests.contracts.sinks.runs import await_checkpoints, await_failed_checkpoint, check, log_of, release, spec_of
+from tests.contracts.sinks.targets import TARGETS, Target
+
+pytestmark = pytest.mark.slow
+SLOW: Final = [kind for kind in TARGETS if "slow" not in kind.without]
+TIMEOUT_MS: Final = 1_000  #: of a checkpoint
+STALL_S: Final = 1.5  #: above the limits of a checkpoint and of a request
+RAW_ERROR: Final = re.compile(r"Traceback|TimeoutError|KafkaException|psycopg\.|OperationalError")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with ExitStack() as stack:
+        yield stack.enter_context(freezable_disk(tmp_path / "disk"))
+
+
+@pytest.mark.parametrize("kind", SLOW, ids=lambda kind: kind.__name__)
+def test_a_slow_target_delays_checkpoints_and_gets_every_row_once(
+    new_target: Callable[[type[Target], Path], Target], disk: Path, kind: type[Target]
+) -> None:
+    """S1-54: a checkpoint that takes too long expires as declared; output that was prepared rides on."""
+    target = new_target(kind, disk)
+    spec = replace(spec_of(target), waits=True, attempts=0, timeout_ms=TIMEOUT_MS)
+    with running(spec) as job:
+        await_checkpoints(target, job, 2)
+        for point, expires in (("before-prepare", target.prepares_there), ("before-commit", False)):
+            with ExitStack() as stack:
+                with held(target.place.job, point, lambda: log_of(target)):
+                    stack.enter_context(target.stalled())
+                if expires:
+                    await_failed_checkpoint(target)
+                else:
+                    time.sleep(STALL_S)
+            await_checkpoints(target, job, 1)
+        release(target)
+        assert job.wait() == 0, log_of(target)
+    check(target)
+    failed = failed_checkpoints_in(target.place.job / "run")
+    assert ("expired" in failed) == target.prepares_there, failed
+    assert not RAW_ERROR.search(log_of(target)), log_of(target)

@@ -8,7 +8,8 @@ thread then merges them. The next barrier makes the merged file a committable, i
   earlier checkpoint can be restored: it names the small files and no merged file.
 - A checkpoint that is restored after its small files were merged and committed finds a visible file that covers them.
   Their rows are visible.
-- A new attempt links the recorded files into names with its own token. They never change.
+- A new attempt links the recorded files into names with its own token. They never change. The rows of a small file
+  become visible once, however many attempts have linked it (`claims`).
 """
 
 from abc import abstractmethod
@@ -214,6 +215,7 @@ class CompactingWriter(SinkWriter):
             "folder": str(self._folder.absolute()),
             "final": str(PurePath(merged.files[0].partition, name)),
             "merged": [file.hidden for file in merged.files] if len(merged.files) > 1 else [],
+            "parts": [file.contents for file in merged.files],
         }
 
     def _link(self, recorded: SmallFile) -> None:
@@ -224,7 +226,7 @@ class CompactingWriter(SinkWriter):
             name = f".weir-{self._owner}-{self._inner.take_number()}.pending"
             copy_file(found[0], self._folder / name)
         folder = str(self._folder.absolute())
-        self._waiting.append(msgspec.structs.replace(recorded, hidden=name, folder=folder))
+        self._waiting.append(msgspec.structs.replace(recorded, hidden=name, folder=folder, copied=recorded.contents))
 
 
 def _small_file(committable: Any) -> SmallFile:

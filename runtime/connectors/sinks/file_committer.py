@@ -4,13 +4,17 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePath
 from typing import Any, Final
+
+import msgspec
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, MARK_NAME
 from runtime.connectors.names import encode_name
+from runtime.connectors.sinks.claims import Claim, Claims, Contents, origin_of, origins_of
+from runtime.connectors.sinks.recorded_file import is_committed_in
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
@@ -37,12 +41,19 @@ class FileCommitter(SinkCommitter):
         self._checked = CheckedFolder.of("path", folder, roots)
         self._marks: dict[str, Path] = {}  #: by writer, the newest commit mark that this committer has written
         self._log = CommitLog(folder, roots)
+        self._claims = Claims(folder, roots)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Makes the files visible. Checks all files first: if a file is missing, none becomes visible or is marked."""
         self._checked.check()
         files = [_check_committable(committable, permit.job) for committable in committables]
+        return self._show(files, permit.checkpoint)
+
+    def _show(self, files: Sequence[Mapping[str, Any]], checkpoint: int) -> int:
+        """Makes valid committables visible. Returns the number of files that were not visible."""
         due = [file for file in files if self._is_pending(file)]
+        for file in due:
+            self._claim(file, checkpoint)
         if due:
             self._write_marks(due)
         for name in {str(PurePath(file["final"]).parent) for file in due if "/" in file["final"]}:
@@ -66,14 +77,23 @@ class FileCommitter(SinkCommitter):
             EnvironmentFailure: as for `commit`, or the entry cannot be written.
         """
         self.commit(permit, committables)
-        files = [_check_committable(committable, permit.job) for committable in committables]
+        self._record([_check_committable(each, permit.job) for each in committables], permit.checkpoint)
+
+    def _record(self, files: Sequence[Mapping[str, Any]], checkpoint: int) -> None:
+        """Adds committed files to the log, then releases the claims that no copy needs."""
         here = [file for file in files if self._is_committed(file)]  # the rest was committed in a former folder
         if here:
             job, sink = sink_of(here)
             token = max(int(_final_name(file)["token"]) for file in here)
             new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
             names = {file.name for file in new}
-            self._log.add(job, sink, (token, permit.checkpoint), new, lambda: self._visible_files(job, sink, names))
+            self._log.add(job, sink, (token, checkpoint), new, lambda: self._visible_files(job, sink, names))
+            self._claims.release(
+                origin
+                for file in here
+                for origin, contents in origins_of(file).items()
+                if _is_own(origin, file) and len(contents) == 1
+            )
 
     def committed_elsewhere(self, committables: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
         """Committables that `commit` found committed in a former folder and not in this one, by former folder."""
@@ -98,6 +118,8 @@ class FileCommitter(SinkCommitter):
             _hidden_name(each) for each in keep if isinstance(each, Mapping) and {"pending", "hidden"} & each.keys()
         }
         owner = (encode_name(job), encode_name(uid))
+        self._complete_claimed(job, owner, token)
+        self._claims.clean(owner, token, (origin for each in keep for origin in _origins_in(each)))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             found = HIDDEN_NAME.fullmatch(path.name)
@@ -182,6 +204,45 @@ class FileCommitter(SinkCommitter):
             f"{former}, where it was written, nor here; copy {file['pending']} from there into this folder"
         )
 
+    # ------------------------------------------------------------ claims
+
+    def _claim(self, file: Mapping[str, Any], checkpoint: int) -> None:
+        """Claims the origins of the rows of a pending file.
+
+        Raises:
+            JobRejected: rows of the file are visible in another file; the message names both.
+        """
+        partition = str(PurePath(file["final"]).parent)
+        for origin in origins_of(file):
+            claim = self._claims.acquire(origin, Claim(file, checkpoint))
+            other = claim.file["final"]
+            if other == file["final"]:
+                if _is_own(origin, file) or not is_committed_in(self._folder, partition, origin):
+                    continue
+                self._claims.release([origin])
+                other = f"the file that was begun as {origin}"
+            raise JobRejected(
+                "rows-already-visible",
+                "path",
+                f"{self._folder / file['final']} cannot be committed: rows of it are visible in {other}, since a "
+                "savepoint was restored more than once into this folder. Restore that savepoint again, which leaves "
+                "these rows out, or restore into another folder",
+            )
+
+    def _complete_claimed(self, job: str, owner: tuple[str, str], token: Token) -> None:
+        """Completes the commits of older attempts that ended between their claims and the commit log."""
+        pending: dict[str, Claim] = {}
+        for origin in self._claims.origins():
+            name = HIDDEN_NAME.fullmatch(origin)
+            claim = self._claims.find(origin) if name and name.group("job", "uid") == owner else None
+            if claim is not None:
+                file = _check_committable(claim.file, job)
+                if int(_final_name(file)["token"]) < token and (self._folder / file["pending"]).exists():
+                    pending[file["final"]] = claim
+        for claim in pending.values():
+            self._show([claim.file], claim.checkpoint)
+            self._record([claim.file], claim.checkpoint)
+
     # ------------------------------------------------------------ commit marks
 
     def _write_marks(self, due: Sequence[Mapping[str, Any]]) -> None:
@@ -247,6 +308,20 @@ def _hidden_name(file: Mapping[str, Any]) -> str:
     return name
 
 
+def _is_own(hidden: str, file: Mapping[str, Any]) -> bool:
+    """Whether the writer of a committable has written the hidden file."""
+    name = HIDDEN_NAME.fullmatch(hidden)
+    return name is not None and name["owner"] == _final_name(file)["owner"]
+
+
+def _origins_in(entry: Any) -> Iterator[str]:
+    """The origins of the rows of a committable, or of an entry of the list state of a writer."""
+    if isinstance(entry, Mapping):
+        yield from origins_of(entry)
+        if "hidden" in entry:
+            yield origin_of(entry.get("copied") or {entry["hidden"]: 0})
+
+
 def _final_name(file: Mapping[str, Any]) -> re.Match[str]:
     found = FINAL_NAME.fullmatch(file["final"])
     assert found is not None, "its name has been checked"
@@ -271,6 +346,7 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         or not isinstance(committable.get("bytes"), int)
         or not isinstance(committable.get("folder", ""), str)
         or not _are_files_of(hidden["owner"], committable.get("merged", []))
+        or not _are_parts_of(hidden, committable.get("parts", []))
     ):  # fmt: skip
         detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
@@ -284,6 +360,17 @@ def _are_files_of(owner: str, names: Any) -> bool:
         return False
     found = [HIDDEN_NAME.fullmatch(name) for name in names]
     return all(name is not None and (name["owner"], name["state"]) == (owner, "pending") for name in found)
+
+
+def _are_parts_of(hidden: re.Match[str], parts: Any) -> bool:
+    """Whether `parts` has contents of files of the same sink."""
+    try:
+        found = msgspec.convert(parts, list[Contents])
+    except msgspec.ValidationError:
+        return False
+    names = [HIDDEN_NAME.fullmatch(name) for contents in found for name in contents]
+    owner = hidden.group("job", "uid")
+    return all(found) and all(name is not None and name.group("job", "uid") == owner for name in names)
 
 
 def sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

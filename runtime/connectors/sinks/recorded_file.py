@@ -4,7 +4,8 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 
@@ -13,6 +14,7 @@ import msgspec
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, covers
 from runtime.connectors.partitions import FOLDER_PATTERN
+from runtime.connectors.sinks.claims import Claims, Contents, contents_of, origin_of, origins_of, shared_bytes
 from runtime.data_roots import CheckedFolder
 from runtime.errors import EnvironmentFailure, JobRejected
 
@@ -25,6 +27,7 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         hidden: its name in `folder`.
         partition: folder of the partition, relative; "" without partitions.
+        copied: the contents of the file from which its first bytes were copied; empty if there is none.
     """
 
     hidden: str
@@ -32,6 +35,7 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
     partition: str
     bytes: int
     rows: int
+    copied: Contents = {}
 
     @classmethod
     def of_state(cls, entry: Any) -> Self:
@@ -41,7 +45,10 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.ValidationError as error:
             raise JobRejected("bad-state", "sink", f"not a record of a file in progress: {entry!r}: {error}") from error
         name, partition = HIDDEN_NAME.fullmatch(found.hidden), found.partition and f"{found.partition}/"
-        if name is None or not name["begun"].isdecimal() or not _PARTITION.fullmatch(partition) or found.bytes < 0:
+        if (
+            name is None or not name["begun"].isdecimal() or not _PARTITION.fullmatch(partition) or found.bytes < 0
+            or not all(HIDDEN_NAME.fullmatch(each) for each in found.copied)
+        ):  # fmt: skip
             raise JobRejected("bad-state", "sink", f"a checkpoint names a file that no sink has written: {entry!r}")
         return found
 
@@ -52,26 +59,35 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def begun(self) -> int:
         """The number under which its writer began it."""
-        return int(self._name["begun"])
+        return int(_parsed(self.hidden)["begun"])
+
+    @property
+    def contents(self) -> Contents:
+        return contents_of(self.hidden, self.bytes, self.copied)
 
     @contextlib.contextmanager
     def found_in(self, own: CheckedFolder) -> Iterator[tuple[Path, int] | None]:
         """Path and descriptor of the file in the folder `own`, or in the folder where it was recorded.
 
-        None: a later checkpoint has committed it, so its rows are visible, or a consumer has taken them.
+        None: a later checkpoint has committed it or a copy of it, so its rows are visible, or a consumer has taken
+        them.
 
         Raises:
-            JobRejected: the name is a link or a folder, or the folder lies outside the data roots.
+            JobRejected: the name is a link or a folder, the folder lies outside the data roots, or only a part of the
+                rows is visible.
             EnvironmentFailure: the file is lost, shorter than recorded, or cannot be read.
         """
         former = CheckedFolder(own.argument, Path(self.folder), own.roots)
         folders = [own] if former.path == own.path.absolute() else [own, former]
+        if any(self._is_claimed_in(folder, own) for folder in folders):
+            yield None
+            return
         for folder in folders:
             with self._open_in(folder) as descriptor:
                 if descriptor is not None:
                     yield folder.path / self.hidden, descriptor
                     return
-        if not any(self._is_committed_in(folder.path) for folder in folders):
+        if not any(is_committed_in(folder.path, self.partition, self.hidden) for folder in folders):
             raise EnvironmentFailure(
                 f"{self.path}: the file in progress, with {self.rows} rows of a checkpoint, is neither there nor "
                 f"committed, nor is it in {own.path}; copy it from a backup into one of these folders"
@@ -100,21 +116,49 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
         finally:
             os.close(descriptor)
 
-    def _is_committed_in(self, folder: Path) -> bool:
-        """Whether a later checkpoint committed the file in `folder`, even if a consumer has moved it since."""
-        owner = self._name["owner"]
-        visible = [path.relative_to(folder).as_posix() for path in (folder / self.partition).glob(f"part-{owner}-*")]
-        epochs = CommitLog(folder).epochs(self._name["job"], self._name["uid"])
-        return self._is_among(visible) or any(self._is_among([file.name for file in epoch.files]) for epoch in epochs)
+    def _is_claimed_in(self, folder: CheckedFolder, own: CheckedFolder) -> bool:
+        """Whether the rows are visible in `folder` in a file that has claimed their origin.
 
-    def _is_among(self, paths: Sequence[str]) -> bool:
-        finals = [
-            FINAL_NAME.fullmatch(path) for path in paths if PurePosixPath(path).parent == PurePosixPath(self.partition)
-        ]
-        return any(final is not None and covers(final, self._name["owner"], self.begun) for final in finals)
+        Raises:
+            JobRejected: only a part of the rows is visible in the folder `own`. Another folder gets all of them.
+            EnvironmentFailure: the file is about to become visible. The clean-up before the next attempt waits for it.
+        """
+        origin = origin_of(self.contents)
+        claim = Claims(folder.path, folder.roots).find(origin)
+        if claim is None:
+            return False
+        shown = folder.path / claim.file["final"]
+        shared = shared_bytes(self.contents, origins_of(claim.file)[origin])
+        is_pending = (folder.path / claim.file["pending"]).exists()
+        if folder is not own:
+            return shared == self.bytes and not is_pending
+        if is_pending:
+            raise EnvironmentFailure(f"{shown}: another attempt is committing this file, with rows of {self.hidden}")
+        if shared < self.bytes:
+            raise JobRejected(
+                "rows-partly-visible",
+                "path",
+                f"{shown} has the first {shared} of {self.bytes} bytes that the checkpoint recorded of {self.hidden}: "
+                "the job was restored from an earlier savepoint into this folder and has published them. Restore "
+                "that savepoint or a checkpoint since then, or restore this checkpoint into another folder",
+            )
+        return True
 
-    @property
-    def _name(self) -> re.Match[str]:
-        name = HIDDEN_NAME.fullmatch(self.hidden)
-        assert name is not None, "its name has been checked"
-        return name
+
+def is_committed_in(folder: Path, partition: str, hidden: str) -> bool:
+    """Whether the hidden file was committed in `folder` under its own name, even if a consumer has moved it since."""
+    name = _parsed(hidden)
+    visible = [path.relative_to(folder).as_posix() for path in (folder / partition).glob(f"part-{name['owner']}-*")]
+    logged = (file.name for epoch in CommitLog(folder).epochs(name["job"], name["uid"]) for file in epoch.files)
+    finals = (
+        FINAL_NAME.fullmatch(path)
+        for path in chain(visible, logged)
+        if PurePosixPath(path).parent == PurePosixPath(partition)
+    )
+    return any(final is not None and covers(final, name["owner"], int(name["begun"])) for final in finals)
+
+
+def _parsed(hidden: str) -> re.Match[str]:
+    name = HIDDEN_NAME.fullmatch(hidden)
+    assert name is not None, "its name has been checked"
+    return name

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from runtime.connectors.sinks.claims import Contents, contents_of
 from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_head, name_write_errors
@@ -65,6 +66,7 @@ class RowFile:
         self.number, self.partition, self.suffix = number, partition, suffix
         self.path = folder.path / name
         self.rows, self.size, self.layout, self.origin = 0, 0, "", name
+        self.copied: Contents = {} if recorded is None else recorded.contents
         self.begun_ms = self.written_ms = now_ms
         if recorded is not None:
             self.rows, self.layout, self.origin = recorded.rows, recorded.layout, recorded.origin
@@ -132,9 +134,16 @@ class RowFile:
             rows=self.rows,
             layout=self.layout,
             origin=self.origin,
+            copied=self.copied,
             begun_ms=self.begun_ms,
             written_ms=self.written_ms,
         )
+
+    @property
+    def parts(self) -> list[Contents]:
+        """The contents, if other attempts may have copied a part of them; else empty."""
+        shared = self.is_recorded or self.copied
+        return [contents_of(self.path.name, self.size, self.copied)] if shared else []
 
     def close(self) -> None:
         with name_write_errors(self.path):

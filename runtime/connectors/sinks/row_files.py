@@ -8,7 +8,8 @@ length: a new attempt copies that part into a file with its own token. (Flink: `
 - At another parallelism the files in progress are dealt out to the subtasks. A file that a subtask cannot continue,
   because of other columns or since it continues another file of the partition, is rolled.
 - A recorded file that is found under its visible name was committed by a later checkpoint. Its rows are visible, so a
-  restore of the older checkpoint does not continue it.
+  restore of the older checkpoint does not continue it. The same holds if another attempt has committed a copy
+  (`claims`).
 """
 
 from abc import abstractmethod
@@ -225,6 +226,8 @@ class RowFileWriter(SinkWriter):
             "bytes": file.size,
             "folder": str(self._folder.absolute()),
         }
+        if file.parts:
+            committable["parts"] = file.parts
         self._pending.append((file, self._rolled, committable))
 
     def _final_name(self, file: RowFile, checkpoint: int, number: int) -> str:

@@ -1,6 +1,5 @@
 """Small Parquet files that are merged before they become visible, exactly once in any order of events."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 import weir
 from runtime.connectors.sinks.file_committer import SMALL_FILES
 from runtime.errors import EnvironmentFailure, JobRejected
-from tests.connectors.sinks.test_row_files import Clock, Record, Resuming, Subtask, commit, hidden, opened
+from tests.connectors.sinks.test_row_files import Resuming, Subtask, commit, hidden, opened
 from tests.waiting import until
 
 
@@ -141,6 +139,28 @@ def test_a_savepoint_is_restored_into_another_folder(tmp_path: Path) -> None:
     assert len(hidden(tmp_path / "a")) == 1, "the savepoint still names it"
 
 
+def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path) -> None:
+    """S1-47, S1-52: three runs merge the small files of the savepoint with their own; the first to commit wins."""
+    sink = compacting(tmp_path)
+    one = start(sink)
+    one.write(rows(1))
+    _, savepoint = one.snapshot(1)
+    one.write(rows(2))
+    runs = [one, *(start(sink, savepoint, token=token) for token in (2, 3))]
+    for run in runs:
+        run.finish()
+    prepared = [run.snapshot(2)[0] for run in runs]
+    commit(sink, prepared[1], 2, 2)
+    for late in (0, 2):
+        with pytest.raises(JobRejected, match=r"visible in part-7-2-out-0-"):
+            commit(sink, prepared[late], 2, late + 1)
+    again = start(sink, savepoint, token=4)
+    again.write(rows(4))
+    again.finish()
+    commit(sink, again.snapshot(3)[0], 3, 4)
+    assert visible(tmp_path) == [[1], [4]]
+
+
 def test_a_lost_or_damaged_file_is_named(tmp_path: Path) -> None:
     sink = compacting(tmp_path)
     one = start(sink)
@@ -204,18 +224,8 @@ def test_a_closed_writer_leaves_only_what_a_checkpoint_names(tmp_path: Path) -> 
 class Compacting(Resuming):
     """Files of two or more checkpoints are merged, or of 2 kB."""
 
-    @initialize(parallelism=st.integers(1, 3))
-    def begin(self, parallelism: int) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.folder = Path(self._folder.name)
-        self.sink = compacting(self.folder, partition_by=("day",), compact_checkpoints=2, compact_bytes=2_000)
-        self.clock = Clock()
-        self.token = self.number = 0
-        self.retained = [Record(0, 0, [], [])]
-        self.zombies: list[Subtask] = []
-        self.taken: list[int] = []
-        self.subtasks: list[Subtask] = []
-        self.restore(parallelism)
+    def new_sink(self) -> Any:
+        return compacting(self.folder, partition_by=("day",), compact_checkpoints=2, compact_bytes=2_000)
 
     def visible_rows(self) -> list[int]:
         return [number for numbers in visible(self.folder) for number in numbers]

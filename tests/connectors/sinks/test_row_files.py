@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from runtime.connectors.commit_log import CommitLog
-from runtime.connectors.sinks import row_files
+from runtime.connectors.sinks import file_committer, row_files
 from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS
 from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.core.job.ids import CheckpointId, Token
@@ -189,6 +189,100 @@ def test_a_savepoint_is_restored_twice_and_into_another_folder(tmp_path: Path) -
         commit(sink, again.snapshot(3)[0], 3, token)
     assert visible(tmp_path / "b") == [1, 2, 20]
     assert visible(tmp_path / "a") == [1, 2, 30]
+
+
+def restored(sink: Any, entries: Sequence[Any], token: int, *numbers: int) -> Subtask:
+    """A run that restores `entries` and writes more rows, as another run after it does."""
+    again = opened(sink, entries, token=token)
+    for number in numbers:
+        again.write(rows(number))
+    return again
+
+
+def publish(run: Subtask, sink: Any, checkpoint: int) -> None:
+    run.finish()
+    commit(sink, run.snapshot(checkpoint)[0], checkpoint, run.token)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path, taken: bool) -> None:
+    """S1-52: also if an attempt between has continued the file, and if a consumer has taken the visible file."""
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    first = restored(sink, [], 1, 1, 2)
+    _, savepoint = first.snapshot(1)
+    first.write(rows(3))
+    _, later = first.snapshot(2)
+    second = restored(sink, later, 2, 4)
+    _, last = second.snapshot(3)
+    publish(restored(sink, last, 3, 5), sink, 4)
+    assert visible(tmp_path) == [1, 2, 3, 4, 5]
+    for path in tmp_path.glob("part-*") if taken else ():
+        path.unlink()
+    before = visible(tmp_path)
+    for token in (4, 5):
+        sink.committer().clean(JOB, UID, Token(token), [*savepoint, *later])
+        publish(restored(sink, savepoint, token, 10 * token), sink, 5)
+    assert visible(tmp_path) == sorted([*before, 40, 50])
+    sink.committer().clean(JOB, UID, Token(6), [])
+    assert not any((tmp_path / ".claims").iterdir())
+    assert hidden(tmp_path) == []
+
+
+def test_a_checkpoint_whose_rows_are_visible_in_part_is_refused(tmp_path: Path) -> None:
+    """A restore of an earlier savepoint has published its rows; the later rows of the file are in no visible file."""
+    sink, other = (JsonLinesSink(str(tmp_path / name), **NO_LIMITS) for name in "ab")
+    first = restored(sink, [], 1, 1)
+    _, savepoint = first.snapshot(1)
+    first.write(rows(2))
+    _, later = first.snapshot(2)
+    first.finish()
+    rolled, _ = first.snapshot(3)
+    publish(restored(sink, savepoint, 2, 3), sink, 3)
+    with pytest.raises(JobRejected, match=r"part-7-2-out-0-3-1~1.jsonl has the first 18 of 36 bytes .* another folder"):
+        opened(sink, later, token=3)
+    with pytest.raises(JobRejected, match=r"part-7-1-out-0-3-1~1.jsonl cannot be committed.* visible in part-7-2-"):
+        commit(sink, rolled, 3)
+    assert visible(tmp_path / "a") == [1, 3]
+    publish(restored(other, later, 3), other, 3)
+    assert visible(tmp_path / "b") == [1, 2]
+
+
+def test_a_copy_of_a_file_that_a_zombie_has_committed_is_refused(tmp_path: Path) -> None:
+    """The claim of the zombie is released by then; the commit log names its file. A new restore leaves the rows out."""
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    zombie = restored(sink, [], 1, 1)
+    _, savepoint = zombie.snapshot(1)
+    second = restored(sink, savepoint, 2, 2)
+    publish(zombie, sink, 2)
+    with pytest.raises(JobRejected, match=r"visible in the file that was begun as .weir-7-1-out-0-1.inprogress"):
+        publish(second, sink, 3)
+    publish(restored(sink, savepoint, 3, 3), sink, 4)
+    assert visible(tmp_path) == [1, 3]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_commit_that_ends_after_its_claim_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """S1-05: before the next attempt, also if it restores an older savepoint. Until then no attempt copies the rows."""
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    first = restored(sink, [], 1, 1)
+    _, savepoint = first.snapshot(1)
+    dying = restored(sink, savepoint, 2, 2) if copied else first
+
+    def die(*arguments: Any) -> None:
+        raise EnvironmentFailure("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_committer, "rename_without_replacing", die)
+        with pytest.raises(EnvironmentFailure, match="killed"):
+            publish(dying, sink, 2)
+    with pytest.raises(EnvironmentFailure, match="another attempt is committing"):
+        opened(sink, savepoint, token=3)
+    sink.committer().clean(JOB, UID, Token(4), savepoint)
+    publish(restored(sink, savepoint, 4, 4), sink, 3)
+    assert visible(tmp_path) == [1, *([2] if copied else []), 4]
+    assert [file.rows for epoch in CommitLog(tmp_path).epochs(JOB, UID) for file in epoch.files] == [1 + copied, 1]
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -398,29 +492,37 @@ def test_partition_columns_must_be_there(tmp_path: Path) -> None:
 
 @dataclass
 class Record:
+    """A recorded checkpoint. `rows`: the rows before it, from the beginning of the job."""
+
     number: int
-    position: int
+    rows: list[int]
     committables: list[Any]
     entries: list[Any]
 
 
 class Resuming(RuleBasedStateMachine):
-    """Rows are numbers, read in order from the position of the last recorded checkpoint."""
+    """Rows are numbers. Each number is written once: a restore goes on with new numbers, as if the input had changed.
+
+    A restore of an older checkpoint does not take back the rows that were committed since.
+    """
 
     @initialize(parallelism=st.integers(1, 3))
     def begin(self, parallelism: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name)
-        self.sink: Any = JsonLinesSink(
-            str(self.folder), partition_by=("day",), max_bytes=300, roll_after_ms=200, roll_after_idle_ms=100
-        )
+        self.sink = self.new_sink()
         self.clock = Clock()
-        self.token = self.number = 0
-        self.retained = [Record(0, 0, [], [])]
+        self.token = self.number = self.written = 0
+        self.recorded: set[int] = set()  #: rows of any checkpoint
+        self.retained = [Record(0, [], [], [])]
         self.zombies: list[Subtask] = []
         self.taken: list[int] = []
         self.subtasks: list[Subtask] = []
         self.restore(parallelism)
+
+    def new_sink(self) -> Any:
+        limits: dict[str, Any] = {"max_bytes": 300, "roll_after_ms": 200, "roll_after_idle_ms": 100}
+        return JsonLinesSink(str(self.folder), partition_by=("day",), **limits)
 
     def restore(self, parallelism: int) -> None:
         self.token += 1
@@ -429,8 +531,10 @@ class Resuming(RuleBasedStateMachine):
         keep = [each for record in self.retained for each in (*record.committables, *record.entries)]
         self.sink.committer().clean(JOB, UID, Token(self.token), keep)
         shares = [last.entries[index::parallelism] for index in range(parallelism)]
-        self.position = last.position
-        self.subtasks = [self.open(share, index) for index, share in enumerate(shares)]
+        self.rows = list(last.rows)
+        self.subtasks = []
+        for index, share in enumerate(shares):
+            self.subtasks.append(self.open(share, index))
 
     def open(self, share: Sequence[Any], index: int) -> Subtask:
         return opened(self.sink, share, token=self.token, index=index, clock=self.clock)
@@ -443,8 +547,10 @@ class Resuming(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 2), count=st.integers(1, 6), day=st.sampled_from("ab"))
     def write(self, index: int, count: int, day: str) -> None:
-        start, self.position = self.position, self.position + count
-        self.subtasks[index % len(self.subtasks)].write(rows(*range(start, self.position), day=day))
+        fresh = list(range(self.written, self.written + count))
+        self.written += count
+        self.rows += fresh
+        self.subtasks[index % len(self.subtasks)].write(rows(*fresh, day=day))
 
     @rule(passed=st.integers(1, 60))
     def pass_time(self, passed: int) -> None:
@@ -471,7 +577,8 @@ class Resuming(RuleBasedStateMachine):
         committables, entries = ([each for one in found for each in one[place]] for place in (0, 1))
         fresh = [each for each in committables if each not in self.retained[-1].committables]
         assert self.sink.committer().missing([*fresh, *entries]) == []
-        self.retained = [*self.retained[-1:], Record(self.number, self.position, committables, entries)]
+        self.retained = [*self.retained[-1:], Record(self.number, list(self.rows), committables, entries)]
+        self.recorded |= set(self.rows)
         permit = permit_from_master(JOB, Token(self.token), CheckpointId(self.number))
         self.sink.committer().commit_epoch(permit, committables)
         for subtask in self.subtasks[:notified]:
@@ -487,6 +594,32 @@ class Resuming(RuleBasedStateMachine):
                 zombie.operator.close()
             self.zombies = self.subtasks
         self.restore(parallelism)
+
+    @rule(parallelism=st.integers(1, 3), finishes=st.booleans())
+    def go_back(self, parallelism: int, finishes: bool) -> None:
+        """Another run restores the older checkpoint. It is refused if a part of its rows in progress is visible.
+
+        Args:
+            finishes: the run before has restored the same checkpoint, and has ended by itself.
+        """
+        if finishes:
+            self.checkpoint(recorded=True, notified=0)
+            self.fail(parallelism, closed=False)
+            for subtask in self.subtasks:
+                subtask.finish()
+            self.checkpoint(recorded=True, notified=1)
+        for subtask in self.subtasks:
+            subtask.operator.close()
+        self.retained.reverse()
+        try:
+            self.restore(parallelism)
+        except JobRejected as error:
+            if error.code != "rows-partly-visible":
+                raise
+            for subtask in self.subtasks:
+                subtask.operator.close()
+            self.retained.reverse()
+            self.restore(parallelism)
 
     @rule(count=st.integers(1, 6), closes=st.booleans())
     def zombies_act(self, count: int, closes: bool) -> None:
@@ -508,7 +641,7 @@ class Resuming(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             seen = self.visible_rows() + self.taken
             assert len(set(seen)) == len(seen)
-            assert all(number < self.retained[-1].position for number in seen)
+            assert self.recorded.issuperset(seen)
 
     def teardown(self) -> None:
         if not hasattr(self, "folder"):
@@ -519,7 +652,9 @@ class Resuming(RuleBasedStateMachine):
         for subtask in self.subtasks:
             subtask.finish()
         self.checkpoint(recorded=True, notified=2)
-        assert Counter(self.visible_rows() + self.taken) == Counter(range(self.retained[-1].position))
+        seen = Counter(self.visible_rows() + self.taken)
+        assert set(seen.values()) <= {1}
+        assert seen.keys() >= set(self.rows)
         self.sink.committer().clean(JOB, UID, Token(self.token + 1), [])
         assert hidden(self.folder) == []
         logged = [file.name for epoch in CommitLog(self.folder).epochs(JOB, UID) for file in epoch.files]

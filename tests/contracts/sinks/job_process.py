@@ -59,6 +59,7 @@ class JobSpec:
     attempts: int = 5  #: restarts before the job fails
     timeout_ms: int = 60_000  #: of a checkpoint
     ends_early: bool = False  #: a quarter of the rows come from a source that ends at once
+    drops_rows: bool = False  #: no further row reaches the sink
 
 
 def rows_of(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -75,6 +76,10 @@ def without_first_split(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.greater_equal(batch.column("id"), ROWS_PER_SPLIT))
 
 
+def no_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return rows_of(batch).slice(0, 0)
+
+
 def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
     folders = StageFolders(columns=str(spec.folder / "columns"), streams=str(spec.folder / "streams"))
     before = STAGE_FOLDERS.set(folders)
@@ -86,7 +91,8 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
             total=ROWS_PER_SPLIT, splits=SPLITS, batch=batch, keys=KEYS,
             slow_until=str(spec.folder / RELEASE_FILE), polls_per_row=6 if spec.waits else 0,
         )  # fmt: skip
-        flow.source("numbers", source).map_batches("rows", rows_of).sink(SINK, spec.sink)
+        rows = flow.source("numbers", source).map_batches("rows", no_rows if spec.drops_rows else rows_of)
+        rows.sink(SINK, spec.sink)
         job = flow.compile(spec.parallelism)
     finally:
         STAGE_FOLDERS.reset(before)

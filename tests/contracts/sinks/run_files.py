@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,12 @@ def failed_checkpoints_in(path: Path) -> list[str]:
     """The reasons why checkpoints failed."""
     file = path.with_suffix(".failed")
     return file.read_text().splitlines() if file.exists() else []
+
+
+def restore_point(path: Path, taken: bytes) -> None:
+    """Makes the next process restore the newest checkpoint of `taken`, an earlier content of the file."""
+    with _locked(path) as row:
+        _write(path, replace(row, completed=pickle.loads(taken).completed))
 
 
 @contextmanager

@@ -60,6 +60,15 @@ def inlined(function: F) -> F:
     return cast("F", part)
 
 
+def outlined(function: F) -> F:
+    """A part of kernels that is compiled once. LLVM decides about inlining. For large parts without arrays.
+
+    `inlined` repeats a part in the intermediate code of numba wherever it is called, so nested parts multiply.
+    """
+    part: Any = njit(nogil=True, error_model="numpy")(function)
+    return cast("F", part)
+
+
 def _word_loader(context: Any, data: Any, position: Any) -> Any:
     """Machine code of `load_word`: numba has no loads without alignment."""
 

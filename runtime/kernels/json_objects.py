@@ -34,8 +34,8 @@ from runtime.kernels.jit import (
     INTEGERS,
     PLACE,
     compiled,
-    inlined,
     load_word_at,
+    outlined,
     store_byte_at,
     store_word_at,
 )
@@ -92,12 +92,12 @@ _BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
 _SPACES: Final = np.uint64(0x2020202020202020)
 
 
-@inlined
+@outlined
 def byte_at(place: int) -> int:
     return _signed(load_word_at(place) & np.uint64(0xFF))
 
 
-@inlined
+@outlined
 def _special_bytes(word: np.uint64) -> np.uint64:
     """A word that is 0 if no byte of `word` is a quote, backslash or control character.
 
@@ -108,7 +108,7 @@ def _special_bytes(word: np.uint64) -> np.uint64:
     return found & _TOP_BITS
 
 
-@inlined
+@outlined
 def _first_byte(marks: np.uint64) -> int:
     """The index of the byte with the lowest bit of `marks`, which has top bits of bytes only."""
     lowest = marks & (~marks + np.uint64(1))
@@ -116,20 +116,20 @@ def _first_byte(marks: np.uint64) -> int:
     return _signed((below * _EACH) >> np.uint64(56))
 
 
-@inlined
+@outlined
 def _is_word(place: int, word: np.uint64) -> bool:
     """Whether the four bytes at `place` are `word`."""
     return _signed(load_word_at(place) & _FOUR_BYTES) == _signed(word)
 
 
-@inlined
+@outlined
 def _after_spaces(place: int) -> int:
     while byte_at(place) == 32 or byte_at(place) == 9 or byte_at(place) == 13:
         place += 1
     return place
 
 
-@inlined
+@outlined
 def _end_of_string(place: int) -> tuple[int, bool]:
     """(place of the closing quote, whether there are escapes) of a string; `place`: after the opening quote."""
     escaped = False
@@ -165,7 +165,7 @@ def _end_of_string(place: int) -> tuple[int, bool]:
         place += 1
 
 
-@inlined
+@outlined
 def _hex(place: int) -> int:
     value = 0
     for digit in range(4):
@@ -179,7 +179,7 @@ def _hex(place: int) -> int:
     return value
 
 
-@inlined
+@outlined
 def _unescaped(escape: int) -> int:
     if escape == 34 or escape == 92 or escape == 47:
         return escape
@@ -196,7 +196,7 @@ def _unescaped(escape: int) -> int:
     return 0
 
 
-@inlined
+@outlined
 def _number(place: int) -> tuple[int, bool, np.uint64, int, bool]:
     """(end, negative, digits, power of ten, whether it is an integer) of a number; end -1: outside the subset."""
     negative = byte_at(place) == 45
@@ -246,7 +246,7 @@ def _number(place: int) -> tuple[int, bool, np.uint64, int, bool]:
     return place, negative, digits, power, integer
 
 
-@inlined
+@outlined
 def _high_product(left: np.uint64, right: np.uint64) -> np.uint64:
     """The high 64 bits of a product of two words of 64 bits."""
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -257,7 +257,7 @@ def _high_product(left: np.uint64, right: np.uint64) -> np.uint64:
     return high_left * high_right + (middle >> half) + (other >> half)
 
 
-@inlined
+@outlined
 def _float_bits(digits: np.uint64, power: int) -> int:
     """The bits of the double nearest to `digits` * 10^`power`; -1: outside the subset."""
     if digits == np.uint64(0):
@@ -294,7 +294,7 @@ def _float_bits(digits: np.uint64, power: int) -> int:
     return _signed(mantissa & np.uint64((1 << 52) - 1)) | (_signed(exponent) << 52)
 
 
-@inlined
+@outlined
 def _two_digits(place: int) -> int:
     tens, ones = byte_at(place) - 48, byte_at(place + 1) - 48
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
@@ -302,7 +302,7 @@ def _two_digits(place: int) -> int:
     return tens * 10 + ones
 
 
-@inlined
+@outlined
 def _timestamp(place: int, end: int, fraction_digits: int) -> tuple[bool, int]:
     """(whether it is valid, value) of `YYYY-MM-DDTHH:MM:SS[.fraction][Z|±HH:MM]` in units of the column."""
     length = end - place
@@ -361,7 +361,7 @@ def _timestamp(place: int, end: int, fraction_digits: int) -> tuple[bool, int]:
     return True, (days * 86400 + hour * 3600 + minute * 60 + second - offset) * _TENS[fraction_digits] + fraction
 
 
-@inlined
+@outlined
 def _after_scalar(place: int) -> int:
     """The end of a text, number, boolean or null that is not parsed; -1: outside the subset."""
     byte = byte_at(place)
@@ -378,7 +378,7 @@ def _after_scalar(place: int) -> int:
     return end if power < 280 else _FAILED
 
 
-@inlined
+@outlined
 def _after_value(place: int) -> int:
     """The end of any value, nested or not, that is checked and not parsed; -1: outside the subset."""
     depth, objects = 0, np.uint64(0)  # the lowest bit of `objects`: whether the innermost value is an object
@@ -417,7 +417,7 @@ def _after_value(place: int) -> int:
                 return _FAILED
 
 
-@inlined
+@outlined
 def _after_key(place: int) -> int:
     """The place of the value behind a key and its colon; -1: outside the subset."""
     if byte_at(place) != 34:
@@ -431,7 +431,7 @@ def _after_key(place: int) -> int:
     return _after_spaces(place + 1)
 
 
-@inlined
+@outlined
 def _are_equal(place: int, other: int, length: int) -> bool:
     """Whether `length` bytes at two places are equal."""
     while length > 8:
@@ -444,7 +444,7 @@ def _are_equal(place: int, other: int, length: int) -> bool:
     return length == 0 or difference << np.uint64(64 - 8 * length) == np.uint64(0)
 
 
-@inlined
+@outlined
 def _column_of(place: int, length: int, names: int, name_ends: Integers) -> int:
     """The column of a key, or -1 for a key that no column has."""
     start = 0
@@ -455,7 +455,7 @@ def _column_of(place: int, length: int, names: int, name_ends: Integers) -> int:
     return -1
 
 
-@inlined
+@outlined
 def _parse_text(place: int) -> tuple[int, int, int]:
     """(end, place, length) of a text; the length is negative if it has escapes. End -1: outside the subset."""
     if byte_at(place) != 34:
@@ -466,7 +466,7 @@ def _parse_text(place: int) -> tuple[int, int, int]:
     return end + 1, place + 1, place + 1 - end if escaped else end - place - 1
 
 
-@inlined
+@outlined
 def _parse_timestamp(place: int, fraction_digits: int) -> tuple[int, int]:
     """(end, value) of a timestamp; end -1: outside the subset."""
     end, start, length = _parse_text(place)
@@ -476,7 +476,7 @@ def _parse_timestamp(place: int, fraction_digits: int) -> tuple[int, int]:
     return end if accepted else _FAILED, value
 
 
-@inlined
+@outlined
 def _parse_float(place: int) -> tuple[int, int]:
     """(end, bits) of a number as a double; end -1: outside the subset."""
     end, negative, digits, power, _ = _number(place)
@@ -486,7 +486,7 @@ def _parse_float(place: int) -> tuple[int, int]:
     return _FAILED if bits == _FAILED else end, bits | (_signed(negative) << 63)
 
 
-@inlined
+@outlined
 def _parse_integer(place: int, low: np.uint64, high: np.uint64) -> tuple[int, int]:
     """(end, value) of an integer from -`low` to `high`; end -1: outside the subset."""
     end, negative, digits, _, integer = _number(place)
@@ -497,7 +497,7 @@ def _parse_integer(place: int, low: np.uint64, high: np.uint64) -> tuple[int, in
     return _FAILED if digits > high else end, _signed(digits)
 
 
-@inlined
+@outlined
 def _parse_boolean(place: int) -> tuple[int, int]:
     """(end, 0 or 1) of a boolean; end -1: outside the subset."""
     if _is_word(place, _TRUE):
@@ -505,7 +505,7 @@ def _parse_boolean(place: int) -> tuple[int, int]:
     return place + 5 if _is_word(place, _FALS) and byte_at(place + 4) == 101 else _FAILED, 0
 
 
-@inlined
+@outlined
 def _parse_value(place: int, as_type: int, low: np.uint64, high: np.uint64) -> tuple[int, int, int]:
     """(end, value, length of a text) of a value that is not null; end -1: outside the subset."""
     if as_type == TEXT_COLUMN:
@@ -621,7 +621,7 @@ def parse_rows(  # noqa: C901, PLR0912, PLR0915 - calls with arrays cost more th
     return row, place - begin
 
 
-@inlined
+@outlined
 def _unescape(place: int, code: int) -> int:
     """The code point of an escape with four digits at `place`; `code`: the value of these digits."""
     if 0xD800 <= code < 0xDC00:
@@ -629,7 +629,7 @@ def _unescape(place: int, code: int) -> int:
     return code
 
 
-@inlined
+@outlined
 def _store_utf8(at: int, code: int) -> int:
     """Stores a code point in UTF-8. Returns the place behind it."""
     if code < 0x80:
@@ -643,7 +643,7 @@ def _store_utf8(at: int, code: int) -> int:
     return at + 1
 
 
-@inlined
+@outlined
 def _copy_escaped(place: int, end: int, at: int) -> int:
     """Copies a text with escapes to `at`. Returns the end of the copy."""
     while place < end:

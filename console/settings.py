@@ -113,6 +113,7 @@ WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a
 WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second
 WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
+WEIR_HEALTH_S = 5  # verdicts on the health of jobs; the numbers of runs have the same period
 WEIR_STATE_QUERY_TIMEOUT_S = 600
 
 #: Requests handled concurrently, which bounds their Postgres connections. Job masters need the other connections.
@@ -156,6 +157,7 @@ INSTALLED_APPS = [
     "console.runs",
     "console.checkpoints",
     "console.metrics",
+    "console.health",
     "console.operations",
     "console.ui",
     "console.api",
@@ -293,6 +295,7 @@ CELERY_TASK_ROUTES = {
     "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
     "console.checkpoints.tasks.answer_state_query": {"queue": "stages"},
     "console.operations.tasks.reconcile": {"queue": "housekeeping"},
+    "console.health.tasks.store_verdicts": {"queue": "housekeeping"},
     "console.metrics.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
     "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
 }
@@ -315,6 +318,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "console.operations.tasks.remove_lineage_folders",
         "schedule": schedule(60),
         "options": {"expires": 60},
+    },
+    "store-verdicts": {
+        "task": "console.health.tasks.store_verdicts",
+        "schedule": schedule(WEIR_HEALTH_S),
+        "options": {"expires": WEIR_HEALTH_S},
     },
     "maintain-metrics": {
         "task": "console.metrics.tasks.maintain",

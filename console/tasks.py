@@ -7,6 +7,7 @@ from celery import shared_task
 
 from console import wakeups
 from console.checkpoints import state_stage
+from console.health import housekeeping as health
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
 from console.operations import lineage_folders, reconciler
@@ -17,6 +18,7 @@ shared_task(name=wakeups.STAGE_TASK)(stage_supervisor.supervise)
 shared_task(name=wakeups.COMPILE_TASK)(compilation.compile_version)
 shared_task(name=wakeups.STATE_QUERY_TASK)(state_stage.answer)
 shared_task(name="console.jobs.tasks.sync_pipelines")(pipelines.sync)
+shared_task(name="console.health.tasks.store_verdicts")(health.store_verdicts)
 shared_task(name="console.metrics.tasks.maintain")(housekeeping.maintain)
 shared_task(name="console.operations.tasks.reconcile")(reconciler.reconcile)
 shared_task(name="console.operations.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)

@@ -13,6 +13,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 log = structlog.get_logger(__name__)
 
 
+class SubtaskLive(msgspec.Struct, frozen=True, kw_only=True):
+    """`idle`: no receiver waits for the watermark of the subtask."""
+
+    index: int
+    state: str = "running"
+    idle: bool = False
+
+
 class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
     """Rates are per second, `watermark` is event time in ms, `busy` and `backpressured` are fractions of time."""
 
@@ -24,6 +32,7 @@ class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
     watermark: int | None = None
     busy: float = 0.0
     backpressured: float = 0.0
+    subtasks: tuple[SubtaskLive, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -107,6 +116,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int | None = None
     at: datetime | None = None
     flowing: bool = True
+    unreadable: tuple[str, ...] = ()  #: folders of retained checkpoints whose manifest cannot be read
+    sources_paused: bool = False  #: too many committed epochs await delivery
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 
     @property

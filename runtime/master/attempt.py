@@ -113,7 +113,7 @@ class Attempt:
             self._coordinator,
             self._history,
             records,
-            lambda: {**facts(), "spark_ui": self._ui_address},
+            lambda: {**facts(), "spark_ui": self._ui_address, "sources_paused": self._are_sources_paused},
             clock.now_ms,  # `_now` stands still while the host is suspended
         )
         self._result: AttemptResult | None = None

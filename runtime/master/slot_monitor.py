@@ -131,6 +131,7 @@ class SlotMonitor:
                     "records_in": m.records_in,
                     "records_out": m.records_out,
                     "watermark": event_time(m.watermark),
+                    "idle": m.is_idle,
                 }
                 for m in own
             ],

@@ -384,6 +384,7 @@ class Task:
             bytes_in=self.bytes_in,
             bytes_out=self.outputs.bytes,
             in_flight_bytes=self._input_gate.queued_bytes,
+            is_idle=self.machine.is_idle,
         )
 
     def _busy_until_now(self) -> float:

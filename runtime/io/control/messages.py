@@ -115,6 +115,7 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
     bytes_in: int = 0
     bytes_out: int = 0
     in_flight_bytes: int = 0  #: in the input queues now
+    is_idle: bool = False  #: no receiver waits for the watermark
 
 
 class Heartbeat(ControlMessage, frozen=True):

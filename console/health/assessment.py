@@ -1,0 +1,114 @@
+"""The table of rules, and the verdict on a run."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from statistics import median
+from typing import Final
+
+from console import formats
+from console.health.facts import RunFacts
+from console.health.findings import Finding, Level, Rule, Verdict
+from console.health.rules import attempts, checkpoints, flow, workers
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+
+_S = RunState
+_ACTIVE: Final = frozenset(RunState) - TERMINAL_STATES
+_EXECUTING: Final = _ACTIVE - {_S.QUEUED}
+_FLOWING: Final = frozenset({_S.RUNNING, _S.STOPPING, _S.DRAINING})
+_CHECKPOINTING: Final = frozenset({_S.RUNNING, _S.RESTARTING})
+
+#: All rules. Findings of the same level have the order of this table: causes before their effects.
+RULES: Final = (
+    Rule("run-failed", {_S.FAILED}, attempts.run_failed, "See below why the run failed and which step comes next."),
+    Rule(
+        "outage", _EXECUTING, attempts.outage,
+        "Check the storage or service that the message names; the run continues by itself.",
+    ),
+    Rule(
+        "memory", _EXECUTING, attempts.memory,
+        "Raise slot_memory_mb or the parallelism, or bound the state of the operator.",
+    ),
+    Rule(
+        "restart-loop", _EXECUTING, attempts.restart_loop,
+        "See the attempts below for the whole reason; correct the code or the data that it names.",
+    ),
+    Rule("no-worker", {_S.QUEUED}, workers.no_worker, "Start a Celery worker of the queue runs, or end another job."),
+    Rule("no-slots", {_S.WAITING}, workers.no_slots, "Add executors, or end another job."),
+    Rule("silent-master", _FLOWING, workers.silent_master, "Check the host of the Celery worker, and Postgres."),
+    Rule("silent-slot", _FLOWING, workers.silent_slot, "Check the host of the slot; its log is listed below."),
+    Rule(
+        "checkpoints-fail", _CHECKPOINTING, checkpoints.failing,
+        "Open the failed checkpoint; output stays uncommitted until a checkpoint completes.",
+    ),
+    Rule(
+        checkpoints.STORAGE, _CHECKPOINTING, checkpoints.storage_slow,
+        "Check the latency and the load of the checkpoint storage.",
+    ),
+    Rule(
+        checkpoints.SLOW, _CHECKPOINTING, checkpoints.slow,
+        "Relieve the operator that the sentence names, or take checkpoints less often.",
+    ),
+    Rule(
+        flow.SKEW, _FLOWING, flow.skew,
+        "Look for a hot key; aggregate before the shuffle, or add a salt to the key.",
+    ),
+    Rule(
+        flow.BACKPRESSURE, _FLOWING, flow.backpressure,
+        "Raise the parallelism of the operator, or make its code cheaper.",
+    ),
+    Rule("checkpoints-overdue", _CHECKPOINTING, checkpoints.overdue, "Open the checkpoint in progress."),
+    Rule(
+        "watermark", _FLOWING, flow.watermark_stands,
+        "Give the source an idle timeout, or find out why it has no records.",
+    ),
+    Rule("sink-backlog", _FLOWING, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
+    Rule("standing-stage", _ACTIVE, workers.standing_stages, "See the log of the stage, and the queue standing."),
+    Rule("state-growth", _FLOWING, flow.state_growth, "Give the state a time to live, or check its timers."),
+    Rule("unreadable", frozenset(RunState), checkpoints.unreadable, "Open the checkpoint in the list below."),
+    Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
+)  # fmt: skip
+
+
+def assess(facts: RunFacts, found_since: Mapping[str, datetime] | None = None) -> Verdict:
+    """The verdict on a run. `found_since`: since when the former verdict has had each of its rules.
+
+    A run in BATCH takes no checkpoints and has no live flow, so the facts of these are empty.
+    """
+    known = found_since or {}
+    findings = sorted(_findings(facts, known), key=lambda finding: -finding.level)  # stable: the order of the table
+    if "restarting" in {f.rule for f in findings} and len(findings) > 1:
+        findings = [finding for finding in findings if finding.rule != "restarting"]  # another finding has its cause
+    if findings:
+        first = findings[0]
+        return Verdict(level=first.level, sentence=first.sentence, since=first.since, findings=tuple(findings))
+    if facts.state in TERMINAL_STATES:
+        return Verdict(level=Level.NONE, since=facts.ended_at)
+    return Verdict(level=Level.OK, sentence=_good_sentence(facts), since=facts.started_at)
+
+
+def _findings(facts: RunFacts, known: Mapping[str, datetime]) -> list[Finding]:
+    return [
+        replace(
+            finding,
+            rule=rule.name,
+            remedy=finding.remedy or rule.remedy,
+            since=finding.since or known.get(rule.name) or facts.now,
+        )
+        for rule in RULES
+        if facts.state in rule.states
+        for finding in rule.find(facts)
+    ]
+
+
+def _good_sentence(facts: RunFacts) -> str:
+    """A sentence on a run without findings: it catches up, or how its checkpoints do."""
+    if facts.state not in _CHECKPOINTING or facts.is_batch:
+        return ""
+    checkpoints = facts.checkpoints
+    took = f"{formats.duration(median(checkpoints.recent_ms))}" if checkpoints.recent_ms else ""
+    taken = f"Checkpoints take {took} and begin every {formats.duration(checkpoints.interval_ms)}." if took else ""
+    speed = flow.catch_up_speed(facts)
+    if speed is not None and speed >= flow.CATCH_UP and flow.bottleneck(facts):
+        return f"Catching up: event time advances {speed:.0f} times as fast as the clock. {taken}".rstrip()
+    return taken if checkpoints.interval_ms else ""

@@ -1,0 +1,329 @@
+"""Collects the facts of runs: the same queries for one run as for a page of them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+from django.db import connection
+
+from console.health.facts import (
+    CheckpointFacts,
+    CompletedCheckpoint,
+    FailedAttempt,
+    OperatorFacts,
+    RunFacts,
+    StageFacts,
+    SubtaskFacts,
+)
+from console.health.rules.attempts import MAX_ATTEMPTS
+from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
+from console.health.rules.workers import MAX_NAMED
+from console.jobs.models import Pipeline, Run, StageState, StandingStage
+from console.metrics import live
+from console.metrics.live import Live
+from console.metrics.models import FINEST_STEP_S
+from runtime.core.job.graph import Role
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+from runtime.redaction import redact_json
+
+FLOW_WINDOW: Final = timedelta(seconds=35)
+WATERMARK_WINDOW: Final = timedelta(seconds=75)
+_RECENT: Final = 5  #: completed checkpoints whose durations count
+
+_CHECKPOINTS: Final = """
+SELECT r.id, newest.*, recent.*, failed.*, begun.*
+FROM weir_run r
+LEFT JOIN LATERAL (
+    SELECT id, number, completed_at, duration_ms, operators FROM weir_checkpoint
+    WHERE job_id = r.job_id AND run_id = r.id AND status = 'completed' AND discarded_at IS NULL AND kind = 'checkpoint'
+    ORDER BY number DESC LIMIT 1
+) AS newest ON true
+LEFT JOIN LATERAL (
+    SELECT array_agg(duration_ms) FROM (
+        SELECT duration_ms FROM weir_checkpoint
+        WHERE job_id = r.job_id AND run_id = r.id AND status = 'completed' AND discarded_at IS NULL
+            AND kind = 'checkpoint' AND duration_ms IS NOT NULL
+        ORDER BY number DESC LIMIT %(recent)s) AS durations
+) AS recent ON true
+LEFT JOIN LATERAL (
+    SELECT count(*), (array_agg(id))[1], (array_agg(number))[1], (array_agg(reason))[1], (array_agg(detail))[1]
+    FROM (
+        SELECT id, number, reason, detail FROM weir_checkpoint
+        WHERE run_id = r.id AND status = 'failed' AND reason <> 'suspended' AND number > coalesce(newest.number, 0)
+        ORDER BY number DESC LIMIT %(failures)s) AS failures
+) AS failed ON true
+LEFT JOIN LATERAL (
+    SELECT triggered_at, acknowledged, subtasks FROM weir_checkpoint
+    WHERE run_id = r.id AND status = 'in_progress' AND token = r.token AND kind = 'checkpoint'
+    ORDER BY number DESC LIMIT 1
+) AS begun ON true
+WHERE r.id = ANY(%(runs)s)
+"""
+_ATTEMPTS: Final = """
+SELECT r.id, failed.ended_at, failed.reason, failed.detail
+FROM weir_run r
+CROSS JOIN LATERAL (
+    SELECT ended_at, reason, detail, token FROM weir_attempt
+    WHERE run_id = r.id AND outcome = 'failed' AND ended_at >= %(now)s - interval '1 hour'
+    ORDER BY token DESC LIMIT %(most)s
+) AS failed
+WHERE r.id = ANY(%(runs)s) ORDER BY r.id, failed.token DESC
+"""
+_SUBTASKS: Final = """
+SELECT m.run_id, m.at, m.operators FROM weir_subtask_metrics m JOIN weir_run r ON r.id = m.run_id AND r.token = m.token
+WHERE m.run_id = ANY(%(runs)s) AND m.at >= %(begin)s ORDER BY m.run_id, m.at
+"""
+_STATE: Final = """
+SELECT run_id, operator, max(state_bytes) FILTER (WHERE at < %(now)s - interval '110 minutes'),
+    max(state_bytes) FILTER (WHERE at BETWEEN %(now)s - interval '60 minutes' AND %(now)s - interval '50 minutes'),
+    max(state_bytes) FILTER (WHERE at >= %(now)s - interval '10 minutes')
+FROM weir_metrics
+WHERE step_s = 60 AND run_id = ANY(%(runs)s) AND at >= %(now)s - interval '120 minutes' AND operator <> ''
+GROUP BY run_id, operator
+"""
+
+StateBytes = tuple[int | None, int | None, int | None]
+#: An interval of 5 s: its begin, and per operator a list per number with an entry per subtask.
+Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
+
+
+def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]] | None = None) -> dict[int, RunFacts]:
+    """The facts of `runs`, by run. Versions and jobs of the runs must be loaded. `lit`: rules found before, by run.
+
+    Eight queries at most, whatever the number of runs.
+    """
+    active = [run for run in runs if not run.is_terminal]
+    pks = [run.pk for run in active]
+    checkpoints, attempts, samples = _checkpoints(active), _attempts(pks, now), _samples(pks, now)
+    state_bytes, stages = _state_bytes(pks, now), _stages(pks)
+    places, schemas = _held_places(runs), _schemas(runs)
+    found = {}
+    for run in runs:
+        report = live.parse(run.live, run.live_at)
+        own, failed = samples.get(run.pk, []), attempts.get(run.pk, ())
+        found[run.pk] = RunFacts(
+            now=now,
+            run=run.pk,
+            state=run.run_state,
+            is_batch=run.version.is_batch,
+            created_at=run.created_at,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            failure=_failure(run, schemas),
+            live=report,
+            queued_at=max(at for at in (run.created_at, run.live_at, *(f.ended_at for f in failed[:1])) if at),
+            places=len(places),
+            held_places=tuple(places[:MAX_NAMED]),
+            checkpoints=checkpoints.get(run.pk, CheckpointFacts()),
+            attempts=tuple(failed),
+            stages=tuple(stages.get(run.pk, ())),
+            operators=_operators(run, report, own, state_bytes.get(run.pk, {}), now),
+            flow_s=float(FINEST_STEP_S * len(_recent(own, now))),
+            watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
+            lit=frozenset((lit or {}).get(run.pk, ())),
+        )
+    return found
+
+
+def _fetch(query: str, runs: Sequence[int], **values: Any) -> list[tuple[Any, ...]]:
+    if not runs:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(query, {"runs": list(runs), **values})
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+# ---------------------------------------------------------------- the run
+
+
+def _schemas(runs: Sequence[Run]) -> Mapping[str, Any]:
+    """The parameter schemas of failed runs, by pipeline: they name the secrets."""
+    pipelines = {run.job.pipeline for run in runs if run.run_state is RunState.FAILED}
+    rows = Pipeline.objects.filter(pk__in=pipelines) if pipelines else ()
+    return {pipeline.name: pipeline.schema for pipeline in rows}
+
+
+def _failure(run: Run, schemas: Mapping[str, Any]) -> str:
+    if run.run_state is not RunState.FAILED:
+        return ""
+    recorded = redact_json(run.failure or {}, run.version.params, schemas.get(run.job.pipeline, {}))
+    return str(recorded.get("message", ""))
+
+
+def _held_places(runs: Sequence[Run]) -> list[str]:
+    """Names of the jobs whose runs workers execute; not read unless a run waits for a worker."""
+    if all(run.run_state is not RunState.QUEUED for run in runs):
+        return []
+    held = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(lease_owner="").order_by("pk")
+    return list(held.values_list("job__name", flat=True))
+
+
+def _stages(runs: Sequence[int]) -> Mapping[int, list[StageFacts]]:
+    """Standing stages without a running process, by run."""
+    waiting = StandingStage.objects.filter(run__in=runs, state__in=(StageState.WAITING, StageState.RESTARTING))
+    rows = list(waiting) if runs else []
+    owners = _stage_owners() if any(stage.state == StageState.WAITING for stage in rows) else ""
+    found = defaultdict(list)
+    for stage in rows:
+        facts = StageFacts(
+            operator=stage.operator,
+            is_restarting=stage.state == StageState.RESTARTING,
+            deaths=stage.deaths,
+            reason=stage.reason,
+            created_at=stage.created_at,
+            owners=owners,
+        )
+        found[stage.run_id].append(facts)
+    return found
+
+
+def _stage_owners() -> str:
+    """Job and operator of each claimed standing stage if WEIR_STANDING_STAGES is reached; else ""."""
+    held = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
+    taken = [f"{stage.run.job.name} ({stage.operator})" for stage in held]
+    return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""
+
+
+def _attempts(runs: Sequence[int], now: datetime) -> Mapping[int, list[FailedAttempt]]:
+    found = defaultdict(list)
+    for run, ended_at, reason, encoded in _fetch(_ATTEMPTS, runs, now=now, most=MAX_ATTEMPTS):
+        detail = _decoded(encoded) or {}
+        next_at = detail.get("next_at")
+        attempt = FailedAttempt(
+            ended_at=ended_at,
+            message=str(detail.get("message") or reason),
+            code=str(detail.get("code") or ""),
+            operator=str(detail.get("operator") or ""),
+            tries=int(detail.get("tries") or 1),
+            next_at=datetime.fromtimestamp(float(next_at) / 1000, UTC) if next_at else None,
+        )
+        found[run].append(attempt)
+    return found
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def _checkpoints(runs: Sequence[Run]) -> Mapping[int, CheckpointFacts]:
+    intervals = {run.pk: run.version.settings.get("checkpoint_interval_ms") for run in runs if not run.version.is_batch}
+    found = {}
+    for run, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, acknowledged, subtasks in _fetch(
+        _CHECKPOINTS, list(intervals), recent=_RECENT, failures=MAX_COUNTED_FAILURES
+    ):
+        found[run] = CheckpointFacts(
+            interval_ms=intervals[run],
+            newest=_completed(*newest),
+            recent_ms=tuple(float(ms) for ms in recent_ms or ()),
+            failed=failed,
+            failed_pk=pk,
+            failed_number=number or 0,
+            failed_reason=reason or "",
+            failed_detail=detail or "",
+            begun_at=begun_at,
+            acknowledged=acknowledged or 0,
+            subtasks=subtasks or 0,
+        )
+    return found
+
+
+def _completed(
+    pk: int | None, number: int, completed_at: datetime, duration_ms: int | None, operators: Any
+) -> CompletedCheckpoint | None:
+    if pk is None:
+        return None
+    return CompletedCheckpoint(
+        pk=pk,
+        number=number,
+        completed_at=completed_at,
+        duration_ms=float(duration_ms or 0),
+        operators=_decoded(operators) or (),
+    )
+
+
+# ---------------------------------------------------------------- operators
+
+
+def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
+    """Numbers of the subtasks in the current attempt of each run, every 5 s, oldest first."""
+    found = defaultdict(list)
+    for run, at, operators in _fetch(_SUBTASKS, runs, begin=now - WATERMARK_WINDOW):
+        found[run].append((at, _decoded(operators)))
+    return found
+
+
+def _state_bytes(runs: Sequence[int], now: datetime) -> Mapping[int, Mapping[str, StateBytes]]:
+    found: dict[int, dict[str, StateBytes]] = defaultdict(dict)
+    for run, operator, *nbytes in _fetch(_STATE, runs, now=now):
+        oldest, before, newest = nbytes
+        found[run][operator] = (oldest, before, newest)
+    return found
+
+
+def _recent(samples: Sequence[Sample], now: datetime) -> list[Sample]:
+    return [sample for sample in samples if sample[0] >= now - FLOW_WINDOW]
+
+
+def _operators(
+    run: Run, report: Live, samples: Sequence[Sample], state_bytes: Mapping[str, StateBytes], now: datetime
+) -> dict[str, OperatorFacts]:
+    """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
+    if run.version.is_batch or not run.version.graph:
+        return {}
+    edges = [edge for edge in run.version.graph["edges"] if not edge.get("feedback")]
+    found = {}
+    for operator in run.version.graph["operators"]:
+        uid = operator["uid"]
+        shown = report.operators.get(uid)
+        idle = {s.index for s in shown.subtasks if s.idle or s.state != "running"} if shown else set()
+        is_source = operator["role"] == Role.SOURCE
+        found[uid] = OperatorFacts(
+            uid=uid,
+            role=Role(operator["role"]),
+            bounded=operator.get("bounded", False),
+            inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),
+            finished=shown is not None and shown.finished,
+            subtasks=_subtasks(uid, samples, _recent(samples, now), idle, is_source=is_source),
+            state_bytes=state_bytes.get(uid, (None, None, None)),
+        )
+    return found
+
+
+def _subtasks(
+    uid: str, samples: Sequence[Sample], recent: Sequence[Sample], idle: set[int], *, is_source: bool
+) -> tuple[SubtaskFacts, ...]:
+    flows = [operators[uid] for _, operators in recent if uid in operators]
+    levels = [operators[uid] for _, operators in samples if uid in operators]
+    if not flows:
+        return ()
+    records = "records_out" if is_source else "records_in"
+
+    def mean(name: str, place: int) -> float:
+        values: list[float] = [flow[name][place] for flow in flows if place < len(flow[name])]
+        return sum(values) / len(flows)
+
+    found = []
+    for place, index in enumerate(flows[-1]["index"]):
+        watermarks = [level["watermark"][place] for level in levels if place < len(level["watermark"])]
+        known = [watermark for watermark in watermarks if watermark is not None]
+        changed = [number for number in range(1, len(watermarks)) if watermarks[number] != watermarks[number - 1]]
+        subtask = SubtaskFacts(
+            index=index,
+            records_per_s=mean(records, place) / FINEST_STEP_S,
+            busy=mean("busy", place),
+            backpressured=mean("backpressured", place),
+            watermark=watermarks[-1],
+            still_s=float(FINEST_STEP_S * (len(watermarks) - 1 - (changed[-1] if changed else 0))),
+            advance_ms=known[-1] - known[0] if known else 0,
+            idle=index in idle,
+        )
+        found.append(subtask)
+    return tuple(found)
+
+
+def _decoded(encoded: Any) -> Any:
+    """A value of JSONB, which a cursor returns as text."""
+    return msgspec.json.decode(encoded) if isinstance(encoded, str | bytes) else encoded

@@ -1,0 +1,172 @@
+"""Facts of a run, as the rules of its health see them. Plain values: no query and no clock.
+
+`console.health.collection` fills them from rows; tests fill them by hand or from recorded runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from console.metrics.live import NO_METRICS, Live
+from runtime.core.job.graph import Role
+from runtime.core.job.lifecycle import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskFacts:
+    """A subtask. Records, `busy` and `backpressured` are means over `RunFacts.flow_s`.
+
+    Args:
+        records_per_s: received records, for a source sent records.
+        watermark: None before the first watermark and at the end of the input.
+        still_s: seconds since the watermark has changed, at most `RunFacts.watermark_s`.
+        advance_ms: increase of the watermark over `RunFacts.watermark_s`; 0 without watermark.
+        idle: the subtask is marked idle, so no receiver waits for its watermark.
+    """
+
+    index: int = 0
+    records_per_s: float = 0.0
+    busy: float = 0.0
+    backpressured: float = 0.0
+    watermark: int | None = None
+    still_s: float = 0.0
+    advance_ms: int = 0
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorFacts:
+    """An operator. `inputs` are its predecessors without feedback.
+
+    `state_bytes`: bytes of state two hours ago, an hour ago and now; None: unknown.
+    """
+
+    uid: str
+    role: Role = Role.OPERATOR
+    bounded: bool = False
+    inputs: tuple[str, ...] = ()
+    finished: bool = False
+    subtasks: tuple[SubtaskFacts, ...] = ()
+    state_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
+
+    @property
+    def busy(self) -> float:
+        """Busy fraction of the busiest subtask: a skewed operator is as slow as that subtask."""
+        return max((subtask.busy for subtask in self.subtasks), default=0.0)
+
+    @property
+    def backpressured(self) -> float:
+        """Mean fraction of time that the subtasks wait for receivers."""
+        return sum(s.backpressured for s in self.subtasks) / len(self.subtasks) if self.subtasks else 0.0
+
+    @property
+    def records_per_s(self) -> float:
+        return sum(subtask.records_per_s for subtask in self.subtasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedCheckpoint:
+    """A completed checkpoint. `operators` has the statistics per operator that the job master stored."""
+
+    pk: int
+    number: int
+    completed_at: datetime
+    duration_ms: float
+    operators: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFacts:
+    """Checkpoints of the run, without savepoints, which commit no output.
+
+    Args:
+        recent_ms: durations of the newest completed checkpoints, newest first.
+        failed: number of checkpoints that failed since `newest`, up to 100; `failed_pk` … belong to the newest.
+        begun_at: trigger of the checkpoint in progress.
+    """
+
+    interval_ms: int | None = None
+    newest: CompletedCheckpoint | None = None
+    recent_ms: tuple[float, ...] = ()
+    failed: int = 0
+    failed_pk: int | None = None
+    failed_number: int = 0
+    failed_reason: str = ""
+    failed_detail: str = ""
+    begun_at: datetime | None = None
+    acknowledged: int = 0
+    subtasks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """An attempt that failed. `code` and `tries` (failures in a row) are of `runtime.master.failover`."""
+
+    ended_at: datetime
+    message: str
+    code: str = ""
+    operator: str = ""
+    tries: int = 1
+    next_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFacts:
+    """A standing stage without a running process. `owners`: all places for stages are taken by these."""
+
+    operator: str
+    is_restarting: bool
+    deaths: int = 0
+    reason: str = ""
+    created_at: datetime
+    owners: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A run at the time `now`.
+
+    Args:
+        failure: message of a failed run, without secrets.
+        queued_at: since when a queued run has waited for a worker.
+        held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
+        attempts: failed attempts of the last hour, newest first, at most 20.
+        flow_s: time that the means of subtasks cover; 0: the attempt is too young.
+        watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
+        operators: in topological order; empty for a run in BATCH.
+        lit: rules that the former verdict found; they hold until a lower limit (hysteresis).
+    """
+
+    now: datetime
+    run: int
+    state: RunState
+    is_batch: bool = False
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    failure: str = ""
+    live: Live = NO_METRICS
+    queued_at: datetime | None = None
+    places: int = 0
+    held_places: tuple[str, ...] = ()
+    checkpoints: CheckpointFacts = CheckpointFacts()
+    attempts: tuple[FailedAttempt, ...] = ()
+    stages: tuple[StageFacts, ...] = ()
+    operators: Mapping[str, OperatorFacts] = field(default_factory=dict)
+    flow_s: float = 0.0
+    watermark_s: float = 0.0
+    lit: frozenset[str] = frozenset()
+
+    @property
+    def recovery_point(self) -> datetime | None:
+        """The time back to which a failure now would go: the newest completed checkpoint, else the start."""
+        newest = self.checkpoints.newest
+        return newest.completed_at if newest else self.started_at
+
+    def ms_since(self, moment: datetime) -> float:
+        return (self.now - moment) / timedelta(milliseconds=1)
+
+    def exceeds(self, rule: str, value: float, enter: float, leave: float) -> bool:
+        """Whether `value` reaches the limit of `rule`: `enter`, or `leave` while the rule is lit."""
+        return value >= (leave if rule in self.lit else enter)

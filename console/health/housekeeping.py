@@ -1,0 +1,77 @@
+"""Stores the verdict on the latest run of each job. A Celery task calls it every `WEIR_HEALTH_S` seconds."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db.models import F, OuterRef, Q, Subquery
+from django.utils.dateparse import parse_datetime
+
+from console.health.assessment import assess
+from console.health.collection import collect
+from console.health.facts import RunFacts
+from console.health.findings import Finding, Verdict
+from console.health.models import JobHealth
+from console.jobs.models import Job, Run
+
+MAX_PASS_S: Final = 1.0
+_RUNS_AT_A_TIME: Final = 50
+_COLUMNS: Final = ("run_id", "level", "sentence", "since", "findings", "recovery_at", "is_final", "checked_at")
+
+
+def store_verdicts(now: datetime | None = None) -> None:
+    """Stores the verdicts on all runs under way, and once on each run that has ended. `now`: the time by default.
+
+    The oldest verdicts come first, and a pass lasts about `MAX_PASS_S`: the reconciler shares its worker.
+    """
+    newest = Run.objects.filter(job=OuterRef("pk")).order_by("-pk").values("pk")[:1]
+    unknown = Q(health=None) | ~Q(health__run_id=F("run_pk")) | Q(health__is_final=False)
+    jobs = Job.objects.annotate(run_pk=Subquery(newest)).exclude(run_pk=None).filter(unknown)
+    oldest_first = jobs.order_by(F("health__checked_at").asc(nulls_first=True))
+    pks = list(oldest_first.values_list("run_pk", flat=True))
+    deadline = time.monotonic() + MAX_PASS_S
+    for start in range(0, len(pks), _RUNS_AT_A_TIME):
+        runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job")
+        _store(verdicts(list(runs), now or datetime.now(UTC)))
+        if time.monotonic() > deadline:
+            break
+
+
+def verdicts(runs: Sequence[Run], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
+    """The verdicts on `runs`, whose versions and jobs are loaded. The stored verdicts give hysteresis and `since`."""
+    rows = {row.run_id: row for row in JobHealth.objects.filter(job__in=[run.job_id for run in runs])}
+    before = {run.pk: found_since(rows[run.pk].findings) if run.pk in rows else {} for run in runs}
+    facts = collect(runs, now, before)
+    return [(run, facts[run.pk], assess(facts[run.pk], before[run.pk])) for run in runs]
+
+
+def found_since(findings: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
+    """Since when each rule has been found, from stored findings."""
+    pairs = [(finding["rule"], parse_datetime(finding["since"])) for finding in findings if finding.get("since")]
+    return {rule: since for rule, since in reversed(pairs) if since is not None}
+
+
+def encode(finding: Finding) -> dict[str, Any]:
+    """A finding as JSON, for rows and for the API."""
+    since = finding.since.isoformat() if finding.since else None
+    return {**asdict(finding), "level": finding.level.word, "since": since}
+
+
+def _store(found: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
+    rows = [
+        JobHealth(
+            job_id=run.job_id,
+            run_id=run.pk,
+            level=int(verdict.level),
+            sentence=verdict.sentence,
+            since=verdict.since,
+            findings=[encode(finding) for finding in verdict.findings],
+            recovery_at=None if run.is_terminal else facts.recovery_point,
+            is_final=run.is_terminal,
+            checked_at=facts.now,
+        )
+        for run, facts, verdict in found
+    ]
+    JobHealth.objects.bulk_create(rows, update_conflicts=True, unique_fields=["job"], update_fields=_COLUMNS)

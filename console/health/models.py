@@ -1,0 +1,31 @@
+"""The newest verdict on each job, a row each, so that lists can be ordered by health and keep their few queries."""
+
+from django.db import models
+from django.db.models import Value
+
+from console.jobs.models import Job
+
+
+class JobHealth(models.Model):
+    """The verdict on the latest run of a job, as `console.health.housekeeping` has last computed it.
+
+    `findings` has an object per finding, the most severe first: rule, level, sentence, remedy, operator, checkpoint,
+    since. A row is final when its run has ended.
+    """
+
+    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="health")
+    run_id = models.BigIntegerField()
+    level = models.SmallIntegerField()  #: `console.health.findings.Level`
+    sentence = models.TextField(default="", db_default="", blank=True)
+    since = models.DateTimeField(null=True)
+    findings = models.JSONField(default=list, db_default=Value([], models.JSONField()))
+    recovery_at = models.DateTimeField(null=True)  #: the time back to which a failure would go
+    is_final = models.BooleanField(default=False, db_default=False)
+    checked_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "weir_job_health"
+        indexes = [models.Index(fields=("-level", "recovery_at"), name="weir_job_health_urgency")]
+
+    def __str__(self) -> str:
+        return f"health of job {self.job_id}"

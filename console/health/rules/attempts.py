@@ -1,0 +1,111 @@
+"""Rules on the attempts of a run: its failure, outages, memory, restart loops."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from console import formats
+from console.health.facts import FailedAttempt, RunFacts
+from console.health.findings import Finding, Level
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE
+
+LOOP_WINDOW: Final = timedelta(minutes=10)
+LOOP_FAILURES: Final = 3  #: failed attempts within `LOOP_WINDOW` that make a loop
+MAX_ATTEMPTS: Final = 20  #: failed attempts that facts hold at most
+#: Texts of ENOSPC, EDQUOT and EROFS, which messages of outages contain.
+FULL_STORAGE: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system")
+_RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a run that lasts longer is healthy again
+_RECENT_OUTAGE: Final = timedelta(minutes=1)
+_NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
+_FULL_REMEDY: Final = "Free space, or raise the quota: the run continues by itself."
+
+
+def run_failed(facts: RunFacts) -> Iterator[Finding]:
+    yield Finding(sentence=facts.failure or "The run failed.", level=Level.FAILED, since=facts.ended_at)
+
+
+def outage(facts: RunFacts) -> Iterator[Finding]:
+    """Storage or a service that is away or full. Such attempts fail in a row, with short runs in between."""
+    newest = facts.attempts[0] if facts.attempts else None
+    if newest is None or newest.code != OUTAGE_CODE:
+        return
+    if facts.state not in _NOT_RUNNING and not _is_between_outages(facts, newest):
+        return
+    wait_ms = facts.ms_since(newest.next_at) if newest.next_at else 0.0
+    following = f"the next attempt is in {formats.duration(-wait_ms)}" if wait_ms < 0 else "it is being retried now"
+    is_full = is_full_storage(newest.message)
+    cause = "Storage is full" if is_full else "Waiting for storage or a service"
+    by = f": `{newest.operator}`" if newest.operator else ""
+    yield Finding(
+        sentence=f"{cause}{by}. {newest.message.rstrip('.')}. Failed {newest.tries} times in a row; {following}. "
+        "This does not count as a restart, and the run continues by itself.",
+        level=Level.FAILED if is_full else Level.ATTENTION,
+        operator=newest.operator,
+        remedy=_FULL_REMEDY if is_full else "",
+    )
+
+
+def is_full_storage(message: str) -> bool:
+    return any(text in message for text in FULL_STORAGE)
+
+
+def _is_between_outages(facts: RunFacts, newest: FailedAttempt) -> bool:
+    """Whether the run runs again, but has completed no checkpoint since a repeated outage."""
+    point = facts.checkpoints.newest
+    is_recent = newest.tries > 1 and facts.now - newest.ended_at <= _RECENT_OUTAGE
+    return is_recent and (point is None or point.completed_at < newest.ended_at)
+
+
+def memory(facts: RunFacts) -> Iterator[Finding]:
+    """Slots above their memory limit. The state hides them: between such failures the run is RUNNING."""
+    newest = facts.attempts[0] if facts.attempts else None
+    if newest is None or newest.code != SLOT_OUT_OF_MEMORY_CODE:
+        return
+    if facts.state not in _NOT_RUNNING and facts.now - newest.ended_at > _RECENT_MEMORY:
+        return
+    often = "" if newest.tries == 1 else f" {newest.tries} consecutive attempts have failed like this."
+    yield Finding(
+        sentence=f"{newest.message}{often} Each attempt restores the last checkpoint; no host was lost.",
+        operator=newest.operator,
+    )
+
+
+def restart_loop(facts: RunFacts) -> Iterator[Finding]:
+    """Failures in quick succession, and the cause that most of them share."""
+    recent = [
+        attempt
+        for attempt in facts.attempts
+        if attempt.code not in (OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE) and facts.now - attempt.ended_at <= LOOP_WINDOW
+    ]
+    if len(recent) < LOOP_FAILURES:
+        return
+    newest, first = recent[0], recent[-1]
+    same = [attempt for attempt in recent if (attempt.code, attempt.operator) == (newest.code, newest.operator)]
+    often = f"{len(recent)}{' or more' if len(recent) == MAX_ATTEMPTS else ''} times"
+    span = formats.duration(facts.ms_since(first.ended_at))
+    where = f" in `{newest.operator}`" if newest.operator else ""
+    share = "each time" if len(same) == len(recent) else f"{len(same)} of them"
+    point = facts.checkpoints.newest
+    has_progress = point is not None and point.completed_at > first.ended_at
+    progress = "" if has_progress else " No checkpoint has completed in between: the same work is repeated."
+    yield Finding(
+        sentence=f"Restart loop: failed {often} in {span}, {share}{where}: {newest.message.rstrip('.')}.{progress}",
+        level=Level.ATTENTION if has_progress else Level.FAILED,
+        operator=newest.operator,
+        since=first.ended_at,
+    )
+
+
+def restarting(facts: RunFacts) -> Iterator[Finding]:
+    newest = facts.attempts[0] if facts.attempts else None
+    if newest is None:
+        yield Finding(sentence="The run is restarting.")
+        return
+    where = f"`{newest.operator}`: " if newest.operator else ""
+    since = formats.duration(facts.ms_since(newest.ended_at))
+    yield Finding(
+        sentence=f"An attempt failed {since} ago, and the next is being started. {where}{newest.message.rstrip('.')}.",
+        operator=newest.operator,
+        since=newest.ended_at,
+    )

@@ -1,0 +1,189 @@
+"""Rules on checkpoints: failing, slow, overdue, slow storage, unreadable manifests."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any, Final
+
+from console import formats
+from console.health.facts import CompletedCheckpoint, RunFacts
+from console.health.findings import Finding, Level
+from console.health.rules.attempts import is_full_storage
+from console.health.rules.flow import Bottleneck, bottleneck
+from runtime.core.snapshot.failure_reason import FailureReason
+
+MAX_COUNTED_FAILURES: Final = 100  #: failures counted exactly; more are shown as "100 or more"
+OVERDUE_INTERVALS: Final = 3
+MIN_OVERDUE: Final = timedelta(seconds=10)  #: minimum age of an overdue checkpoint; intervals may be as short as 100 ms
+MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: the first checkpoint follows deployment and restore
+MIN_FAILURES: Final = 3  #: failures in a row that make a job fail, since no output is committed any more
+SLOW: Final = "checkpoints-slow"
+STORAGE: Final = "storage-slow"
+_SLOW_BYTES_PER_S: Final = 4 * 1024 * 1024
+_PHASE_NAMES: Final = {
+    "start_delay": "start delay before",
+    "pre_barrier": "records before the barrier in",
+    "alignment": "alignment at",
+    "sync": "state copy in",
+    "async": "state upload of",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The phase of a checkpoint that took longest, and its operator; `commit` has no operator."""
+
+    phase: str
+    operator: str
+    took_ms: float
+    written_bytes: int = 0
+
+
+def blame(checkpoint: CompletedCheckpoint) -> Blame:
+    """The longest phase of a checkpoint.
+
+    A start delay reaches all operators behind the bottleneck: the first of them, in topological order, with at least
+    half of the longest delay is to blame. `commit` is the time after the last acknowledgement: metadata and output.
+    """
+    candidates = [_longest(phase, checkpoint.operators) for phase in _PHASE_NAMES]
+    acknowledged_ms = max((_total_ms(operator) for operator in checkpoint.operators), default=0.0)
+    candidates.append(Blame("commit", "", max(0.0, checkpoint.duration_ms - acknowledged_ms)))
+    return max(candidates, key=lambda candidate: candidate.took_ms)
+
+
+def _longest(phase: str, operators: Any) -> Blame:
+    times = [(float(operator.get(f"max_{phase}_ms") or 0.0), operator) for operator in operators]
+    longest = max((took for took, _ in times), default=0.0)
+    for took, operator in times:
+        if took > 0 and took >= longest * (0.5 if phase == "start_delay" else 1.0):
+            return Blame(phase, str(operator["uid"]), took, int(operator.get("written_bytes") or 0))
+    return Blame(phase, "", 0.0)
+
+
+def _total_ms(operator: Mapping[str, Any]) -> float:
+    """Time until the slowest subtask of the operator acknowledged."""
+    slowest = operator.get("slowest") or {}
+    return sum(float(slowest.get(f"{phase}_ms") or 0.0) for phase in _PHASE_NAMES)
+
+
+def _cause(found: Blame, root: Bottleneck | None) -> str:
+    """The clause on the phase: start delay before `slow`, which is 100 % busy; 3 operators wait for it."""
+    took = formats.duration(found.took_ms)
+    if found.phase == "commit":
+        return f"{took} passed after the last acknowledgement, for metadata and the commit of output"
+    clause = f"{_PHASE_NAMES[found.phase]} `{found.operator}` took {took}"
+    if root is not None and found.phase in ("start_delay", "alignment"):
+        if root.root.uid == found.operator:
+            return f"{_PHASE_NAMES[found.phase]} `{found.operator}`, {root.clause}"
+        return f"{clause}; the root is `{root.root.uid}`, {root.clause}"
+    if found.phase == "async":
+        return f"{clause} for {formats.size(found.written_bytes)}"
+    return clause
+
+
+def slow(facts: RunFacts) -> Iterator[Finding]:
+    """Checkpoints that take a multiple of their interval: the median of the newest, or the one in progress."""
+    checkpoints, interval_ms = facts.checkpoints, facts.checkpoints.interval_ms
+    if not interval_ms:
+        return
+    pending_ms = facts.ms_since(checkpoints.begun_at) if checkpoints.begun_at else 0.0
+    took_ms = max(median(checkpoints.recent_ms) if checkpoints.recent_ms else 0.0, pending_ms)
+    ratio = took_ms / interval_ms
+    if not (facts.exceeds(SLOW, ratio, 3.0, 2.0) and facts.exceeds(SLOW, took_ms, 5_000, 3_000)):
+        return
+    root = bottleneck(facts)
+    newest = checkpoints.newest
+    if pending_ms >= took_ms and (newest is None or newest.duration_ms < took_ms / 2):
+        acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
+        cause = f"barriers wait for `{root.root.uid}`, {root.clause}" if root else acknowledged
+        text = f"A checkpoint has taken {formats.duration(pending_ms)}, {_times(ratio)} its interval: {cause}."
+    elif newest is not None:
+        text = f"Checkpoints take {_times(ratio)} their interval, {formats.duration(took_ms)}: "
+        text += f"{_cause(blame(newest), root)}."
+    else:
+        return
+    yield Finding(
+        sentence=text,
+        operator=root.root.uid if root else blame(newest).operator if newest else "",
+        checkpoint=newest.pk if newest else None,
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f} times"
+
+
+def storage_slow(facts: RunFacts) -> Iterator[Finding]:
+    """Storage that is slow for the bytes that it took, or slow with metadata after the last acknowledgement."""
+    newest = facts.checkpoints.newest
+    if newest is None:
+        return
+    stored = _longest("async", newest.operators)
+    commit_ms = newest.duration_ms - max((_total_ms(operator) for operator in newest.operators), default=0.0)
+    quick_ms = stored.written_bytes / _SLOW_BYTES_PER_S * 1000
+    if facts.exceeds(STORAGE, stored.took_ms - quick_ms, 2_000, 1_000) and stored.took_ms >= commit_ms:
+        what = f"`{stored.operator}` took {formats.duration(stored.took_ms)} to store"
+        text = f"Storage is slow: {what} {formats.size(stored.written_bytes)} for checkpoint {newest.number}."
+    elif facts.exceeds(STORAGE, commit_ms, 3_000, 1_500):
+        text = (
+            f"Storage is slow: checkpoint {newest.number} took {formats.duration(commit_ms)} after the last "
+            "acknowledgement, for its manifest and the commit of output."
+        )
+    else:
+        return
+    yield Finding(sentence=text, operator=stored.operator, checkpoint=newest.pk)
+
+
+def overdue_since(facts: RunFacts) -> datetime | None:
+    """Completion of the newest checkpoint, or the start of the run, if the next checkpoint is overdue."""
+    checkpoints, interval_ms = facts.checkpoints, facts.checkpoints.interval_ms
+    point = facts.recovery_point
+    if facts.is_batch or point is None or not interval_ms:
+        return None
+    least = MIN_OVERDUE if checkpoints.newest else MIN_OVERDUE_FIRST
+    limit = max(OVERDUE_INTERVALS * timedelta(milliseconds=interval_ms), least)
+    return point if facts.now - point > limit else None
+
+
+def failing(facts: RunFacts) -> Iterator[Finding]:
+    """An overdue checkpoint, because checkpoints fail. Output is not committed, and a failure goes back far."""
+    since, checkpoints = overdue_since(facts), facts.checkpoints
+    if since is None or not checkpoints.failed:
+        return
+    reason = checkpoints.failed_reason.replace("_", " ")
+    reason += f": {checkpoints.failed_detail.rstrip('.')}" if checkpoints.failed_detail else ""
+    is_full = is_full_storage(checkpoints.failed_detail)
+    number = f"{checkpoints.failed}{' or more' if checkpoints.failed >= MAX_COUNTED_FAILURES else ''}"
+    root = bottleneck(facts) if checkpoints.failed_reason == FailureReason.EXPIRED else None
+    late = f" Barriers wait for `{root.root.uid}`, {root.clause}." if root else ""
+    yield Finding(
+        sentence=f"{'Storage is full. ' if is_full else ''}{_overdue_text(facts, since)} {number} failed since then, "
+        f"checkpoint {checkpoints.failed_number} with {reason}.{late}",
+        level=Level.FAILED if is_full or checkpoints.failed >= MIN_FAILURES else Level.ATTENTION,
+        operator=root.root.uid if root else "",
+        checkpoint=checkpoints.failed_pk,
+        since=since,
+    )
+
+
+def overdue(facts: RunFacts) -> Iterator[Finding]:
+    since = overdue_since(facts)
+    if since is None or facts.checkpoints.failed:
+        return
+    under_way = " No checkpoint has failed since. A failure now would repeat all work since then."
+    yield Finding(sentence=f"{_overdue_text(facts, since)}{under_way}", since=since)
+
+
+def _overdue_text(facts: RunFacts, since: datetime) -> str:
+    lasting, every = formats.duration(facts.ms_since(since)), formats.duration(facts.checkpoints.interval_ms)
+    return f"No checkpoint has completed for {lasting}; one is due every {every}."
+
+
+def unreadable(facts: RunFacts) -> Iterator[Finding]:
+    folders = facts.live.unreadable
+    if folders:
+        yield Finding(
+            sentence=f"The manifest of {', '.join(folders)} cannot be read: it cannot be restored, and files that it "
+            "may need are kept. Repair the manifest, or discard the savepoint."
+        )

@@ -1,0 +1,189 @@
+"""Rules on the flow of records: backpressure and its root, skew, watermarks that stand still, growth of state.
+
+Backpressure spreads upstream from its root. The root is the most downstream operator that is not backpressured while
+an input of it is: all operators that wait are upstream of it (as in the backpressure tab of Flink's web interface).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from console import formats
+from console.health.facts import OperatorFacts, RunFacts, SubtaskFacts
+from console.health.findings import Finding
+from runtime.core.job.graph import Role
+
+BACKPRESSURE: Final = "backpressure"
+SKEW: Final = "skew"
+MIN_FLOW_S: Final = 14.0  #: three intervals of the history, so that a short burst is no finding
+MIN_BUSY: Final = 0.8  #: an operator below is not the bottleneck itself
+CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clock shrinks the lag
+STILL_S: Final = 60.0
+_MOVES_S: Final = 20.0  #: a watermark that has changed since then advances
+_MIN_GROWTH_BYTES: Final = 64 * 1024 * 1024  #: per hour
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The root of backpressure, and the operators that wait for it, those next to it first."""
+
+    root: OperatorFacts
+    waiting: tuple[OperatorFacts, ...]
+
+    @property
+    def clause(self) -> str:
+        """`which is 100 % busy; 3 operators wait for it`"""
+        only = "" if self.root.busy >= MIN_BUSY else "only "
+        number = len(self.waiting)
+        waiters = f"`{self.waiting[0].uid}` waits" if number == 1 else f"{number} operators wait"
+        return f"which is {only}{formats.percent(self.root.busy)} busy; {waiters} for it"
+
+
+def bottleneck(facts: RunFacts) -> Bottleneck | None:
+    """The root of backpressure; None while no operator waits for a receiver for much of its time."""
+    if facts.flow_s < MIN_FLOW_S:
+        return None
+    blocked = {
+        uid
+        for uid, operator in facts.operators.items()
+        if not operator.finished and facts.exceeds(BACKPRESSURE, operator.backpressured, 0.5, 0.3)
+    }
+    downstream_first = list(facts.operators.values())[::-1]
+    for operator in downstream_first:
+        uid = operator.uid
+        if uid not in blocked and not operator.finished and blocked & set(operator.inputs):
+            upstream = _upstream(facts.operators, uid)
+            return Bottleneck(operator, tuple(other for other in downstream_first if other.uid in blocked & upstream))
+    return None
+
+
+def catch_up_speed(facts: RunFacts) -> float | None:
+    """Seconds of event time per second that the slowest source advances; None without event time."""
+    if facts.watermark_s <= 0:
+        return None
+    sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
+    advances = [s.advance_ms for o in sources for s in o.subtasks if s.watermark is not None and not s.idle]
+    return min(advances) / 1000 / facts.watermark_s if advances else None
+
+
+def backpressure(facts: RunFacts) -> Iterator[Finding]:
+    """Backpressure that hurts: not of a bounded job, nor of a job that catches up, which run at full speed."""
+    found = bottleneck(facts)
+    if found is None or _is_full_speed(facts):
+        return
+    most = max(operator.backpressured for operator in found.waiting)
+    yield Finding(
+        sentence=f"Backpressure from `{found.root.uid}`, {found.clause} up to {formats.percent(most)} of the time.",
+        operator=found.root.uid,
+    )
+
+
+def _is_full_speed(facts: RunFacts) -> bool:
+    sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
+    return all(source.bounded for source in sources) or (catch_up_speed(facts) or 0.0) >= CATCH_UP
+
+
+def skew(facts: RunFacts) -> Iterator[Finding]:
+    """A subtask that is busy with most records while its siblings are not. Even records give each the mean."""
+    if facts.flow_s < MIN_FLOW_S:
+        return
+    for operator in list(facts.operators.values())[::-1]:
+        subtasks, total = operator.subtasks, operator.records_per_s
+        if operator.finished or operator.role is Role.SOURCE or len(subtasks) < 2 or total <= 0:
+            continue
+        top = max(subtasks, key=lambda subtask: subtask.records_per_s)
+        others = [subtask.busy for subtask in subtasks if subtask is not top]
+        ratio = top.records_per_s / total * len(subtasks)
+        limit = min(4.0, 1 + (len(subtasks) - 1) / 2)
+        is_loaded = facts.exceeds(SKEW, top.busy, 0.5, 0.4) and top.busy >= 2 * sum(others) / len(others)
+        if is_loaded and facts.exceeds(SKEW, ratio, limit, 0.85 * limit):
+            share = formats.percent(top.records_per_s / total)
+            rest = formats.percent(sum(others) / len(others))
+            yield Finding(
+                sentence=f"Skew: subtask {top.index} of `{operator.uid}` gets {share} of the records of "
+                f"{len(subtasks)} subtasks. It is {formats.percent(top.busy)} busy, the others {rest} on average.",
+                operator=operator.uid,
+            )
+            return
+
+
+def watermark_stands(facts: RunFacts) -> Iterator[Finding]:
+    """Source subtasks that hold event time back: not idle, and their watermark stands still.
+
+    Watermarks of other operators do not count: the edge into a window forwards a watermark only at the end of a pane.
+    """
+    sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
+    for source in sources:
+        held = [subtask for subtask in source.subtasks if _is_still(source, subtask)]
+        if not held:
+            continue
+        first = min(held, key=lambda subtask: (subtask.watermark is not None, subtask.watermark or 0))
+        going = _going(facts, sources, source)
+        name = f"`{source.uid}`" if len(source.subtasks) == 1 else f"subtask {first.index} of `{source.uid}`"
+        still = formats.duration(first.still_s * 1000)
+        least = "at least " if first.still_s >= facts.watermark_s else ""
+        if first.records_per_s > 0:
+            text = (
+                f"The watermark of {name} has stood still for {least}{still}, although it reads "
+                f"{formats.rate(first.records_per_s)}: a partition without records holds it, or event times do not "
+                "advance."
+            )
+        elif going:
+            text = (
+                f"Event time stands still: {name} has sent no records for {least}{still} and holds the watermark, "
+                f"while {going} on."
+            )
+        else:
+            continue
+        yield Finding(sentence=text, operator=source.uid)
+
+
+def _is_still(source: OperatorFacts, subtask: SubtaskFacts) -> bool:
+    """Whether the subtask holds its watermark. Without one, a sibling shows that the source has event time."""
+    has_time = any(sibling.watermark is not None for sibling in source.subtasks)
+    return has_time and not subtask.idle and subtask.still_s >= STILL_S
+
+
+def _going(facts: RunFacts, sources: Sequence[OperatorFacts], held: OperatorFacts) -> str:
+    """The inputs whose watermark advances while that of `held` stands still, with their verb; "" if there are none."""
+    if _moves(held):
+        return "its other subtasks go"
+    moving = [other for other in sources if other is not held and _moves(other) and _meet(facts, held, other)]
+    return f"`{moving[0].uid}` goes" if moving else ""
+
+
+def _moves(source: OperatorFacts) -> bool:
+    return any(subtask.watermark is not None and subtask.still_s < _MOVES_S for subtask in source.subtasks)
+
+
+def _meet(facts: RunFacts, left: OperatorFacts, right: OperatorFacts) -> bool:
+    """Whether an operator is downstream of both."""
+    return any({left.uid, right.uid} <= _upstream(facts.operators, uid) for uid in facts.operators)
+
+
+def state_growth(facts: RunFacts) -> Iterator[Finding]:
+    """State that grows by a third or more in each of two hours: it has no bound, or its timers do not fire."""
+    for operator in facts.operators.values():
+        oldest, before, now = operator.state_bytes
+        if not oldest or not before or not now:
+            continue
+        grown = min(before - oldest, now - before)
+        if grown >= _MIN_GROWTH_BYTES and before >= oldest * 4 / 3 and now >= before * 4 / 3:
+            sizes = f"{formats.size(oldest)}, {formats.size(before)} and {formats.size(now)}"
+            yield Finding(
+                sentence=f"The state of `{operator.uid}` grows: {sizes} within two hours, "
+                f"{formats.size(now - before)} in the last hour.",
+                operator=operator.uid,
+            )
+
+
+def _upstream(operators: Mapping[str, OperatorFacts], uid: str) -> set[str]:
+    """All operators from which records reach `uid`."""
+    found: set[str] = set()
+    pending = list(operators[uid].inputs)
+    while pending:
+        other = pending.pop()
+        if other not in found and other in operators:
+            found.add(other)
+            pending += operators[other].inputs
+    return found

@@ -1,0 +1,91 @@
+"""Rules on the processes of a run: workers, slots, job master, standing stages."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from console import formats
+from console.health.facts import RunFacts
+from console.health.findings import Finding, Level, names
+
+MAX_QUEUED: Final = timedelta(seconds=10)  #: for a free worker of the queue `runs`
+MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a free worker of the queue `standing`
+MAX_SLOT_SILENCE_MS: Final = 4_000.0  #: slots send a heartbeat each second
+MAX_MASTER_SILENCE: Final = timedelta(seconds=10)  #: a master reports each second
+MAX_NAMED: Final = 3
+
+
+def no_worker(facts: RunFacts) -> Iterator[Finding]:
+    since = facts.queued_at or facts.created_at
+    if facts.now - since < MAX_QUEUED:
+        return
+    if facts.places:
+        more = f" and {facts.places - MAX_NAMED} more" if facts.places > MAX_NAMED else ""
+        why = f"the workers of the queue runs are busy with {', '.join(facts.held_places)}{more}"
+    else:
+        why = "no Celery worker of the queue runs has claimed it"
+    waited = formats.duration(facts.ms_since(since))
+    yield Finding(sentence=f"The run has waited {waited} for a worker: {why}.", since=since)
+
+
+def no_slots(facts: RunFacts) -> Iterator[Finding]:
+    wait = facts.live.waiting
+    there = f": {wait.there} of {wait.wanted} are available" if wait else ""
+    held = f"; {wait.held_by}" if wait and wait.held_by else ""
+    yield Finding(
+        sentence=f"Waiting for slots{there}{held}. The run starts by itself once enough slots are free; "
+        "this does not count as a restart. You can cancel the run."
+    )
+
+
+def silent_master(facts: RunFacts) -> Iterator[Finding]:
+    at = facts.live.at
+    if at is None or facts.now - at < MAX_MASTER_SILENCE:
+        return
+    silence = formats.duration(facts.ms_since(at))
+    yield Finding(
+        sentence=f"The job master has not reported for {silence}: its process, its host or its way to Postgres is "
+        "gone. The numbers below are old.",
+        level=Level.FAILED,
+        since=at,
+    )
+
+
+def silent_slot(facts: RunFacts) -> Iterator[Finding]:
+    """A slot that sends no heartbeat. The master ends the attempt after `heartbeat_timeout_ms`."""
+    silent = [slot for slot in facts.live.slots if (slot.seen_ms_ago or 0.0) >= MAX_SLOT_SILENCE_MS]
+    if not silent:
+        return
+    slot = max(silent, key=lambda slot: slot.seen_ms_ago or 0.0)
+    more = f"; {len(silent) - 1} more are silent too" if len(silent) > 1 else ""
+    where = f" on {slot.host}" if slot.host else ""
+    pid = f", process {slot.pid}" if slot.pid else ""
+    yield Finding(
+        sentence=f"Slot {slot.index}{where}{pid} has sent nothing for {formats.duration(slot.seen_ms_ago)}{more}. "
+        "It counts as lost after the heartbeat timeout, and the run restarts."
+    )
+
+
+def standing_stages(facts: RunFacts) -> Iterator[Finding]:
+    for stage in facts.stages:
+        name = f"The PySpark stage of {stage.operator}"
+        if stage.is_restarting:
+            text = f"{name} has failed {stage.deaths} times and is restarting. {stage.reason}"
+        elif stage.owners:
+            limit = "WEIR_STANDING_STAGES sets the limit"
+            text = f"{name} is waiting: the limit of standing stages is reached by {stage.owners}; {limit}."
+        elif facts.now - stage.created_at > MAX_STAGE_WAIT:
+            text = f"{name} is waiting: no Celery worker of the queue standing has claimed it."
+        else:
+            continue
+        yield Finding(sentence=text, operator=stage.operator)
+
+
+def sink_backlog(facts: RunFacts) -> Iterator[Finding]:
+    if facts.live.sources_paused:
+        behind = [stage.operator for stage in facts.stages]
+        by = f" Its PySpark stage is not running: {names(behind)}." if behind else ""
+        yield Finding(
+            sentence="The sources are paused: a sink has too many committed epochs that are not delivered yet." + by,
+            operator=behind[0] if behind else "",
+        )

@@ -1,0 +1,121 @@
+"""Slow, failing and overdue checkpoints, and slow storage: each rule at its border, with the phase to blame."""
+
+import pytest
+
+from console.health.facts import CheckpointFacts
+from console.health.findings import Level
+from console.health.rules.checkpoints import blame
+from tests.console.health.facts_of import ago, checkpoint, facts, found, operators, phases, sentence, subtask
+
+
+def taken(duration_ms: float, *statistics: dict[str, object], interval_ms: int = 1_000) -> CheckpointFacts:
+    newest = checkpoint(duration_ms=duration_ms, operators=statistics)
+    return CheckpointFacts(interval_ms=interval_ms, newest=newest, recent_ms=(duration_ms,))
+
+
+LATE = (phases("orders", start_delay=5), phases("join", start_delay=19_500), phases("sink", start_delay=19_900))
+
+
+def test_slow_checkpoints_name_the_phase_the_operator_and_those_that_wait_for_it() -> None:
+    """The example of the issue: a barrier waits in the queue before the slow operator, so all behind it are late."""
+    busy = {"join": {"subtasks": (subtask(busy=1.0),)}}
+    waiting = {uid: {"subtasks": (subtask(backpressured=0.9),)} for uid in ("orders", "payments")}
+    assert sentence("checkpoints-slow", checkpoints=taken(20_000, *LATE), operators=operators(**busy, **waiting)) == (
+        "Checkpoints take 20 times their interval, 20 s: start delay before `join`, which is 100 % busy; "
+        "2 operators wait for it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("statistics", "says"),
+    [
+        (LATE, "start delay before `join` took 20 s"),
+        ((phases("orders"), phases("join", alignment=12_000)), "alignment at `join` took 12 s"),
+        ((phases("join", sync=11_000), phases("sink", sync=3)), "state copy in `join` took 11 s"),
+        ((phases("join", written_bytes=3 << 20, async_=15_000),), "state upload of `join` took 15 s for 3.0 MiB"),
+        ((phases("join", sync=4),), "20 s passed after the last acknowledgement, for metadata and the commit"),
+    ],
+)
+def test_each_phase_is_blamed_with_its_operator(statistics: tuple[dict[str, object], ...], says: str) -> None:
+    assert says in sentence("checkpoints-slow", checkpoints=taken(20_000, *statistics))
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "interval_ms", "lit", "is_found"),
+    [(5_000, 1_000, False, True), (4_999, 1_000, False, False), (6_000, 2_000, False, True),
+     (5_999, 2_000, False, False), (4_000, 2_000, True, True), (3_999, 2_000, True, False)],
+)  # fmt: skip
+def test_checkpoints_are_slow_from_three_intervals_and_five_seconds_on(
+    duration_ms: float, interval_ms: int, lit: bool, is_found: bool
+) -> None:
+    rules = frozenset({"checkpoints-slow"} if lit else ())
+    checkpoints = taken(duration_ms, interval_ms=interval_ms)
+    assert (found("checkpoints-slow", checkpoints=checkpoints, lit=rules) is not None) is is_found
+
+
+def test_a_checkpoint_in_progress_is_slow_before_any_has_completed() -> None:
+    checkpoints = CheckpointFacts(interval_ms=1_000, begun_at=ago(30), acknowledged=2, subtasks=8)
+    assert sentence("checkpoints-slow", checkpoints=checkpoints) == (
+        "A checkpoint has taken 30 s, 30 times its interval: 2 of 8 subtasks have acknowledged."
+    )
+
+
+def test_the_commit_phase_is_what_no_subtask_accounts_for() -> None:
+    found = blame(checkpoint(duration_ms=9_000, operators=(phases("a", sync=1_000), phases("b", async_=2_000))))
+    assert (found.phase, found.took_ms) == ("commit", 7_000)
+
+
+@pytest.mark.parametrize(("seconds", "completed", "is_found"), [
+    (15.1, True, True), (15.0, True, False), (60.1, False, True), (59.0, False, False)])  # fmt: skip
+def test_a_checkpoint_is_overdue_after_three_intervals_and_the_first_after_a_minute(
+    seconds: float, completed: bool, is_found: bool
+) -> None:
+    newest = checkpoint(completed_at=ago(seconds)) if completed else None
+    changes = {"checkpoints": CheckpointFacts(interval_ms=5_000, newest=newest), "started_at": ago(seconds)}
+    assert (found("checkpoints-overdue", **changes) is not None) is is_found
+
+
+def test_failing_checkpoints_name_number_and_reason_and_fail_the_job_from_three_on() -> None:
+    def failing(number: int, detail: str = "") -> CheckpointFacts:
+        return CheckpointFacts(
+            interval_ms=5_000,
+            newest=checkpoint(completed_at=ago(200)),
+            failed=number,
+            failed_pk=9,
+            failed_number=10,
+            failed_reason="finalize_failed",
+            failed_detail=detail,
+        )
+
+    twice, often = (found("checkpoints-fail", checkpoints=failing(number)) for number in (2, 3))
+    assert twice is not None
+    assert often is not None
+    assert (twice.level, often.level) == (Level.ATTENTION, Level.FAILED)
+    assert often.checkpoint == 9
+    assert often.sentence == (
+        "No checkpoint has completed for 3 min 20 s; one is due every 5.0 s. "
+        "3 failed since then, checkpoint 10 with finalize failed."
+    )
+    full = found("checkpoints-fail", checkpoints=failing(1, "/s: No space left on device."))
+    assert full is not None
+    assert full.level is Level.FAILED
+    assert full.sentence.startswith("Storage is full. ")
+
+
+@pytest.mark.parametrize(("took_ms", "written_mib", "is_found"), [(2_000, 0, True), (1_990, 0, False),
+                                                                  (4_000, 12, False), (6_000, 12, True)])  # fmt: skip
+def test_storage_is_slow_for_its_bytes(took_ms: float, written_mib: int, is_found: bool) -> None:
+    """Two seconds more than 4 MiB/s would need: a large state alone is not slow storage."""
+    newest = taken(took_ms + 10, phases("join", written_bytes=written_mib << 20, async_=took_ms), interval_ms=60_000)
+    assert (found("storage-slow", checkpoints=newest) is not None) is is_found
+
+
+def test_storage_is_slow_if_little_happens_after_the_last_acknowledgement() -> None:
+    said = sentence("storage-slow", checkpoints=taken(3_400, phases("join", sync=100), interval_ms=60_000))
+    assert "checkpoint 7 took 3.3 s after the last acknowledgement" in said
+
+
+def test_unreadable_manifests_are_named() -> None:
+    live = facts().live
+    report = type(live)(at=live.at, unreadable=("savepoint-5-40",))
+    assert "The manifest of savepoint-5-40 cannot be read" in sentence("unreadable", live=report)

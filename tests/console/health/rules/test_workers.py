@@ -1,0 +1,53 @@
+"""Workers, slots, the job master and standing stages: each rule at its border."""
+
+import pytest
+
+from console.health.facts import StageFacts
+from console.metrics.live import Live, SlotLive, WaitingLive
+from runtime.core.job.lifecycle import RunState
+from tests.console.health.facts_of import ago, found, sentence
+
+
+@pytest.mark.parametrize(("seconds", "is_found"), [(10, True), (9.9, False)])
+def test_a_run_waits_ten_seconds_for_a_worker(seconds: float, is_found: bool) -> None:
+    assert (found("no-worker", state=RunState.QUEUED, queued_at=ago(seconds)) is not None) is is_found
+
+
+def test_a_run_without_a_worker_names_the_queue_or_the_jobs_that_hold_the_workers() -> None:
+    waiting = {"state": RunState.QUEUED, "queued_at": ago(40)}
+    assert sentence("no-worker", **waiting) == (
+        "The run has waited 40 s for a worker: no Celery worker of the queue runs has claimed it."
+    )
+    busy = sentence("no-worker", **waiting, places=5, held_places=("a", "b", "c"))
+    assert (
+        busy == "The run has waited 40 s for a worker: the workers of the queue runs are busy with a, b, c and 2 more."
+    )
+
+
+def test_missing_slots_are_counted() -> None:
+    live = Live(at=ago(1), waiting=WaitingLive(wanted=2, there=1, held_by="run 3 holds 2"))
+    said = sentence("no-slots", state=RunState.WAITING, live=live)
+    assert said.startswith("Waiting for slots: 1 of 2 are available; run 3 holds 2.")
+
+
+@pytest.mark.parametrize(("silence_ms", "is_found"), [(4_000, True), (3_999, False)])
+def test_a_slot_is_silent_after_four_seconds(silence_ms: float, is_found: bool) -> None:
+    live = Live(at=ago(1), slots=(SlotLive(index=1, host="h2", pid=9, seen_ms_ago=silence_ms),))
+    finding = found("silent-slot", live=live)
+    assert (finding is not None) is is_found
+    assert finding is None or finding.sentence.startswith("Slot 1 on h2, process 9 has sent nothing for 4.0 s.")
+
+
+@pytest.mark.parametrize(("seconds", "is_found"), [(10, True), (9.9, False)])
+def test_a_job_master_is_silent_after_ten_seconds(seconds: float, is_found: bool) -> None:
+    assert (found("silent-master", live=Live(at=ago(seconds))) is not None) is is_found
+
+
+def test_stages_and_the_backlog_of_a_sink_are_named() -> None:
+    stage = StageFacts(operator="sink", is_restarting=True, deaths=3, reason="killed", created_at=ago(90))
+    assert "The PySpark stage of sink has failed 3 times" in sentence("standing-stage", stages=(stage,))
+    live = Live(at=ago(1), sources_paused=True)
+    assert "Its PySpark stage is not running: `sink`." in sentence("sink-backlog", live=live, stages=(stage,))
+    waiting = StageFacts(operator="sink", is_restarting=False, created_at=ago(15))
+    assert found("standing-stage", stages=(waiting,)) is None
+    assert found("standing-stage", stages=(StageFacts(operator="s", is_restarting=False, created_at=ago(16)),))

@@ -33,9 +33,15 @@ FLOW_WINDOW: Final = timedelta(seconds=35)
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 
-_CHECKPOINTS: Final = """
-SELECT r.id, newest.*, recent.*, failed.*, begun.*
+_PAST: Final = """
+SELECT r.id, attempts.*, newest.*, recent.*, failed.*, begun.*
 FROM weir_run r
+LEFT JOIN LATERAL (
+    SELECT jsonb_agg(jsonb_build_array(extract(epoch FROM ended_at), reason, detail)) FROM (
+        SELECT ended_at, reason, detail FROM weir_attempt
+        WHERE run_id = r.id AND outcome = 'failed' AND ended_at >= %(now)s - interval '1 hour'
+        ORDER BY token DESC LIMIT %(attempts)s) AS failures
+) AS attempts ON true
 LEFT JOIN LATERAL (
     SELECT id, number, completed_at, duration_ms, operators FROM weir_checkpoint
     WHERE job_id = r.job_id AND run_id = r.id AND status = 'completed' AND discarded_at IS NULL AND kind = 'checkpoint'
@@ -62,16 +68,6 @@ LEFT JOIN LATERAL (
 ) AS begun ON true
 WHERE r.id = ANY(%(runs)s)
 """
-_ATTEMPTS: Final = """
-SELECT r.id, failed.ended_at, failed.reason, failed.detail
-FROM weir_run r
-CROSS JOIN LATERAL (
-    SELECT ended_at, reason, detail, token FROM weir_attempt
-    WHERE run_id = r.id AND outcome = 'failed' AND ended_at >= %(now)s - interval '1 hour'
-    ORDER BY token DESC LIMIT %(most)s
-) AS failed
-WHERE r.id = ANY(%(runs)s) ORDER BY r.id, failed.token DESC
-"""
 _SUBTASKS: Final = """
 SELECT m.run_id, m.at, m.operators FROM weir_subtask_metrics m JOIN weir_run r ON r.id = m.run_id AND r.token = m.token
 WHERE m.run_id = ANY(%(runs)s) AND m.at >= %(begin)s ORDER BY m.run_id, m.at
@@ -93,17 +89,17 @@ Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
 def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]] | None = None) -> dict[int, RunFacts]:
     """The facts of `runs`, by run. Versions and jobs of the runs must be loaded. `lit`: rules found before, by run.
 
-    Eight queries at most, whatever the number of runs.
+    Seven queries at most, whatever the number of runs.
     """
     active = [run for run in runs if not run.is_terminal]
     pks = [run.pk for run in active]
-    checkpoints, attempts, samples = _checkpoints(active), _attempts(pks, now), _samples(pks, now)
+    past, samples = _past(active, now), _samples(pks, now)
     state_bytes, stages = _state_bytes(pks, now), _stages(pks)
     places, schemas = _held_places(runs), _schemas(runs)
     found = {}
     for run in runs:
         report = live.parse(run.live, run.live_at)
-        own, failed = samples.get(run.pk, []), attempts.get(run.pk, ())
+        own, (failed, checkpoints) = samples.get(run.pk, []), past.get(run.pk, ((), CheckpointFacts()))
         found[run.pk] = RunFacts(
             now=now,
             run=run.pk,
@@ -117,8 +113,8 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             queued_at=max(at for at in (run.created_at, run.live_at, *(f.ended_at for f in failed[:1])) if at),
             places=len(places),
             held_places=tuple(places[:MAX_NAMED]),
-            checkpoints=checkpoints.get(run.pk, CheckpointFacts()),
-            attempts=tuple(failed),
+            checkpoints=checkpoints,
+            attempts=failed,
             stages=tuple(stages.get(run.pk, ())),
             operators=_operators(run, report, own, state_bytes.get(run.pk, {}), now),
             flow_s=float(FINEST_STEP_S * len(_recent(own, now))),
@@ -188,33 +184,41 @@ def _stage_owners() -> str:
     return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""
 
 
-def _attempts(runs: Sequence[int], now: datetime) -> Mapping[int, list[FailedAttempt]]:
-    found = defaultdict(list)
-    for run, ended_at, reason, encoded in _fetch(_ATTEMPTS, runs, now=now, most=MAX_ATTEMPTS):
-        detail = _decoded(encoded) or {}
-        next_at = detail.get("next_at")
+def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
+    """Failed attempts from an array of (end in seconds, reason, detail)."""
+    found = []
+    for ended_s, reason, detail in _decoded(encoded) or ():
+        known = detail or {}
+        next_ms = known.get("next_at")
         attempt = FailedAttempt(
-            ended_at=ended_at,
-            message=str(detail.get("message") or reason),
-            code=str(detail.get("code") or ""),
-            operator=str(detail.get("operator") or ""),
-            tries=int(detail.get("tries") or 1),
-            next_at=datetime.fromtimestamp(float(next_at) / 1000, UTC) if next_at else None,
+            ended_at=datetime.fromtimestamp(float(ended_s), UTC),
+            message=str(known.get("message") or reason),
+            code=str(known.get("code") or ""),
+            operator=str(known.get("operator") or ""),
+            tries=int(known.get("tries") or 1),
+            next_at=datetime.fromtimestamp(float(next_ms) / 1000, UTC) if next_ms else None,
         )
-        found[run].append(attempt)
-    return found
+        found.append(attempt)
+    return tuple(found)
 
 
-# ---------------------------------------------------------------- checkpoints
+# ---------------------------------------------------------------- checkpoints and attempts
 
 
-def _checkpoints(runs: Sequence[Run]) -> Mapping[int, CheckpointFacts]:
-    intervals = {run.pk: run.version.settings.get("checkpoint_interval_ms") for run in runs if not run.version.is_batch}
+Past = tuple[tuple[FailedAttempt, ...], CheckpointFacts]
+
+
+def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
+    """Failed attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
+    intervals = {
+        run.pk: None if run.version.is_batch else run.version.settings.get("checkpoint_interval_ms") for run in runs
+    }
+    limits = {"recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS}
     found = {}
-    for run, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, acknowledged, subtasks in _fetch(
-        _CHECKPOINTS, list(intervals), recent=_RECENT, failures=MAX_COUNTED_FAILURES
+    for run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks in _fetch(
+        _PAST, list(intervals), now=now, **limits
     ):
-        found[run] = CheckpointFacts(
+        checkpoints = CheckpointFacts(
             interval_ms=intervals[run],
             newest=_completed(*newest),
             recent_ms=tuple(float(ms) for ms in recent_ms or ()),
@@ -224,9 +228,10 @@ def _checkpoints(runs: Sequence[Run]) -> Mapping[int, CheckpointFacts]:
             failed_reason=reason or "",
             failed_detail=detail or "",
             begun_at=begun_at,
-            acknowledged=acknowledged or 0,
+            acknowledged=done or 0,
             subtasks=subtasks or 0,
         )
+        found[run] = (_attempts(attempts), checkpoints)
     return found
 
 

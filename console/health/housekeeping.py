@@ -34,17 +34,16 @@ def store_verdicts(now: datetime | None = None) -> None:
     deadline = time.monotonic() + MAX_PASS_S
     for start in range(0, len(pks), _RUNS_AT_A_TIME):
         runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job")
-        _store(verdicts(list(runs), now or datetime.now(UTC)))
+        _store(verdicts(list(runs), JobHealth.objects.filter(run_id__in=pks), now or datetime.now(UTC)))
         if time.monotonic() > deadline:
             break
 
 
-def verdicts(runs: Sequence[Run], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
-    """The verdicts on `runs`, whose versions and jobs are loaded. The stored verdicts give hysteresis and `since`."""
-    rows = {row.run_id: row for row in JobHealth.objects.filter(job__in=[run.job_id for run in runs])}
-    before = {run.pk: found_since(rows[run.pk].findings) if run.pk in rows else {} for run in runs}
+def verdicts(runs: Sequence[Run], stored: Iterable[JobHealth], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
+    """The verdicts on `runs`, whose versions and jobs are loaded. `stored` gives hysteresis and `since`."""
+    before = {row.run_id: found_since(row.findings) for row in stored}
     facts = collect(runs, now, before)
-    return [(run, facts[run.pk], assess(facts[run.pk], before[run.pk])) for run in runs]
+    return [(run, facts[run.pk], assess(facts[run.pk], before.get(run.pk))) for run in runs]
 
 
 def found_since(findings: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.formats import Quantity
+from console.health.models import JobHealth
 from console.jobs.models import Run
 from console.metrics.live import Live
 from console.operations.selectors import JobRow
-from console.ui.attention import overdue
+from console.ui.jobhealth import HealthLine, health_line
 from console.ui.jobpage import desired_state, live_metrics
 from runtime.core.job.lifecycle import RunState
 
@@ -31,8 +31,7 @@ class JobLine(JobRow):
 
     live: Live
     wanted: str
-    overdue: Quantity | None  #: time since the last completed checkpoint, if it is too long
-    unreadable: int  #: retained checkpoints whose manifest cannot be read
+    health: HealthLine
     rate_in: float | None
     rate_out: float | None
 
@@ -54,11 +53,10 @@ def _group(state: str | None) -> str:
     return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
-def job_line(row: JobRow, now: datetime) -> JobLine:
+def job_line(row: JobRow, health: JobHealth | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
     has = bool(numbers.operators) and row.run is not None and numbers.flowing
     sources, sinks = _endpoints(row.run) if has else ([], [])
-    own = row.checkpoint if row.run and row.checkpoint and row.checkpoint.run_id == row.run.pk else None
     return JobLine(
         job=row.job,
         run=row.run,
@@ -66,8 +64,7 @@ def job_line(row: JobRow, now: datetime) -> JobLine:
         active=row.active,
         live=numbers,
         wanted=desired_state(row.run, (row.active,) if row.active else ()),
-        overdue=overdue(row.run, own, now) if row.run else None,
-        unreadable=len((row.run.live or {}).get("unreadable") or ()) if row.run else 0,
+        health=health_line(row.run, health, now),
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
     )

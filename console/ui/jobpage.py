@@ -20,8 +20,8 @@ from console.operations.models import Operation, OperationKind
 from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions
-from console.ui.attention import JobWarning, warnings
 from console.ui.graph.picture import GraphPicture, draw
+from console.ui.jobhealth import HealthView, job_health
 from console.ui.paging import TablePage, by_number
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
@@ -80,7 +80,7 @@ class JobView:
     wanted: str
     failure: Failure | None
     suggestion: Suggestion | None  #: remedy of a failure
-    warnings: tuple[JobWarning, ...]
+    health: HealthView | None
     stages: tuple[StageView, ...]  #: standing stages
     params: tuple[tuple[str, str], ...]  #: (form label, value) of the version
     promise: EndToEndGuarantee | None  #: end-to-end guarantee; None while unknown
@@ -126,7 +126,7 @@ def job_view(page: JobPage, now: datetime, before: int | None = None, interval: 
         wanted=desired_state(run, page.active),
         failure=failure,
         suggestion=suggestion,
-        warnings=warnings(run, now),
+        health=job_health(page.job, run, now),
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
         promise=page.version.guarantee if page.version else None,

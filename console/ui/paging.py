@@ -1,10 +1,11 @@
 """Keyset pagination: rows that are added meanwhile shift no page."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from django.db.models import Model, QuerySet
+from django.db.models import DateTimeField, Model, Q, QuerySet, Value
+from django.db.models.functions import Coalesce
 
 M = TypeVar("M", bound=Model)
 
@@ -37,6 +38,28 @@ def by_time(rows: QuerySet[M], before: datetime | None) -> TablePage[M]:
 def by_name(rows: QuerySet[M], after: str) -> TablePage[M]:
     """Rows with a unique `name`, in the order of names."""
     return _page(rows, "name", "gt", after or None, NAMES_PER_PAGE)
+
+
+def by_urgency(jobs: QuerySet[Any], after: int | None) -> TablePage[Any]:
+    """Jobs that need an operator first: by the level of their health, then the oldest recovery point, then by name.
+
+    `after`: primary key of the last job of the page before; the order of jobs may have changed meanwhile.
+    """
+    oldest = Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
+    ordered = jobs.annotate(
+        urgency=Coalesce("health__level", 0), recovery=Coalesce("health__recovery_at", oldest)
+    ).order_by("-urgency", "recovery", "name")
+    last = None if after is None else ordered.filter(pk=after).first()
+    if last is not None:
+        same = Q(urgency=last.urgency)
+        ordered = ordered.filter(
+            Q(urgency__lt=last.urgency)
+            | (same & Q(recovery__gt=last.recovery))
+            | (same & Q(recovery=last.recovery, name__gt=last.name))
+        )
+    found = list(ordered[: NAMES_PER_PAGE + 1])
+    shown = tuple(found[:NAMES_PER_PAGE])
+    return TablePage(shown, shown[-1].pk if len(found) > NAMES_PER_PAGE else None, last is None)
 
 
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from console.checkpoints.models import QueryState
+from console.health.findings import Level
 from console.jobs.models import StageState
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.lifecycle import RunState
@@ -110,6 +111,18 @@ STATUSES: Mapping[str, Mapping[str, Status]] = {
 }
 
 
-def status(kind: str, state: str) -> Status:
-    """The status of a `state`; a state unknown to this console is shown under its own name."""
+def status(kind: str, state: str, health: str = "") -> Status:
+    """The status of a `state`; a state unknown to this console is shown under its own name.
+
+    `health` is the level of a run's health (`console.health.findings.Level.word`): a sick run never looks well.
+    """
+    plain = _status(kind, state)
+    if health == Level.FAILED.word and plain.meaning is not Meaning.FAILED:
+        return Status("square", f"{plain.word}, failing", Meaning.FAILED)
+    if health == Level.ATTENTION.word and plain.meaning in (Meaning.OK, Meaning.BUSY):
+        return Status("triangle", f"{plain.word}, needs attention", Meaning.ATTENTION)
+    return plain
+
+
+def _status(kind: str, state: str) -> Status:
     return STATUSES[kind].get(state) or Status("ring", state.replace("_", " ").capitalize(), Meaning.NEUTRAL)

@@ -11,7 +11,7 @@ from django import template
 from django.template.base import FilterExpression, Node, NodeList, Parser, Token
 from django.template.context import Context
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
@@ -21,6 +21,7 @@ from console.ui.status import DISCARDED, status
 register = template.Library()
 
 _STALE_AFTER_S = 6  #: three polls
+_NAME = re.compile(r"`([^`]+)`")
 _TICKING = re.compile(r"(?<=>)[^<]*(?=</time>)")
 
 
@@ -50,10 +51,17 @@ register.filter("svg_quantity", svg_quantity)
 register.filter("size", _quantity_filter(formats.size))
 register.filter("rate", _quantity_filter(formats.rate))
 register.filter("duration", _quantity_filter(formats.duration))
+register.filter("compact", _quantity_filter(formats.compact))
 register.filter("percent", _quantity_filter(formats.percent))
 register.filter("exact", _quantity_filter(lambda value: Quantity(formats.count(value))))
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+@register.filter
+def sentence(text: str) -> SafeString:
+    """A sentence on the health of a job, with the names in backticks as code."""
+    return mark_safe(_NAME.sub(r"<code>\1</code>", escape(text)))  # noqa: S308
 
 
 @register.filter
@@ -101,9 +109,11 @@ def _now(context: Context) -> datetime:
 
 
 @register.inclusion_tag("weir/_status.html")
-def state(kind: str, value: str | None, *, discarded: bool = False, large: bool = False) -> dict[str, Any]:
-    """A state as shape and word: {% state "run" run.state %}."""
-    return {"status": status(kind, DISCARDED if discarded else value or ""), "large": large}
+def state(
+    kind: str, value: str | None, *, discarded: bool = False, large: bool = False, health: str | None = ""
+) -> dict[str, Any]:
+    """A state as shape and word: {% state "run" run.state %}. `health` is the level of a run's health."""
+    return {"status": status(kind, DISCARDED if discarded else value or "", health or ""), "large": large}
 
 
 @register.inclusion_tag("weir/_shape.html")

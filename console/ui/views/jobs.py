@@ -20,7 +20,7 @@ from console.operations import selectors
 from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.joblist import job_line, states_of, tally
 from console.ui.jobpage import job_view
-from console.ui.paging import by_name, text, whole_number
+from console.ui.paging import by_name, by_urgency, text, whole_number
 from console.ui.plots.timeline import job_timeline
 from console.ui.plots.window import checkpoints_of, chosen
 from console.ui.revision import revision
@@ -34,7 +34,10 @@ def job_list(request: HttpRequest) -> HttpResponse:
     found = selectors.find_jobs(search)
     counts = selectors.count_by_state(found)
     wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
-    jobs = by_name(wanted.only("name", "pipeline", "created_at"), text(request.GET.get("after")))
+    listed, after = wanted.select_related("health"), text(request.GET.get("after"))
+    is_by_name = request.GET.get("sort") == "name"
+    jobs = by_name(listed, after) if is_by_name else by_urgency(listed, whole_number(after))
+    health = {job.pk: getattr(job, "health", None) for job in jobs.rows}
 
     def load_content() -> PageContent:
         now = timezone.now()
@@ -45,7 +48,8 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "tally": tally(counts),
             "total": sum(counts.values()),
             "jobs": jobs,
-            "lines": [job_line(row, now) for row in selectors.job_rows(jobs.rows)],
+            "lines": [job_line(row, health[row.job.pk], now) for row in selectors.job_rows(jobs.rows)],
+            "is_by_name": is_by_name,
             "may_define": not define_refusal(request.user),
             "define_reason": define_refusal(request.user),
         }
@@ -53,7 +57,8 @@ def job_list(request: HttpRequest) -> HttpResponse:
 
     def load_revision() -> str:
         facts = [(job.pk, job.run_pk, job.checkpoint_pk) for job in jobs.rows]
-        return revision(request, selectors.rows_of_list(jobs.rows), facts, sorted(counts.items(), key=str))
+        found = [(row.run_id, row.level, row.sentence) for row in health.values() if row is not None]
+        return revision(request, selectors.rows_of_list(jobs.rows), facts, found, sorted(counts.items(), key=str))
 
     return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", load_content, load_revision)
 
@@ -61,7 +66,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
 @require_safe
 @require_login
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    job = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
+    job = get_object_or_404(Job.objects.select_related("created_by", "health"), pk=pk)
     before, interval = whole_number(request.GET.get("before")), chosen(request.GET)
 
     def load_content() -> PageContent:

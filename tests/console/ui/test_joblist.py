@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from console.jobs.models import Job, Run
+from console.jobs.models import Job
 from tests.console.ui import blocks, rows
 
 #: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations.
@@ -28,18 +28,12 @@ def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Clien
     rows.operation(job, "stop", "running", run=run)
     said = blocks.text(at_console.get("/jobs/"))
     assert "flights-delays" in said
-    assert "Running for 3 h 12 min" in said
+    assert "Running, needs attention for 3 h 12 min" in said
+    assert "Health has not been checked for 3 h 12 min" in said
     assert "stopped stop running" in said
     assert "Checkpoint 213" in said
     assert "84 k/s" in said
     assert "12 /s" in said
-
-
-def test_the_list_counts_checkpoints_that_cannot_be_read(at_console: Client) -> None:
-    rows.run(rows.job())
-    assert "cannot be read" not in blocks.text(at_console.get("/jobs/"))
-    Run.objects.update(live=rows.live(unreadable=["savepoint-5-40", "checkpoint-5-41"]))
-    assert "2 cannot be read" in blocks.text(at_console.get("/jobs/"))
 
 
 def test_the_list_has_a_line_for_a_job_that_never_ran(at_console: Client) -> None:

@@ -9,6 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from console.checkpoints.models import Checkpoint
+from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
@@ -230,16 +231,21 @@ def test_a_failed_run_is_not_what_was_wanted(at_console: Client) -> None:
 def test_a_job_without_checkpoints_does_not_look_well_in_the_list(at_console: Client) -> None:
     run = rows.run(rows.job())
     earlier = rows.checkpoint(run, 3, triggered_at=timezone.now() - timedelta(minutes=7))
-    assert re.search(r"No checkpoint for \d+ min", blocks.text(at_console.get("/jobs/")))
+    store_verdicts()
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "Running, needs attention" in said
+    assert re.search(r"No checkpoint has completed for [67] min", said)
     Checkpoint.objects.filter(pk=earlier.pk).update(completed_at=timezone.now())
-    assert "No checkpoint for" not in blocks.text(at_console.get("/jobs/"))
+    store_verdicts()
+    assert "needs attention" not in blocks.text(at_console.get("/jobs/"))
 
 
 def test_a_checkpoint_of_an_earlier_run_does_not_count_in_the_list(at_console: Client) -> None:
     job = rows.job()
     rows.checkpoint(rows.run(job, "stopped"), 3)
     rows.run(job)
-    assert "No checkpoint for 3 h" in blocks.text(at_console.get("/jobs/"))
+    store_verdicts()
+    assert "No checkpoint has completed for 3 h" in blocks.text(at_console.get("/jobs/"))
 
 
 # ---------------------------------------------------------------- small falsehoods of the job page

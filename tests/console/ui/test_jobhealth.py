@@ -59,11 +59,14 @@ def test_storage_that_is_waited_for_is_named_with_the_next_try(at_console: Clien
     next_at = (now + timedelta(seconds=40)).timestamp() * 1000
     detail = {"code": "outage", "message": "/out: No space left", "operator": "parquet", "tries": 4, "next_at": next_at}
     Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="failed", detail=detail)
-    assert "Waiting for storage" not in page(at_console, run), "it runs again"
+    point = rows.checkpoint(run, 7, triggered_at=now)
+    assert "Waiting for storage" not in page(at_console, run), "a checkpoint has completed since"
+    point.delete()
     Run.objects.update(state=RunState.RESTARTING)
     text = page(at_console, run)
     assert (
-        "Waiting for storage or a service. /out: No space left. Failed 4 times in a row; the next attempt is in" in text
+        "Waiting for storage or a service: <code>parquet</code>. /out: No space left. Failed 4 times in a row; "
+        "the next attempt is in" in text
     )
     Attempt.objects.create(run=run, token=9_002, started_at=now, ended_at=now, outcome="failed", detail={"code": "x"})
     assert "Waiting for storage" not in page(at_console, run)

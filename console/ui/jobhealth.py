@@ -1,0 +1,80 @@
+"""The health of a job for pages: the verdict of the rules, and what a failure would cost now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from console import formats
+from console.health.findings import Finding, Level, Verdict
+from console.health.housekeeping import verdicts
+from console.health.models import JobHealth
+from console.health.recovery import RecoveryHorizon, recovery_horizon
+from console.jobs.models import Job, Run
+
+MAX_AGE: Final = timedelta(seconds=30)  #: of a stored verdict on a run under way
+NOT_CHECKED: Final = "not-checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthView:
+    """The health of a run on its job's page. `first` gives the sentence; `others` are less severe."""
+
+    verdict: Verdict
+    horizon: RecoveryHorizon | None
+
+    @property
+    def level(self) -> str:
+        return self.verdict.level.word
+
+    @property
+    def first(self) -> Finding | None:
+        """The finding of the top line; the page has a panel of its own on a failed run."""
+        findings = self.verdict.findings
+        return findings[0] if findings and findings[0].rule != "run-failed" else None
+
+    @property
+    def others(self) -> tuple[Finding, ...]:
+        return self.verdict.findings[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthLine:
+    """The health of a job in the list."""
+
+    level: str = Level.NONE.word
+    sentence: str = ""
+    since: datetime | None = None
+    more: int = 0  #: findings beside that of the sentence
+
+
+def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
+    """The health of the job's latest run, computed now. `job.health` should be loaded."""
+    if run is None:
+        return None
+    run.job, stored = job, getattr(job, "health", None)
+    ((_, facts, verdict),) = verdicts([run], [stored] if stored else [], now)
+    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts))
+
+
+def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> HealthLine:
+    """The stored health of the job's latest run. A verdict that is too old is a finding itself."""
+    if run is None:
+        return HealthLine()
+    if stored is None or stored.run_id != run.pk:
+        return HealthLine() if run.is_terminal or now - run.created_at < MAX_AGE else _not_checked(run.created_at, now)
+    if not run.is_terminal and now - stored.checked_at > MAX_AGE:
+        return _not_checked(stored.checked_at, now)
+    findings: list[Mapping[str, Any]] = stored.findings
+    return HealthLine(
+        level=Level(stored.level).word,
+        sentence=stored.sentence if findings else "",
+        since=stored.since,
+        more=max(0, len(findings) - 1),
+    )
+
+
+def _not_checked(since: datetime, now: datetime) -> HealthLine:
+    age = formats.duration((now - since) / timedelta(milliseconds=1))
+    sentence = f"Health has not been checked for {age}: no Celery worker of the queue housekeeping runs."
+    return HealthLine(level=Level.ATTENTION.word, sentence=sentence, since=since)

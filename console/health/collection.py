@@ -95,7 +95,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     pks = [run.pk for run in active]
     past, samples = _past(active, now), _samples(pks, now)
     state_bytes, stages = _state_bytes(pks, now), _stages(pks)
-    places, schemas = _held_places(runs), _schemas(runs)
+    places, schemas = _place_owners(runs), _schemas(runs)
     found = {}
     for run in runs:
         report = live.parse(run.live, run.live_at)
@@ -150,7 +150,7 @@ def _failure(run: Run, schemas: Mapping[str, Any]) -> str:
     return str(recorded.get("message", ""))
 
 
-def _held_places(runs: Sequence[Run]) -> list[str]:
+def _place_owners(runs: Sequence[Run]) -> list[str]:
     """Names of the jobs whose runs workers execute; not read unless a run waits for a worker."""
     if all(run.run_state is not RunState.QUEUED for run in runs):
         return []
@@ -187,7 +187,7 @@ def _stage_owners() -> str:
 def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
     """Failed attempts from an array of (end in seconds, reason, detail)."""
     found = []
-    for ended_s, reason, detail in _decoded(encoded) or ():
+    for ended_s, reason, detail in _decode(encoded) or ():
         known = detail or {}
         next_ms = known.get("next_at")
         attempt = FailedAttempt(
@@ -220,7 +220,7 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
     ):
         checkpoints = CheckpointFacts(
             interval_ms=intervals[run],
-            newest=_completed(*newest),
+            newest=_newest_checkpoint(*newest),
             recent_ms=tuple(float(ms) for ms in recent_ms or ()),
             failed=failed,
             failed_pk=pk,
@@ -235,7 +235,7 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
     return found
 
 
-def _completed(
+def _newest_checkpoint(
     pk: int | None, number: int, completed_at: datetime, duration_ms: int | None, operators: Any
 ) -> CompletedCheckpoint | None:
     if pk is None:
@@ -245,7 +245,7 @@ def _completed(
         number=number,
         completed_at=completed_at,
         duration_ms=float(duration_ms or 0),
-        operators=_decoded(operators) or (),
+        operators=_decode(operators) or (),
     )
 
 
@@ -256,7 +256,7 @@ def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
     """Numbers of the subtasks in the current attempt of each run, every 5 s, oldest first."""
     found = defaultdict(list)
     for run, at, operators in _fetch(_SUBTASKS, runs, begin=now - WATERMARK_WINDOW):
-        found[run].append((at, _decoded(operators)))
+        found[run].append((at, _decode(operators)))
     return found
 
 
@@ -329,6 +329,6 @@ def _subtasks(
     return tuple(found)
 
 
-def _decoded(encoded: Any) -> Any:
+def _decode(encoded: Any) -> Any:
     """A value of JSONB, which a cursor returns as text."""
     return msgspec.json.decode(encoded) if isinstance(encoded, str | bytes) else encoded

@@ -41,12 +41,12 @@ def store_verdicts(now: datetime | None = None) -> None:
 
 def verdicts(runs: Sequence[Run], stored: Iterable[JobHealth], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
     """The verdicts on `runs`, whose versions and jobs are loaded. `stored` gives hysteresis and `since`."""
-    before = {row.run_id: found_since(row.findings) for row in stored}
+    before = {row.run_id: rule_times(row.findings) for row in stored}
     facts = collect(runs, now, before)
     return [(run, facts[run.pk], assess(facts[run.pk], before.get(run.pk))) for run in runs]
 
 
-def found_since(findings: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
+def rule_times(findings: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
     """Since when each rule has been found, from stored findings."""
     pairs = [(finding["rule"], parse_datetime(finding["since"])) for finding in findings if finding.get("since")]
     return {rule: since for rule, since in reversed(pairs) if since is not None}

@@ -244,6 +244,17 @@ class DescribesColumns(Protocol):
 
 
 @runtime_checkable
+class LeavesOutColumns(Protocol):
+    """A source that need not read columns that no step uses."""
+
+    def with_used_columns(self, used: frozenset[str]) -> "Source":
+        """The source without columns outside of `used`, as far as it can leave them out.
+
+        The columns that remain keep their order and types. Its state must not depend on `used`.
+        """
+
+
+@runtime_checkable
 class KnowsEventTime(Protocol):
     """A source whose settings decide whether it emits watermarks. Otherwise its reader decides, by `watermark`."""
 

@@ -138,4 +138,4 @@ class Dataflow:
     def _connect(self, target: OperatorId, source: StepInput, number: int = 0) -> None:
         """Adds an edge into input `number` of `target`. Raises JobRejected: the input does not fit."""
         source.check(self, target)
-        self._plan.connect(source.edge(target, number), source.partitioner, source.pre_aggregation)
+        self._plan.connect(source.edge(target, number), source.partitioner, source.pre_aggregation, source.use)

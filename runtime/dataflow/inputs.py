@@ -10,6 +10,7 @@ from runtime.core.job.graph import EdgeSpec, Partitioning
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.checks import with_uid_in_errors
 from runtime.dataflow.plan import PreAggregation
+from runtime.dataflow.used_columns import ColumnUse
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.partition import Partitioner
@@ -38,6 +39,7 @@ class StepInput:
         build: the build side of a join.
         feedback: a back-edge of a loop.
         state: name of the keyed table of the step, and the aggregates in it.
+        use: the columns that the step reads; None: all.
     """
 
     stream: Stream
@@ -47,6 +49,7 @@ class StepInput:
     feedback: bool = False
     pre_aggregation: PreAggregation | None = None
     state: tuple[str, Mapping[str, Aggregate]] | None = None
+    use: ColumnUse | None = None
 
     def check(self, flow: Dataflow, target: OperatorId) -> None:
         """Raises JobRejected unless the stream is a stream of `flow` that `target` can read."""

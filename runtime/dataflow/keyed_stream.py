@@ -18,6 +18,7 @@ from runtime.dataflow.functions import add_function, add_transform
 from runtime.dataflow.inputs import StepInput
 from runtime.dataflow.joined_streams import IntervalJoinedStreams, JoinedStreams
 from runtime.dataflow.plan import PreAggregation
+from runtime.dataflow.used_columns import ColumnUse, columns_of_aggregates
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.arguments import check_aggregates, check_column, check_function, check_gap, check_window
 from runtime.operators.functions.keyed_process import (
@@ -76,6 +77,7 @@ class KeyedStream:
         pre_aggregation = PreAggregation(
             pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=late_to is not None
         )
+        use = columns_of_aggregates(time, aggregates=wanted)
         late = None if late_to is None else LateOutput(late_to, time, pane_ms, combiner)
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
@@ -87,7 +89,7 @@ class KeyedStream:
         return self.stream.flow._add_operator(
             uid,
             validate_factory(uid, make),
-            [self._input(pre_aggregation=pre_aggregation, state=(state, wanted))],
+            [self._input(pre_aggregation, (state, wanted), use if late_to is None else None)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
@@ -119,12 +121,13 @@ class KeyedStream:
         check_aggregates(uid, aggregates)
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
+        use = columns_of_aggregates(time, aggregates=aggregates)
         return self.stream.flow._add_operator(
             uid,
             validate_factory(
                 uid, partial(SessionWindow, self.keys, check_gap(uid, gap), time, dict(aggregates), late_to)
             ),
-            [self._input(state=("sessions", dict(aggregates)))],
+            [self._input(None, ("sessions", dict(aggregates)), use if late_to is None else None)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its sessions would never end",
@@ -146,7 +149,8 @@ class KeyedStream:
         check_aggregates(uid, aggregates)
         keys, wanted = self.keys, dict(aggregates)
         running = validate_factory(uid, lambda: RunningAggregate(keys, wanted, changelog))
-        return self.stream.flow._add_operator(uid, running, [self._input(state=("aggregates", wanted))], parallelism)
+        source = self._input(None, ("aggregates", wanted), columns_of_aggregates(aggregates=wanted))
+        return self.stream.flow._add_operator(uid, running, [source], parallelism)
 
     def batches(
         self,
@@ -267,6 +271,7 @@ class KeyedStream:
         self,
         pre_aggregation: PreAggregation | None = None,
         state: tuple[str, Mapping[str, Aggregate]] | None = None,
+        use: ColumnUse | None = None,
     ) -> StepInput:
         """This stream as the input of a step."""
         return StepInput(
@@ -275,4 +280,5 @@ class KeyedStream:
             keys=self.keys,
             pre_aggregation=pre_aggregation,
             state=state,
+            use=use,
         )

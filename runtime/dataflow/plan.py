@@ -16,10 +16,20 @@ import pyarrow as pa
 from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.guarantee import ConnectorGuarantee
 from runtime.core.job.ids import OperatorId
+from runtime.dataflow.used_columns import ColumnUse, UsedColumns
 from runtime.errors import JobRejected
 from runtime.operators.partition import Partitioner
 from runtime.operators.windows.pre_aggregation import PreAggregator
-from runtime.ports import KnowsEventTime, ListsInput, Operator, Sink, Source, SourceReader, UsesFolders
+from runtime.ports import (
+    KnowsEventTime,
+    LeavesOutColumns,
+    ListsInput,
+    Operator,
+    Sink,
+    Source,
+    SourceReader,
+    UsesFolders,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,8 @@ class CompiledJob:
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
     pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
     columns: Mapping[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)  #: see `DataflowPlan`
+    #: By edge number, the columns that later steps use, if they do not use all.
+    used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
         """The columns that its outputs must have, by the name of the output."""
@@ -90,6 +102,7 @@ class DataflowPlan:
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
     pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
+    column_uses: dict[int, ColumnUse] = field(default_factory=dict)  #: by edge number
     #: Steps that depend on watermarks: the consequence of an input without watermarks.
     needs_event_time: dict[OperatorId, str] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
@@ -97,8 +110,14 @@ class DataflowPlan:
     columns: dict[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)
 
     def connect(
-        self, edge: EdgeSpec, partitioner: Partitioner | None = None, pre_aggregation: PreAggregation | None = None
+        self,
+        edge: EdgeSpec,
+        partitioner: Partitioner | None = None,
+        pre_aggregation: PreAggregation | None = None,
+        use: ColumnUse | None = None,
     ) -> None:
+        if use is not None:
+            self.column_uses[len(self.edges)] = use
         if partitioner is not None:
             self.partitioners[len(self.edges)] = partitioner
         if pre_aggregation is not None:
@@ -128,15 +147,22 @@ class DataflowPlan:
         specs = tuple(step.spec(parallelism) for step in self.steps)
         by_uid = {spec.uid: spec for spec in specs}
         edges = tuple(_resolve_edge(edge, by_uid) for edge in self.edges)
+        used = UsedColumns(self.edges, self.column_uses)
+        used_columns = {number: used.of_edge(number) for number in range(len(edges))}
         return CompiledJob(
             name=name,
             graph=JobGraph(specs, edges, max_parallelism),
-            sources={step.uid: step.code for step in self.steps if step.role is Role.SOURCE},
+            sources={
+                step.uid: _without_unused_columns(step.code, used.of_output(step.uid))
+                for step in self.steps
+                if step.role is Role.SOURCE
+            },
             operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
             sinks=dict(self.sinks),
             partitioners=dict(self.partitioners),
             pre_aggregations=dict(self.pre_aggregations),
             columns=dict(self.columns),
+            used_columns={number: names for number, names in used_columns.items() if names is not None},
         )
 
     def _check_loops(self) -> None:
@@ -186,6 +212,11 @@ class DataflowPlan:
 def source_with_input(source: Source, listing: bytes | None) -> Source:
     """The source for readers that share `listing` (None: no listing)."""
     return source if listing is None or not isinstance(source, ListsInput) else source.with_input(listing)
+
+
+def _without_unused_columns(source: Source, used: frozenset[str] | None) -> Source:
+    """The source without columns that no step uses, as far as it can leave them out. `used` None: all are used."""
+    return source.with_used_columns(used) if used is not None and isinstance(source, LeavesOutColumns) else source
 
 
 def _emits_watermarks(source: Source) -> bool:

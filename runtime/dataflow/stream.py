@@ -18,6 +18,7 @@ from runtime.dataflow.connectors import guarantee_of, prepare_connector
 from runtime.dataflow.functions import add_function, add_transform
 from runtime.dataflow.inputs import CustomPartitioning, StepInput
 from runtime.dataflow.keyed_stream import KeyedStream
+from runtime.dataflow.used_columns import ColumnUse, columns_of_expressions
 from runtime.errors import JobRejected
 from runtime.operators.arguments import check_column, check_columns, check_expression, check_function, check_schema
 from runtime.operators.broadcast_join import BroadcastJoin
@@ -71,7 +72,8 @@ class Stream:
         Expressions are checked now if the columns of the stream are known, otherwise at the first batch.
         """
         check_expression(uid, "expression", expression)
-        return self._then_expression(uid, Filter(expression), parallelism)
+        use = columns_of_expressions(self.columns, [expression], forwards=True)
+        return self._then_expression(uid, Filter(expression), parallelism, use)
 
     def select(self, uid: str, /, *names: str, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
         """The columns `names`, then a column per Arrow expression, such as `euros=pc.field("fare") * 0.92`."""
@@ -117,8 +119,10 @@ class Stream:
         check_columns(uid, "take", take)
         keys, columns = tuple(on), tuple(take)
         joined = validate_factory(uid, lambda: BroadcastJoin(keys, columns, how))
-        build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True)
-        return self.flow._add_operator(uid, joined, [StepInput(stream=self), build_side])
+        use = ColumnUse(frozenset({*keys, *columns}))
+        build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True, use=use)
+        probe_side = StepInput(stream=self, use=ColumnUse(frozenset({*keys, *columns}), forwards=True))
+        return self.flow._add_operator(uid, joined, [probe_side, build_side])
 
     def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
         """The rows of this stream and of `others`, which must have the same columns in the same order.
@@ -306,17 +310,29 @@ class Stream:
                 raise JobRejected("duplicate-column", uid, f"two output columns have the name {name!r}")
         if not kept and not computed:
             raise JobRejected("bad-columns", uid, "it needs at least one column")
-        return self._then_expression(uid, Project({**kept, **computed}, keeps_input=keeps_input), parallelism)
+        project = Project({**kept, **computed}, keeps_input=keeps_input)
+        if computed:
+            use = columns_of_expressions(self.columns, [*kept.values(), *computed.values()], forwards=keeps_input)
+        else:
+            use = ColumnUse(frozenset(kept))
+        return self._then_expression(uid, project, parallelism, use)
 
-    def _then_expression(self, uid: str, operator: Filter | Project, parallelism: int | None) -> Stream:
+    def _then_expression(
+        self, uid: str, operator: Filter | Project, parallelism: int | None, use: ColumnUse | None
+    ) -> Stream:
         columns = self.columns
         after = None if columns is None else with_uid_in_errors(uid, lambda: operator.columns_after(columns))
-        return self._then(uid, lambda: operator, parallelism, after)
+        return self._then(uid, lambda: operator, parallelism, after, use)
 
     def _then(
-        self, uid: str, make: Callable[[], Operator], parallelism: int | None, columns: pa.Schema | None = None
+        self,
+        uid: str,
+        make: Callable[[], Operator],
+        parallelism: int | None,
+        columns: pa.Schema | None = None,
+        use: ColumnUse | None = None,
     ) -> Stream:
-        return self.flow._add_operator(uid, make, [StepInput(stream=self)], parallelism, columns=columns)
+        return self.flow._add_operator(uid, make, [StepInput(stream=self, use=use)], parallelism, columns=columns)
 
 
 @dataclass(frozen=True)

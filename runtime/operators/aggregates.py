@@ -42,6 +42,10 @@ class Aggregate(ABC):
     and a suffix, as in `count:sum`.
     """
 
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that the aggregate reads; None: perhaps all."""
+        return None
+
     @abstractmethod
     def fields(self, name: str) -> list[pa.Field]:
         """The state columns. Type null stands for a type that depends on the data."""
@@ -74,6 +78,9 @@ class Aggregate(ABC):
 class Count(Aggregate):
     """The number of rows."""
 
+    def columns(self) -> tuple[str, ...] | None:
+        return () if type(self) is Count else None
+
     def fields(self, name: str) -> list[pa.Field]:
         return [_count_field(name)]
 
@@ -96,6 +103,9 @@ class CountIf(Count):
     def __init__(self, column: str) -> None:
         self._column = column
 
+    def columns(self) -> tuple[str, ...] | None:
+        return (self._column,)
+
     def state_types(self, schema: pa.Schema) -> list[Any]:
         kind = column_type(schema, self._column)
         if not pa.types.is_boolean(kind):
@@ -112,6 +122,9 @@ class Sum(Aggregate):
 
     def __init__(self, column: str) -> None:
         self._column = column
+
+    def columns(self) -> tuple[str, ...] | None:
+        return (self._column,)
 
     def fields(self, name: str) -> list[pa.Field]:
         return [pa.field(f"{name}:sum", pa.null())]
@@ -170,6 +183,9 @@ class _Extreme(Aggregate):
 
     def __init__(self, column: str) -> None:
         self._column = column
+
+    def columns(self) -> tuple[str, ...] | None:
+        return (self._column,)
 
     def fields(self, name: str) -> list[pa.Field]:
         return [pa.field(f"{name}:{self._suffix}", pa.null())]

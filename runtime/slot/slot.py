@@ -312,6 +312,7 @@ class Slot:
                 job.partitioners,
                 job.pre_aggregations,
                 job.columns_of(subtask.operator),
+                job.used_columns,
             ),
             clock=self._clock,
             store=store,

@@ -37,6 +37,8 @@ class _Edge:
     channels: tuple[ChannelId, ...]
     pre_aggregator: PreAggregator | None
     pane_ms: int | None  #: forward watermarks at pane ends only; None: forward all
+    used_columns: frozenset[str] | None = None  #: by later steps; None: all
+    sent_columns: list[int] | None = None  #: numbers of the columns to send, from the first batch on; None: all
     next_channel: int = 0
     last_watermark: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
 
@@ -63,6 +65,7 @@ class Outputs:
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
     pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
+    used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)  #: by edge number; without entry: all
     credits: Credits = field(init=False)
     records: int = 0
     bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
@@ -80,9 +83,10 @@ class Outputs:
     def _edge(self, number: int, channels: tuple[ChannelId, ...]) -> _Edge:
         spec, folding = self.graph.edges[number], self.pre_aggregations.get(number)
         if folding is None:
-            return _Edge(spec, channels, None, None)
+            return _Edge(spec, channels, None, None, self.used_columns.get(number))
         pane_ms = folding.pane_ms if self._is_followed_by_sinks(spec.target) else None
-        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ms)
+        used = self.used_columns.get(number)
+        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ms, used)
 
     def _is_followed_by_sinks(self, uid: OperatorId) -> bool:
         """Whether only sinks read the operator's output."""
@@ -144,8 +148,13 @@ class Outputs:
         return batch
 
     def _check_first(self, schema: pa.Schema, output: str) -> None:
-        """Checks the columns of the first batch against the declared columns, and the key columns of receivers."""
+        """Checks the columns of the first batch against the declared columns, and the key columns of receivers.
+
+        Determines the columns that each edge sends.
+        """
         for edge in self._edges:
+            if edge.spec.output == output and edge.used_columns is not None:
+                edge.sent_columns = _used(schema, edge.used_columns)
             if edge.spec.output == output and edge.spec.partitioning is Partitioning.HASH:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
         if output not in self.columns:
@@ -160,6 +169,8 @@ class Outputs:
             raise JobRejected("wrong-columns", self.subtask.operator, detail)
 
     def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
+        if edge.sent_columns is not None:
+            batch = batch.select(edge.sent_columns)
         match edge.spec.partitioning:
             case Partitioning.FORWARD:
                 self._send_batch(edge.channels[0], batch)
@@ -233,6 +244,12 @@ class GuardedCollector:
             yield
         finally:
             self.reject_output(before)
+
+
+def _used(schema: pa.Schema, used: frozenset[str]) -> list[int] | None:
+    """The numbers of the used columns; None: all. At least one, since a batch without columns has no rows."""
+    found = [number for number, name in enumerate(schema.names) if name in used]
+    return None if len(found) == len(schema) else found or [0]
 
 
 def _last_pane_end(time: int, pane_ms: int) -> int:

@@ -70,6 +70,11 @@ class KafkaJson:
     def columns(self) -> pa.Schema | None:
         return self.schema
 
+    def narrow(self, names: frozenset[str]) -> "KafkaJson":
+        """The format with the fields of `names` only, or the first field if there is none."""
+        fields = [] if self.schema is None else [item for item in self.schema if item.name in names]
+        return self if self.schema is None else KafkaJson(pa.schema(fields or [self.schema.field(0)]))
+
     def decoder(self) -> Decode:
         if self.schema is None:
             raise JobRejected("bad-format", "format.schema", "a source needs the fields to read")

@@ -12,7 +12,7 @@ broker no longer has fails the job: a silent reset would lose or repeat rows.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from runtime.connectors.formats.base import Malformed
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
-from runtime.connectors.kafka.formats import MessageFormat
+from runtime.connectors.kafka.formats import KafkaJson, MessageFormat
 from runtime.connectors.libraries import import_library
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
 from runtime.core.snapshot.commit import CommitPermit
@@ -93,6 +93,14 @@ class KafkaSource:
         if columns is None:
             return None
         return pa.schema([*columns, *(pa.field(f"kafka_{name}", _METADATA_TYPES[name]) for name in self.metadata)])
+
+    def with_used_columns(self, used: frozenset[str]) -> "KafkaSource":
+        """The source without unused columns of the format, if the format is `KafkaJson`."""
+        return (
+            replace(self, format=self.format.narrow(used | {self.event_time or ""}))
+            if isinstance(self.format, KafkaJson)
+            else self
+        )
 
     @property
     def has_event_time(self) -> bool:

@@ -96,6 +96,14 @@ class DirectorySource:
     def output_columns(self) -> pa.Schema | None:
         return self.selection(self._declared_partition).output_columns() if self._has_known_columns else None
 
+    def with_used_columns(self, used: frozenset[str]) -> "DirectorySource":
+        """The source without unused columns. If its columns depend on the files, it reads all."""
+        known = self.output_columns()
+        if known is None:
+            return self
+        names = tuple(name for name in known.names if name in used or name == self.event_time) or (known.names[0],)
+        return self if len(names) == len(known) else replace(self, columns=names)
+
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
 

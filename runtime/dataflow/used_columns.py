@@ -1,0 +1,80 @@
+"""Columns that steps read: which columns of a source or an edge some later step uses.
+
+A step that does not declare its columns reads all of them, and so do sinks and functions of authors. Unused columns are
+left out by sources that can (`ports.LeavesOutColumns`) and before rows are partitioned and sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.job.graph import EdgeSpec
+from runtime.core.job.ids import OperatorId
+from runtime.operators.aggregates import Aggregate
+from runtime.operators.expressions import columns_named_in
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """The columns that a step reads from an input, in addition to the keys of the edge.
+
+    Args:
+        reads: the columns that the step itself reads.
+        forwards: the step also passes on the columns that later steps use.
+    """
+
+    reads: frozenset[str]
+    forwards: bool = False
+
+
+@dataclass(frozen=True)
+class UsedColumns:
+    """The columns used of a job. `uses`: by edge number; an edge without entry uses all columns."""
+
+    edges: Sequence[EdgeSpec]
+    uses: Mapping[int, ColumnUse]
+    _outputs: dict[OperatorId, frozenset[str] | None] = field(default_factory=dict)
+
+    def of_edge(self, number: int) -> frozenset[str] | None:
+        """The columns used of an edge; None: all."""
+        edge, use = self.edges[number], self.uses.get(number)
+        if use is None or edge.feedback:
+            return None
+        own = use.reads | set(edge.keys)
+        if not use.forwards:
+            return own
+        later = self.of_output(edge.target)
+        return None if later is None else own | later
+
+    def of_output(self, uid: OperatorId) -> frozenset[str] | None:
+        """The columns that the readers of an operator use; None: all.
+
+        The edges that forward columns form no circle, since a loop's head uses all columns.
+        """
+        if uid not in self._outputs:
+            used = [self.of_edge(number) for number, edge in enumerate(self.edges) if edge.source == uid]
+            known = [names for names in used if names is not None]
+            self._outputs[uid] = frozenset().union(*known) if len(known) == len(used) > 0 else None
+        return self._outputs[uid]
+
+
+def columns_of_aggregates(*names: str, aggregates: Mapping[str, Aggregate]) -> ColumnUse | None:
+    """The columns of aggregates, and `names`; None: an aggregate of an author does not declare its column."""
+    columns = [wanted.columns() for wanted in aggregates.values()]
+    if any(found is None for found in columns):
+        return None
+    return ColumnUse(frozenset(names).union(*(found for found in columns if found is not None)))
+
+
+def columns_of_expressions(
+    known: pa.Schema | None, expressions: Sequence[pc.Expression], *, forwards: bool
+) -> ColumnUse | None:
+    """The columns that expressions read from a stream with the columns `known`; None: they are not known."""
+    if known is None:
+        return None
+    names = frozenset(name for each in expressions for name in columns_named_in(each, known.names))
+    return ColumnUse(names, forwards)

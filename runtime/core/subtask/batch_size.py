@@ -2,8 +2,11 @@
 
 Large batches reduce the cost per row, but a barrier waits until the slot has finished the current batch. The size
 therefore follows the time between two batches, which includes the rest of the slot's work and, under backpressure, the
-work of other slots. The size recovers after one slow batch (for example during a state capture). Without this recovery
-a busy slot would stay at the minimum.
+work of other slots.
+
+A single slow batch after a faster one leaves the size unchanged: it is mostly a hiccup of the machine or a capture of
+state. If it shrank the batches, their higher cost per row would slow the job down, and frequent hiccups would keep the
+size far below the size that a batch of `SLOW_BATCH_MS` allows.
 """
 
 from typing import Final
@@ -12,7 +15,8 @@ INITIAL_BATCH_ROWS: Final = 8_192
 MIN_BATCH_ROWS: Final = 64  #: only reached where a few hundred rows are slow: the fixed cost of a batch is small then
 MAX_BATCH_ROWS: Final = 65_536
 FAST_BATCH_MS: Final = 10.0  #: after a faster batch the size doubles
-SLOW_BATCH_MS: Final = 50.0  #: after a slower batch the size is halved
+SLOW_BATCH_MS: Final = 50.0  #: after a second slower batch the size shrinks by a quarter
+VERY_SLOW_BATCH_MS: Final = 100.0  #: after a second batch slower than this, it is halved
 GROWTH_DIVISOR: Final = 16  #: between those times, the size grows by 1/GROWTH_DIVISOR
 
 
@@ -24,6 +28,7 @@ class BatchSize:
         self._since_ms: float | None = None  #: time of the previous batch
         self._batch_rows = 0  #: rows of the previous batch
         self._requested_rows = 0
+        self._was_slow = True  #: whether the previous batch was slow; at first the size may be far too large
 
     def on_batch(self, rows: int, at_ms: float) -> None:
         """A full-size poll returned `rows` at `at_ms`."""
@@ -38,8 +43,11 @@ class BatchSize:
 
     def _adapt(self, took_ms: float) -> None:
         """Adapts the size to `took_ms`, the processing time of the previous batch."""
-        if took_ms > SLOW_BATCH_MS:
-            self.rows = max(MIN_BATCH_ROWS, min(self.rows, self._batch_rows) // 2)
+        was_slow, self._was_slow = self._was_slow, took_ms > SLOW_BATCH_MS
+        if self._was_slow:
+            if was_slow:
+                quarters = 2 if took_ms > VERY_SLOW_BATCH_MS else 3
+                self.rows = max(MIN_BATCH_ROWS, min(self.rows, self._batch_rows) * quarters // 4)
         elif self._batch_rows >= self._requested_rows:
             more = self.rows if took_ms < FAST_BATCH_MS else self.rows // GROWTH_DIVISOR
             self.rows = min(MAX_BATCH_ROWS, self.rows + more)

@@ -1,5 +1,7 @@
 """How many rows a source is asked for: steps of a clock that the test moves."""
 
+from random import Random
+
 import pytest
 
 from runtime.core.subtask.batch_size import (
@@ -25,9 +27,10 @@ def test_it_begins_in_the_middle() -> None:
     assert MIN_BATCH_ROWS < after() == INITIAL_BATCH_ROWS < MAX_BATCH_ROWS
 
 
-def test_batches_that_take_long_are_halved_down_to_a_least_size() -> None:
-    assert after(51.0) == INITIAL_BATCH_ROWS // 2
-    assert after(51.0, 51.0) == INITIAL_BATCH_ROWS // 4
+def test_batches_that_take_long_shrink_down_to_a_least_size() -> None:
+    assert after(51.0) == INITIAL_BATCH_ROWS * 3 // 4
+    assert after(101.0) == INITIAL_BATCH_ROWS // 2
+    assert after(101.0, 101.0) == INITIAL_BATCH_ROWS // 4
     assert after(*[1_000.0] * 30) == MIN_BATCH_ROWS
 
 
@@ -58,9 +61,28 @@ def test_a_source_that_gives_less_than_it_may_is_not_asked_for_more() -> None:
     assert after(1.0, 1.0, 1.0, rows=INITIAL_BATCH_ROWS - 1) == INITIAL_BATCH_ROWS
 
 
-def test_small_batches_that_take_long_are_halved_as_they_are() -> None:
+@pytest.mark.parametrize("hiccups_per_s", [2, 8])
+def test_hiccups_of_the_machine_do_not_make_batches_small(hiccups_per_s: int) -> None:
+    """Small batches cost more per row, so equal runs with more or fewer hiccups would differ by more than these."""
+    random, size, now, sizes = Random(1), BatchSize(), 0.0, list[int]()
+    while now < 60_000:
+        size.on_batch(size.rows, now)
+        sizes.append(size.rows)
+        took = size.rows * 0.001
+        now += took + (60 if random.random() < hiccups_per_s * took / 1_000 else 0)
+    assert sum(sizes) / len(sizes) > 0.6 * SLOW_BATCH_MS / 0.001
+
+
+def test_a_second_slow_batch_shrinks_the_size() -> None:
+    grown = after(20.0)
+    assert after(20.0, 60.0) == grown
+    assert after(20.0, 60.0, 60.0) == grown * 3 // 4
+    assert after(20.0, 60.0, 20.0, 60.0) == grown + grown // GROWTH_DIVISOR
+
+
+def test_small_batches_that_take_long_shrink_as_they_are() -> None:
     """A file that comes in pieces of a thousand rows is not asked for fewer by being asked for half of 8,192."""
-    assert after(80.0, rows=1_000) == 500
+    assert after(120.0, rows=1_000) == 500
 
 
 def test_the_time_in_which_there_was_nothing_to_read_does_not_count() -> None:

@@ -1,4 +1,4 @@
-"""Checks a system's output: DuckDB computes the answer from the sequence's formula and compares every row."""
+"""Checks a system's output: DuckDB computes the answer from the formulas of the input and compares every row."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import duckdb
 
+from benchmarks.datasets import DATASETS
+from benchmarks.datasets.table import MACROS, TOO_LATE
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
 _APART: Final = """
@@ -18,6 +20,8 @@ _APART: Final = """
 def count(query: str) -> tuple[int, ...]:
     """The numbers in the single row of the answer to `query`."""
     with duckdb.connect(config={"threads": 2}) as database:
+        for macro in MACROS:
+            database.execute(macro)
         counted = database.execute(query).fetchone()
     assert counted is not None, "a count has a row"
     return counted
@@ -29,23 +33,47 @@ def compare(one: str, other: str, views: Mapping[str, str]) -> tuple[int, ...]:
     return count(_APART.format(views=f"with {named}", one=one, other=other))
 
 
-def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> int | None:
+def differences(
+    workload: Workload, output: Path, checked: dict[str, Any], *, with_late_rows: bool = False
+) -> int | None:
     """The number of rows that differ between the files of a run and the answer; None if there is no output.
 
     Args:
         output: folder of the files.
         checked: the event of the system's small run; "rows" is the number of input rows of the compared run.
+        with_late_rows: whether the answer includes the rows that are too late, as the answer of a batch does.
     """
     files = [str(path) for path in sorted(output.glob(checked["pattern"])) if path.stat().st_size]
     if not files:
         return None
     rows = int(checked["rows"])
-    columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
     views = {
         "found": _scan(files, checked["format"], checked["columns"]),
-        "sequence": f"select {columns} from range({rows}) as t(id)",
+        **_input(workload, rows, with_late_rows=with_late_rows),
     }
     return compare(workload.found.format(rows=rows), workload.expected.format(rows=rows), views)[0]
+
+
+def late_rows(workload: Workload, rows: int) -> int:
+    """The number of rows of a data set that a job has to drop as too late."""
+    assert workload.dataset is not None, "the rows are from a data set"
+    tables = DATASETS[workload.dataset]
+    named = ", ".join(
+        f"too_late as ({table.query(rows)} where {TOO_LATE.format(n=table.count(rows))})"
+        if table.has_late_rows
+        else f"{name} as ({table.query(rows)})"
+        for name, table in tables.items()
+    )
+    return count(f"with {named} {workload.late.format(rows=rows)}")[0]
+
+
+def _input(workload: Workload, rows: int, *, with_late_rows: bool) -> dict[str, str]:
+    """The views of the input: computed by formula, not read from files."""
+    if workload.dataset is not None:
+        tables = DATASETS[workload.dataset]
+        return {name: table.query(rows, with_late_rows=with_late_rows) for name, table in tables.items()}
+    columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
+    return {"sequence": f"select {columns} from range({rows}) as t(id)"}
 
 
 def _scan(files: list[str], format: str, columns: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 import psutil
 
 from benchmarks import protocol
+from benchmarks.footprint import Footprint
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BENCH: Final = ROOT / "var" / "bench"  #: results and logs
@@ -25,10 +26,11 @@ _READER_JOIN_S: Final = 5.0  #: for the child's last output to reach the log
 
 @dataclass(kw_only=True)
 class ChildResult:
-    """The result of a child. `state`: "done", "did not finish" or "failed"; callers may set other states."""
+    """The result of a child. `state`: "done", "killed", "did not finish" or "failed"; callers may set other states."""
 
     state: str = "failed"
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)  #: event -> monotonic seconds
     cpu_seconds: float = 0.0
 
 
@@ -39,8 +41,15 @@ def run(
     log: Path,
     time_box_s: float,
     heard: Callable[[dict[str, Any]], None] = lambda said: None,
+    footprint: Footprint | None = None,
+    kill_after_s: float | None = None,
 ) -> ChildResult:
-    """Runs `command`. Blocks until the child and all its descendants have exited. Calls `heard` with each event."""
+    """Runs `command`. Blocks until the child and all its descendants have exited. Calls `heard` with each event.
+
+    Args:
+        footprint: samples memory and checkpoint files from the start of the measured run on.
+        kill_after_s: seconds from the start of the measured run to a SIGKILL of all its processes.
+    """
     outcome, lines = ChildResult(), queue.SimpleQueue[str | None]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
@@ -53,7 +62,8 @@ def run(
         reader.start()
         meter = CpuMeter(child.pid)
         try:
-            _read_events(child, meter, lines, outcome, time.monotonic() + time_box_s, heard)
+            watch = _Watch(meter, footprint, time.monotonic() + time_box_s, kill_after_s)
+            _read_events(child, watch, lines, outcome, heard)
         finally:
             _end(child, meter, _EXIT_GRACE_S if outcome.state == "done" else 0.0)
             reader.join(_READER_JOIN_S)
@@ -69,38 +79,67 @@ def _read(stdout: TextIO, log: TextIO, lines: "queue.SimpleQueue[str | None]") -
     lines.put(None)
 
 
+@dataclass
+class _Watch:
+    """Samples of a running child, and the time of its end by force. Times are monotonic seconds."""
+
+    meter: "CpuMeter"
+    footprint: Footprint | None
+    until: float
+    kill_after_s: float | None
+    _kill_at: float | None = None
+
+    def on_start(self) -> float:
+        """The measured run starts. Returns the processor seconds so far."""
+        if self.kill_after_s is not None:
+            self._kill_at = time.monotonic() + self.kill_after_s
+        return self.meter.sample()
+
+    def sample(self, *, is_measured: bool) -> float:
+        seconds = self.meter.sample()
+        if self.footprint is not None and is_measured:
+            self.footprint.sample(self.meter.processes)
+        return seconds
+
+    @property
+    def forced_state(self) -> str | None:
+        """The state of a child that has to end now; None: it goes on."""
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            return "killed"
+        return "did not finish" if time.monotonic() >= self.until else None
+
+
 def _read_events(
     child: "subprocess.Popen[str]",
-    meter: "CpuMeter",
+    watch: _Watch,
     lines: "queue.SimpleQueue[str | None]",
     outcome: ChildResult,
-    until: float,
     heard: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Reads events until the last event, the child's exit, or `until` (monotonic seconds)."""
+    """Reads events until the last event, the child's exit, or its end by force."""
     cpu_before, is_gone = 0.0, False
     while protocol.MEASURED not in outcome.events:
         try:
-            line = lines.get(timeout=min(_SAMPLE_INTERVAL_S, max(0.0, until - time.monotonic())))
+            line = lines.get(timeout=_SAMPLE_INTERVAL_S)
         except queue.Empty:
-            meter.sample()
+            watch.sample(is_measured=protocol.STARTED in outcome.events)
             if is_gone:  # already at the previous sample: only descendants hold the output open
                 return
             is_gone = child.poll() is not None
-            if time.monotonic() < until:
+            if (forced := watch.forced_state) is None:
                 continue
-            outcome.state = "did not finish"
+            outcome.state = forced
             return
         if line is None:
             return
         said = protocol.parse_event(line)
         assert said is not None, "the queue holds events only"
-        outcome.events[said["event"]] = said
+        outcome.events[said["event"]], outcome.heard_at[said["event"]] = said, time.monotonic()
         heard(said)
         if said["event"] == protocol.STARTED:
-            cpu_before = meter.sample()
+            cpu_before = watch.on_start()
         elif said["event"] == protocol.MEASURED:
-            outcome.cpu_seconds = meter.sample() - cpu_before
+            outcome.cpu_seconds = watch.sample(is_measured=True) - cpu_before
     outcome.state = "done"
 
 

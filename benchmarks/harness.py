@@ -4,26 +4,30 @@ import fcntl
 import json
 import os
 import shutil
+import statistics
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import child, figures, inputs, protocol, results, table
-from benchmarks.answers import differences
+from benchmarks import child, database, figures, inputs, protocol, results, table
+from benchmarks.answers import differences, late_rows
+from benchmarks.footprint import Footprint
 from benchmarks.peers import PEERS
 from benchmarks.progress import Progress
+from benchmarks.protocol import Task
 from benchmarks.results import FigureResult, RateMeasurement
 from benchmarks.systems import SYSTEMS, System, python_of
-from benchmarks.workload import Workload
+from benchmarks.workload import Workload, count_errors
 from benchmarks.workloads import WORKLOADS
 
 STEP_S: Final = 30.0  #: approximate seconds of a system's run, with its small run and the start of its processes
+KILL_AT: Final = 0.5  #: share of the usual run time after which a system is killed
 MIN_FREE_BYTES: Final = 6_000_000_000  #: disk space for the files of W7, or the state of W9, which is larger
 
 Step = tuple[Workload, System]
@@ -129,16 +133,49 @@ class Harness:
             measured.state = "missing"
             return
         name = f"{workload.name}-{system.name}"
-        with self._empty_folder(name) as folder:
+        with self._empty_folder(name) as folder, database.target_database(workload, folder / "postgres") as url:
             task = workload.task(system.name, str(folder), self.plan.share, str(files / system.name))
-            outcome = child.run(
-                [python, "-m", system.module, task.to_json()],
-                environment=_environment(python), log=self._log_of(name), time_box_s=self.plan.time_box_s,
-            )  # fmt: skip
+            task = replace(task, database=url)
+            if self._is_killed(workload, system, measured):
+                self._measure_killed(workload, system, task, python, measured)
+                return
+            footprint = Footprint(task.checkpoints("measure"))
+            outcome = self._run_child(system, task, python, footprint=footprint)
             if outcome.state == "done":
-                _add_result(workload, task, outcome, measured)
+                add_result(workload, system, task, outcome, measured)
+                measured.peak_rss_bytes.append(footprint.peak_rss_bytes)
+                measured.checkpoint_bytes.append(footprint.checkpoint_bytes)
             else:
                 measured.add_lost_run(outcome.state)
+
+    def _is_killed(self, workload: Workload, system: System, measured: RateMeasurement) -> bool:
+        """Whether this round has a SIGKILL: the last of several rounds that make output from a data set."""
+        is_last = len(measured.runs) + len(measured.lost) == self.plan.repeats - 1
+        return workload.can_be_killed and not system.is_batch and is_last and bool(measured.runs)
+
+    def _measure_killed(
+        self, workload: Workload, system: System, task: Task, python: str, measured: RateMeasurement
+    ) -> None:
+        """Kills all processes in the middle of the run, then starts the system again on its last checkpoint."""
+        seconds = statistics.median(task.rows / rate for rate in measured.runs)
+        killed = self._run_child(system, task, python, kill_after_s=seconds * KILL_AT)
+        if killed.state != "killed":
+            measured.add_lost_run("not killed" if killed.state == "done" else killed.state)
+            return
+        resumed = self._run_child(system, replace(task, resumes=True), python)
+        if resumed.state != "done":
+            measured.add_lost_run(resumed.state)
+            return
+        resumed.events[protocol.CHECKED] = killed.events[protocol.CHECKED]
+        compare_output(workload, system, task, resumed, measured)
+        measured.killed_s.append(resumed.heard_at[protocol.MEASURED] - killed.heard_at[protocol.STARTED])
+
+    def _run_child(self, system: System, task: Task, python: str, **settings: Any) -> child.ChildResult:
+        log = f"{task.workload}-{system.name}" + ("-resumed" if task.resumes else "")
+        return child.run(
+            [python, "-m", system.module, task.to_json()],
+            environment=_environment(python), log=self._log_of(log), time_box_s=self.plan.time_box_s, **settings,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ figures
 
@@ -224,20 +261,41 @@ def figure_result(name: str, outcome: child.ChildResult) -> FigureResult:
     return FigureResult(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
 
 
-def _add_result(workload: Workload, task: protocol.Task, outcome: child.ChildResult, measured: RateMeasurement) -> None:
+def add_result(
+    workload: Workload, system: System, task: Task, outcome: child.ChildResult, measured: RateMeasurement
+) -> None:
     """Compares the output, then adds the result: output that cannot be compared is no result."""
-    said, checked = outcome.events[protocol.MEASURED], outcome.events[protocol.CHECKED]
-    found = [differences(workload, task.output, checked)]
-    if workload.files is not None:
-        found.append(differences(workload, task.measured_output, {**checked, "rows": task.rows}))
-    known = measured.differences or 0
-    measured.differences = None if None in found else max(known, *(number for number in found if number is not None))
+    compare_output(workload, system, task, outcome, measured)
+    said, seconds = outcome.events[protocol.MEASURED], outcome.events[protocol.MEASURED]["seconds"]
     miscounted = workload.count_errors(said["rows"], said["details"])
+    if workload.late and "late_rows" in said["details"]:
+        right = {"late_rows": late_rows(workload, task.rows)}
+        miscounted = (miscounted or []) + count_errors(said["details"], right)
     if miscounted is not None:
         measured.miscounted = (measured.miscounted or []) + miscounted
-    measured.add(
-        rows=said["rows"], seconds=said["seconds"], cpu_seconds=outcome.cpu_seconds, rows_worked=said["rows_worked"]
-    )
+    if workload.dataset is not None:
+        seconds = outcome.heard_at[protocol.MEASURED] - outcome.heard_at[protocol.STARTED]
+    measured.add(rows=said["rows"], seconds=seconds, cpu_seconds=outcome.cpu_seconds, rows_worked=said["rows_worked"])
+
+
+def compare_output(
+    workload: Workload, system: System, task: Task, outcome: child.ChildResult, measured: RateMeasurement
+) -> None:
+    """Compares the output of the small run, and of the measured run if it has any. Notes the number of differences."""
+    if not workload.found:
+        measured.differences = measured.differences or 0  # there is no output; the totals are compared
+        return
+    checked = outcome.events[protocol.CHECKED]
+    if task.database and not system.is_batch:
+        for phase in database.PHASES:
+            database.export(task.database, phase, task.output_of(phase))
+        checked = {**checked, **database.EXPORTED, "columns": workload.output}
+    found = [differences(workload, task.output, checked, with_late_rows=system.is_batch)]
+    if workload.files is not None:
+        measure = {**checked, "rows": task.rows}
+        found.append(differences(workload, task.measured_output, measure, with_late_rows=system.is_batch))
+    known = measured.differences or 0
+    measured.differences = None if None in found else max(known, *(number for number in found if number is not None))
 
 
 def _not_measured(workload: Workload, state: str) -> RateMeasurement:

@@ -13,6 +13,7 @@ from typing import Final
 
 import duckdb
 
+from benchmarks.datasets import files as dataset_files
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
 FILES: Final = 64  #: enough for an even distribution over two readers
@@ -27,11 +28,14 @@ _WRITE: Final = """
 def input_files(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]:
     """A folder with a subfolder per system, which holds the input files of the system's small and measured run.
 
-    The folder is empty if the workload needs no files.
+    The folder is empty if the workload needs no files. The files of a data set stay in `data` beside it, for later
+    workloads and runs.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        if workload.files is not None:
+        if workload.dataset is not None:
+            _link_dataset(workload, folder, share)
+        elif workload.files is not None:
             check, measure, most = folder / "check", folder / "measure", max(workload.rows.values())
             write(workload, check, workload.check_rows)
             write(workload, measure, round(most * share))
@@ -41,6 +45,16 @@ def input_files(workload: Workload, folder: Path, share: float = 1.0) -> Iterato
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link_dataset(workload: Workload, folder: Path, share: float) -> None:
+    assert workload.dataset is not None, "the workload has a data set"
+    assert workload.files is not None, "the files of a data set have a format"
+    for system, rows in workload.rows.items():
+        for phase, count in (("check", workload.check_rows), ("measure", round(rows * share))):
+            written = dataset_files.write(workload.dataset, workload.files, count, folder.parent / "data")
+            for table in written.iterdir():
+                _link_files(table, folder / system / phase, dataset_files.FILES)
 
 
 def _link_files(every: Path, own: Path, count: int) -> None:

@@ -33,6 +33,10 @@ class Computation:
             first files. The measured run then writes files, too, which are compared. None: engines generate the rows.
         text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
         disorder_ms: how far a row's event time may lag behind that of a row before it; only in files.
+        dataset: name of a data set (`benchmarks.datasets`); its files are the input instead of the sequence, and all
+            systems read all of them. None: the sequence.
+        sink: where output goes that is made from a data set: "files", "postgres" (upserts into `Task.database`), or
+            "discard".
     """
 
     kind: str
@@ -45,6 +49,8 @@ class Computation:
     files: str | None = None
     text_keys: bool = False
     disorder_ms: int = 0
+    dataset: str | None = None
+    sink: str = "discard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,8 @@ class Task(Computation):
     inputs: str = ""  #: folder of the input files, with a folder per phase
     parallelism: int = 2
     interval_ms: int = 1_000  #: checkpoint interval
+    database: str = ""  #: address of the Postgres for output, with an empty table named after each phase
+    resumes: bool = False  #: the measured run goes on from its last checkpoint, after SIGKILL of the former process
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -69,6 +77,9 @@ class Task(Computation):
     def measured_output(self) -> Path:
         """The output folder of the measured run, if the workload writes files."""
         return Path(self.folder) / "measured"
+
+    def output_of(self, phase: str) -> Path:
+        return self.output if phase == "check" else self.measured_output
 
     def input(self, phase: str) -> Path:
         return Path(self.inputs) / phase

@@ -3,12 +3,13 @@
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figures import Report
+from benchmarks.systems import SYSTEMS
 
 OWN: Final = "weir"
 LATEST: Final = "latest.json"
@@ -27,6 +28,9 @@ class RateMeasurement:
     rows_worked: int = 0  #: rows processed in the processor seconds of a run
     differences: int | None = None  #: rows of the small run that differ from the answer; None: not compared
     miscounted: list[str] | None = None  #: wrong totals of the measured run's sink; None: not compared
+    peak_rss_bytes: list[int] = field(default_factory=list)  #: of all processes together
+    checkpoint_bytes: list[int] = field(default_factory=list)  #: written in a run
+    killed_s: list[float] = field(default_factory=list)  #: seconds of runs with a SIGKILL, which count for no rate
 
     @property
     def rate(self) -> float | None:
@@ -65,16 +69,32 @@ class RateMeasurement:
             "rows": self.rows,
             "rows_worked": self.rows_worked,
             "cpu_seconds": self.cpu_seconds,
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "killed_s": self.killed_s,
         }
+
+
+def is_peer(system: str) -> bool:
+    return system != OWN and not (system in SYSTEMS and SYSTEMS[system].is_batch)
 
 
 def ratio_to_best_peer(systems: Mapping[str, RateMeasurement]) -> float | None:
     """Weir's rate over the best rate of a peer, both with correct output; None if either is missing."""
+    return _ratio(systems, [name for name in systems if is_peer(name)])
+
+
+def ratio_to_batch(systems: Mapping[str, RateMeasurement]) -> float | None:
+    """Weir's rate over that of the best batch system, both with correct output; None if either is missing."""
+    return _ratio(systems, [name for name in systems if name != OWN and not is_peer(name)])
+
+
+def _ratio(systems: Mapping[str, RateMeasurement], others: Sequence[str]) -> float | None:
     own = systems.get(OWN)
     if own is None or own.rate is None or not own.is_verified:
         return None
-    peers = [m.rate for name, m in systems.items() if name != OWN and m.rate is not None and m.is_verified]
-    return own.rate / max(peers) if peers else None
+    rates = [rate for name in others if (rate := systems[name].rate) is not None and systems[name].is_verified]
+    return own.rate / max(rates) if rates else None
 
 
 def entry(title: str, systems: Mapping[str, RateMeasurement]) -> dict[str, Any]:
@@ -83,6 +103,7 @@ def entry(title: str, systems: Mapping[str, RateMeasurement]) -> dict[str, Any]:
         "title": title,
         "systems": {system: measured.to_json() for system, measured in systems.items()},
         "ratio_to_best_peer": ratio_to_best_peer(systems),
+        "ratio_to_batch": ratio_to_batch(systems),
     }
 
 

@@ -4,11 +4,13 @@ Run records are in memory instead of Postgres. The measured time is from the sta
 checkpoint. Processor time covers the same period, for this process and all its descendants (JVM and workers).
 """
 
+import json
 import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.child import CpuMeter
@@ -26,6 +28,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.slot_pool import SlotPoolLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.run_store import CompletedCheckpoint
 
 PHASES: Final = ("start_delay", "alignment", "sync", "async")
@@ -42,6 +45,7 @@ class JobRun:
     checkpoint_ms: float  #: from trigger to manifest, median
     phases_ms: dict[str, float]  #: by phase, the longest over all subtasks; median over checkpoints
     counted: dict[str, int]  #: totals of a counting sink; empty for other sinks
+    late_rows: int  #: rows that windows have dropped
 
 
 class _TimedRunStore(MemoryRunStore):
@@ -49,9 +53,15 @@ class _TimedRunStore(MemoryRunStore):
 
     running_at = recorded_at = cpu_seconds = _cpu_before = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, last_checkpoint: Path | None = None) -> None:
         super().__init__()
         self._meter = CpuMeter(os.getpid())
+        self._last_checkpoint = last_checkpoint
+        checkpoint = 0
+        if last_checkpoint is not None and last_checkpoint.exists():
+            self.restore_from, checkpoint, token = json.loads(last_checkpoint.read_text())
+            self.reserve_ids_above(checkpoint, token)
+        self._note(self.restore_from, checkpoint)
 
     def change_state(
         self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
@@ -66,18 +76,34 @@ class _TimedRunStore(MemoryRunStore):
         manifest = completed.manifest
         if len(manifest.finished_operators()) == len(manifest.operators):  # the last checkpoint: workers still live
             self.cpu_seconds = self._meter.sample() - self._cpu_before
+        self._note(completed.folder, manifest.checkpoint)
         return super().record_checkpoint(completed)
+
+    def _note(self, folder: str | None, checkpoint: int) -> None:
+        if self._last_checkpoint is not None:
+            unfinished = self._last_checkpoint.with_suffix(".tmp")
+            unfinished.write_text(json.dumps([folder, checkpoint, self.token]))
+            unfinished.rename(self._last_checkpoint)
 
 
 def run(
-    flow: Dataflow, parallelism: int, launcher: SlotPoolLauncher, storage: str, settings: CoordinatorSettings
+    flow: Dataflow,
+    parallelism: int,
+    launcher: SlotPoolLauncher,
+    storage: str,
+    settings: CoordinatorSettings,
+    last_checkpoint: Path | None = None,
 ) -> JobRun:
     """Runs the job to its end. Counts the rows that a discarding sink named "out" has received.
+
+    Args:
+        last_checkpoint: a file with the token and the last recorded checkpoint, for a process that goes on after a
+            SIGKILL of this process. If it exists, the job has a newer token and is restored from that checkpoint.
 
     Raises:
         WeirError: the job did not finish.
     """
-    records = _TimedRunStore()
+    records = _TimedRunStore(last_checkpoint)
     config = MasterConfig(
         job_id=flow.name,
         token=records.token,
@@ -98,6 +124,7 @@ def run(
         checkpoint_ms=statistics.median(each.at - each.manifest.triggered_at for each in records.completed),
         phases_ms={phase: statistics.median(_max_phase_ms(c, phase) for c in records.completed) for phase in PHASES},
         counted=_sink_totals(records.completed),
+        late_rows=records.live.get("counters", {}).get(LATE_RECORDS_COUNTER, 0),
     )
 
 

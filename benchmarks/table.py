@@ -1,13 +1,15 @@
 """The tables of results, as text."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 
 from benchmarks.figures import Figure
-from benchmarks.results import OWN, FigureResult, RateMeasurement, ratio_to_best_peer
+from benchmarks.results import OWN, FigureResult, RateMeasurement, is_peer, ratio_to_batch, ratio_to_best_peer
 from benchmarks.systems import SYSTEMS
 from benchmarks.workload import Workload
 
-_HEAD = ("", "system", "rec/s", "runs", "rec/cpu-s", "Weir is", "output")
+_HEAD = ("", "system", "rec/s", "runs", "rec/s/core", "cpu-s/M rec", "peak MB", "ckpt MB", "Weir is", "output")
+CORES = 2  #: of each run
 
 
 def render(results: Mapping[str, Mapping[str, RateMeasurement]], workloads: Mapping[str, Workload]) -> str:
@@ -25,7 +27,7 @@ def render(results: Mapping[str, Mapping[str, RateMeasurement]], workloads: Mapp
 def _row(system: str, measured: RateMeasurement, systems: Mapping[str, RateMeasurement]) -> tuple[str, ...]:
     title = SYSTEMS[system].title
     if measured.rate is None:
-        return ("", title, measured.state, "", "", "", "")
+        return ("", title, measured.state, *[""] * (len(_HEAD) - 3))
     own = systems[OWN].rate if OWN in systems else None
     ratio = f"{own / measured.rate:.1f}x" if own is not None and system != OWN else ""
     spread = f"{min(measured.runs) / 1e6:.2f}-{max(measured.runs) / 1e6:.2f} M" if len(measured.runs) > 1 else ""
@@ -35,15 +37,23 @@ def _row(system: str, measured: RateMeasurement, systems: Mapping[str, RateMeasu
         title,
         f"{measured.rate:,.0f}",
         spread,
-        f"{per_cpu:,.0f}" if per_cpu is not None else "",
+        f"{measured.rate / CORES:,.0f}",
+        f"{1e6 / per_cpu:.2f}" if per_cpu is not None else "",
+        _megabytes(measured.peak_rss_bytes),
+        _megabytes(measured.checkpoint_bytes),
         ratio,
         _output(measured),
     )
 
 
+def _megabytes(runs: Sequence[int]) -> str:
+    return f"{statistics.median(runs) / 1e6:,.0f}" if runs else ""
+
+
 def _output(measured: RateMeasurement) -> str:
     lost = f"; {len(measured.lost)} of {len(measured.lost) + len(measured.runs)} runs lost" if measured.lost else ""
-    return _comparison(measured) + lost
+    killed = "".join(f"; {seconds:.1f} s with a SIGKILL" for seconds in measured.killed_s)
+    return _comparison(measured) + killed + lost
 
 
 def _comparison(measured: RateMeasurement) -> str:
@@ -63,10 +73,12 @@ def _verdict(systems: Mapping[str, RateMeasurement], workload: Workload) -> str:
     if ratio is None:
         return f"no ratio to a peer ({wanted})"
     met = "" if target is None else f": {_met_text(ratio >= target)}"
-    peers = [name for name in workload.rows if name != OWN]
+    peers = [name for name in workload.rows if is_peer(name)]
     without = [name for name in peers if name not in systems or not systems[name].runs or not systems[name].is_verified]
     beside = f", without {', '.join(SYSTEMS[name].title for name in without)}" if without else ""
-    return f"{ratio:.1f}x the best peer{beside} ({wanted}{met})"
+    batch = ratio_to_batch(systems)
+    of_batch = f", {batch:.2f} of a batch in DuckDB" if batch is not None else ""
+    return f"{ratio:.1f}x the best peer{beside} ({wanted}{met}){of_batch}"
 
 
 def _beside(workload: Workload, results: Mapping[str, Mapping[str, RateMeasurement]]) -> list[str]:

@@ -27,10 +27,14 @@ class Workload(Computation):
         rows: by system, the number of rows of the measured run, for about ten seconds on two cores. A system that is
             not listed does not take part.
         found: SQL over the view `found`, a system's output; its result must equal that of `expected`.
-        expected: SQL over the view `sequence` (id, key), the input.
+        expected: SQL over the view `sequence` (id, key), the input; with a data set, over its tables. Without output,
+            both are empty.
         target: the minimum ratio to the best peer; None: the ratio is reported without a target.
         totals: the expected totals of a counting sink for a number of rows; None: there is no closed form.
         beside: another workload, and the minimum ratio of Weir's rate here to its rate there.
+        output: with a data set, the columns of the output, name -> SQL type.
+        output_key: the key by which output is upserted into Postgres.
+        late: SQL over the view `too_late`, whose result is the number of rows to drop; empty: not counted.
         absent: by system, the reason why it cannot take part although a reader might expect it to.
     """
 
@@ -43,7 +47,15 @@ class Workload(Computation):
     unit: str = "rec/s"
     totals: Callable[[int], Mapping[str, int]] | None = None
     beside: tuple[str, float] | None = None
+    output: Mapping[str, str] = field(default_factory=dict)
+    output_key: str = ""
+    late: str = ""
     absent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def can_be_killed(self) -> bool:
+        """Whether a run may be killed and go on from its checkpoint: its output lasts."""
+        return self.dataset is not None and self.sink != "discard"
 
     def count_errors(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
         """Differences between the totals of a run's sink and the expected totals; None if either is unknown."""

@@ -6,11 +6,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system. `peer`: its virtual environment below var/peers; None: the project's environment."""
+    """A system.
+
+    Args:
+        peer: its virtual environment below var/peers; None: the project's environment.
+        is_batch: it computes the answer of a batch: an upper bound for the rate, and not a peer. It drops no late rows,
+            and does not go on after a SIGKILL.
+    """
 
     name: str
     title: str
     peer: str | None = None
+    is_batch: bool = False
 
     @property
     def module(self) -> str:
@@ -25,6 +32,7 @@ SYSTEMS: dict[str, System] = {
         System("flink_sql", "Flink SQL", "flink"),
         System("pyflink", "PyFlink", "flink"),
         System("bytewax", "Bytewax", "bytewax"),
+        System("duckdb", "DuckDB (batch)", is_batch=True),
     )
 }
 

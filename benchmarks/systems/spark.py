@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import protocol
 from benchmarks.protocol import Task
+from benchmarks.systems import spark_jobs
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
@@ -126,6 +127,9 @@ def seconds_of(batches: list[Any]) -> float:
 def main() -> None:
     task = protocol.read_task()
     spark = session(task)
+    if task.dataset is not None:
+        spark_jobs.main(task, spark)
+        return
     batches = run(task, spark, "check", task.check_rows)
     done = sum(batch.numInputRows for batch in batches)
     protocol.send_checked(rows=done, format="parquet", columns={}, pattern="*.parquet")

@@ -14,6 +14,7 @@ import weir
 from benchmarks import protocol, slots
 from benchmarks.protocol import Task
 from benchmarks.slots import JobRun
+from benchmarks.systems import weir_jobs
 from runtime.connectors.sources.sequence import SCHEMA
 from runtime.launch.spark import SparkLauncher
 
@@ -75,6 +76,9 @@ def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.s
 
 def main() -> None:
     task = protocol.read_task()
+    if task.dataset is not None:
+        weir_jobs.main(task)
+        return
     with closing(SparkLauncher("weir-bench", f"local[{task.parallelism}]")) as launcher:
         run(task, launcher, "check", task.check_rows, weir.ParquetSink(str(task.output)))
         protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")

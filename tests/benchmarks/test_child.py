@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import child, protocol
+from benchmarks.footprint import Footprint
 
 SAYS_ALL = """
 import time
@@ -32,6 +33,21 @@ if worker == 0:
 while os.path.exists(f"/proc/{worker}"):
     time.sleep(0.01)
 protocol.send_measured(rows=7, seconds=0.5)
+"""
+RUNS_ON = """
+import os, pathlib, subprocess, sys, time
+from benchmarks import protocol
+folder = pathlib.Path(os.environ["FOLDER"], "checkpoints")
+folder.mkdir()
+(folder / "deleted").write_bytes(bytes(1_000))
+(folder / "unfinished").write_bytes(bytes(2_000))
+protocol.send_started()
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(sleeper.pid, flush=True)
+time.sleep(0.5)
+(folder / "unfinished").rename(folder / "finished")
+(folder / "deleted").unlink()
+time.sleep(600)
 """
 DIES_AND_LEAVES = """
 import os, signal, subprocess, sys, time
@@ -64,6 +80,20 @@ def test_a_child_that_says_everything(tmp_path: Path) -> None:
     assert outcome.events[protocol.MEASURED]["details"] == {"more": 1}
     assert 0.2 < outcome.cpu_seconds < 30
     assert "a line of its log" in log.read_text()
+
+
+def test_a_child_that_is_killed_in_its_measured_run_leaves_nothing(tmp_path: Path) -> None:
+    command, log = [sys.executable, "-c", RUNS_ON], tmp_path / "child.log"
+    footprint = Footprint(tmp_path / "checkpoints")
+    outcome = child.run(
+        command, environment={"FOLDER": str(tmp_path)}, log=log, time_box_s=60, footprint=footprint, kill_after_s=1.0
+    )
+    assert outcome.state == "killed"
+    assert protocol.STARTED in outcome.heard_at
+    assert protocol.MEASURED not in outcome.events
+    assert not psutil.pid_exists(int(log.read_text()))
+    assert footprint.checkpoint_bytes == 3_000, "a file that was deleted counts, and a renamed one once"
+    assert footprint.peak_rss_bytes > 1 << 20
 
 
 def test_processor_time_of_a_process_that_nobody_waited_for_counts(tmp_path: Path) -> None:

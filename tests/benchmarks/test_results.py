@@ -7,7 +7,15 @@ import pytest
 
 from benchmarks import figures
 from benchmarks.figures import Figure, Report
-from benchmarks.results import FigureResult, RateMeasurement, all_right, entry, ratio_to_best_peer, write
+from benchmarks.results import (
+    FigureResult,
+    RateMeasurement,
+    all_right,
+    entry,
+    ratio_to_batch,
+    ratio_to_best_peer,
+    write,
+)
 from benchmarks.table import render, render_figures
 from benchmarks.workloads import WORKLOADS
 
@@ -31,7 +39,8 @@ def test_latest_json_has_its_shape(tmp_path: Path) -> None:
     assert weir["verified"] is True
     assert found["systems"]["pyflink"] == {
         "rate": None, "unit": "rec/s", "runs": [], "verified": False, "totals_verified": False, "state": "missing",
-        "lost": [], "rows": 0, "rows_worked": 0, "cpu_seconds": [],
+        "lost": [], "rows": 0, "rows_worked": 0, "cpu_seconds": [], "peak_rss_bytes": [], "checkpoint_bytes": [],
+        "killed_s": [],
     }  # fmt: skip
 
 
@@ -54,6 +63,20 @@ def test_only_right_output_counts_for_the_ratio() -> None:
     assert all_right([{"weir": measured(30e6), "spark": RateMeasurement(unit="rec/s", state="did not finish")}])
 
 
+def test_a_batch_is_an_upper_bound_and_no_peer() -> None:
+    systems = {"weir": measured(30e6), "spark": measured(3e6), "duckdb": measured(60e6)}
+    assert ratio_to_best_peer(systems) == pytest.approx(10)
+    assert ratio_to_batch(systems) == pytest.approx(0.5)
+    assert "10.0x the best peer (target 5x: met), 0.50 of a batch in DuckDB" in render({"R1": systems}, WORKLOADS)
+
+
+def test_a_run_with_a_sigkill_counts_for_no_rate() -> None:
+    weir = measured(30e6)
+    weir.killed_s.append(17.5)
+    assert weir.runs == [30e6]
+    assert "right; 17.5 s with a SIGKILL" in render({"R1": {"weir": weir}}, WORKLOADS)
+
+
 def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
     systems = {
         "weir": measured(40e6),
@@ -65,7 +88,7 @@ def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
     lines = render({"W1": systems}, WORKLOADS).splitlines()
     shown = {line.split("  ")[-1].strip() for line in lines}
     assert {"right", "1,234 rows differ", "did not finish", "missing"} <= shown
-    assert any(line.split() == ["Weir", "40,000,000", "20,000,000", "right"] for line in lines)
+    assert any(line.split() == ["Weir", "40,000,000", "20,000,000", "0.05", "right"] for line in lines)
     assert any("20.0x the best peer, without Flink SQL (target 10x: met)" in line for line in lines)
 
 

@@ -1,0 +1,54 @@
+"""DuckDB: the answer of a batch over the files of a data set, with two threads. It is an upper bound, not a peer."""
+
+import time
+
+import duckdb
+
+from benchmarks import protocol
+from benchmarks.datasets import DATASETS
+from benchmarks.datasets.files import text_literal
+from benchmarks.protocol import Task
+from benchmarks.workloads import WORKLOADS
+
+_SCANS = {"parquet": "read_parquet({files})", "json": "read_json({files}, format='newline_delimited', columns={types})"}
+_TYPES = {"string": "varchar"}
+
+
+def run(task: Task, phase: str, rows: int) -> int:
+    """Computes the answer into a Parquet file, or reads all columns. Returns the number of input rows."""
+    assert task.dataset is not None, "the task has a data set"
+    workload = WORKLOADS[task.workload]
+    with duckdb.connect(config={"threads": task.parallelism}) as database:
+        for name, table in DATASETS[task.dataset].items():
+            types = ", ".join(f"'{column}': '{_TYPES.get(kind, kind)}'" for column, (kind, _) in table.columns.items())
+            files = text_literal(task.input(phase) / name / "*")
+            scan = _SCANS[str(task.files)].format(files=files, types=f"{{{types}}}")
+            database.execute(f"create view {name} as from {scan}")
+        if workload.expected:
+            output = task.output_of(phase)
+            output.mkdir(parents=True)
+            answer = workload.expected.format(rows=rows)
+            database.execute(f"copy ({answer}) to {text_literal(output / 'part-0.parquet')} (format parquet)")
+            return rows
+        counted = 0
+        for name, table in DATASETS[task.dataset].items():
+            largest = ", ".join(f"max({column})" for column in table.columns)
+            found = database.execute(f"select count(*), {largest} from {name}").fetchone()
+            assert found is not None, "an aggregate has a row"
+            counted += int(found[0]) if table.rows is None else 0
+        return counted
+
+
+def main() -> None:
+    task = protocol.read_task()
+    run(task, "check", task.check_rows)
+    protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
+    protocol.send_started()
+    began = time.monotonic()
+    counted = run(task, "measure", task.rows)
+    details = {} if WORKLOADS[task.workload].expected else {"rows_out": counted}
+    protocol.send_measured(rows=task.rows, seconds=time.monotonic() - began, **details)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Data sets: the same bytes every time, with the disorder that they promise, and answers that an oracle confirms."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import weir
+from benchmarks import answers
+from benchmarks.datasets import DATASETS, files
+from benchmarks.datasets.ads import US_PER_ROW
+from benchmarks.datasets.table import DISORDER_MS
+from benchmarks.harness import Harness, RunPlan, lock_folder
+from benchmarks.inputs import input_files
+from benchmarks.progress import Progress
+from benchmarks.protocol import Task
+from benchmarks.systems import SYSTEMS, weir_jobs
+from benchmarks.systems import duckdb as batch
+from benchmarks.workload import Workload
+from benchmarks.workloads import WORKLOADS
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER
+
+ROWS = 250_000
+PARQUET = {"format": "parquet", "pattern": "part-*.parquet", "columns": {}, "rows": ROWS}
+
+
+def small(name: str) -> Workload:
+    workload = WORKLOADS[name]
+    return replace(workload, rows=dict.fromkeys(workload.rows, ROWS), check_rows=2_000, sink="files")
+
+
+def table(workload: Workload, folder: Path, name: str) -> pa.Table:
+    written = files.write(str(workload.dataset), "parquet", ROWS, folder)
+    return pa.concat_tables([pq.read_table(path) for path in sorted((written / name).iterdir())])
+
+
+def test_ten_percent_of_rows_are_late_and_one_in_a_thousand_too_late(tmp_path: Path) -> None:
+    events = table(small("R1"), tmp_path, "events")
+    moments = events["event_time"].cast(pa.int64()).to_numpy()
+    due = moments[0] + pa.array(range(ROWS), pa.int64()).to_numpy() * US_PER_ROW
+    behind_ms = (due - moments) / 1_000
+    assert (behind_ms >= 0).all()
+    too_late = behind_ms > DISORDER_MS
+    assert too_late.sum() == ROWS // 1_000
+    assert (too_late.nonzero()[0] >= ROWS // 2).all(), "by then every watermark has advanced"
+    late = (behind_ms > 0) & ~too_late
+    assert 0.099 < late.mean() <= 0.1
+    assert behind_ms[late].max() > 0.9 * DISORDER_MS
+    assert pc.unique(pc.utf8_length(events["ad_id"])).to_pylist() == [36]
+
+
+def test_the_formats_hold_the_same_rows_and_files_are_written_once(tmp_path: Path) -> None:
+    parquet, text = (files.write("ads", name, 1_000, tmp_path) for name in ("parquet", "json"))
+    with duckdb.connect() as database:
+        for name in DATASETS["ads"]:
+            rows = f"select columns(*)::varchar from '{parquet / name}/*.parquet'"
+            lines = f"from read_json('{text / name}/*.json')"
+            if name == "events":
+                lines = f"select * replace (event_time::timestamp as event_time) {lines}"
+            assert database.execute(f"{rows} except all select columns(*)::varchar from ({lines})").fetchall() == []
+    before = {path: path.stat().st_ino for path in tmp_path.rglob("*.*")}
+    assert files.write("ads", "json", 1_000, tmp_path) == text
+    assert {path: path.stat().st_ino for path in tmp_path.rglob("*.*")} == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
+    workload = small("R1")
+    events = table(workload, tmp_path, "events").to_pylist()
+    campaigns = {row["ad_id"]: row["campaign_id"] for row in table(workload, tmp_path, "campaigns").to_pylist()}
+    end = max(event["event_time"] for event in events)
+    counted: Counter[Any] = Counter()
+    for number, event in enumerate(events):
+        start = event["event_time"].replace(microsecond=0, second=event["event_time"].second // 10 * 10)
+        if event["event_type"] == "view" and not (number % 500 == 250 and number >= ROWS // 2):
+            counted[campaigns[event["ad_id"]], start] += 1
+    columns = list(zip(*((*key, views) for key, views in counted.items()), strict=True))
+    folder = tmp_path / "found"
+    folder.mkdir()
+    found = pa.table(dict(zip(("campaign_id", "window_start", "views"), columns, strict=True)))
+    pq.write_table(found, folder / "part-0.parquet")
+    assert answers.differences(workload, folder, PARQUET) == 0
+    views = found["views"].to_pylist()
+    closed = next(n for n, start in enumerate(columns[1]) if (end - start).total_seconds() > 30)
+    views[closed] += 1
+    pq.write_table(found.set_column(2, "views", pa.array(views)), folder / "part-0.parquet")
+    assert answers.differences(workload, folder, PARQUET) == 2
+
+
+@pytest.mark.parametrize("name", ["R1", "R1-json"])
+def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, tmp_path: Path) -> None:
+    """Rows that are too late are in the batch, and missing from the job's output. The job counts each of them."""
+    workload = small(name)
+    with input_files(workload, tmp_path / "inputs") as folder:
+        task = workload.task("weir", str(tmp_path), 1.0, str(folder / "weir"))
+        flow = weir.Dataflow("checked")
+        weir_jobs.KINDS[task.kind](weir_jobs.Inputs(flow, task, "measure")).sink(
+            "out", weir_jobs.sink_of(task, "measure")
+        )
+        records = weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"))
+        assert answers.differences(workload, task.measured_output, PARQUET) == 0
+        assert records.live["counters"][LATE_RECORDS_COUNTER] == answers.late_rows(workload, ROWS) > 0
+        in_batch = Task(**{**json.loads(task.to_json()), "folder": str(tmp_path / "batch")})
+        assert batch.run(in_batch, "measure", ROWS) == ROWS
+        assert answers.differences(workload, in_batch.measured_output, PARQUET, with_late_rows=True) == 0
+        assert answers.differences(workload, in_batch.measured_output, PARQUET) != 0
+
+
+def test_reading_alone_reads_every_row(tmp_path: Path) -> None:
+    workload = replace(small("R1-W0"), sink="discard")
+    with input_files(workload, tmp_path / "inputs") as folder:
+        task = workload.task("duckdb", str(tmp_path), 1.0, str(folder / "duckdb"))
+        assert batch.run(task, "measure", ROWS) == ROWS
+    assert workload.count_errors(ROWS, {"rows_out": ROWS}) == []
+    assert workload.count_errors(ROWS, {"rows_out": ROWS - 1}) == [f"rows_out is {ROWS - 1}, not {ROWS}"]
+
+
+@pytest.mark.slow
+def test_a_job_on_spark_is_right_also_after_a_sigkill(tmp_path: Path) -> None:
+    """S1-25: all processes are killed in the second round; a new process goes on from the last checkpoint."""
+    workload = replace(WORKLOADS["R1"], rows={"weir": 1_000_000}, check_rows=100_000)
+    todo = [(workload, SYSTEMS["weir"])] * 2
+    with lock_folder(tmp_path), Progress([("R1 weir", 1.0)] * 2) as progress:
+        harness = Harness(tmp_path, RunPlan(repeats=2, time_box_s=120.0), progress)
+        harness.run_rates(todo)
+    measured = harness.rates["R1"]["weir"]
+    assert measured.lost == []
+    assert measured.is_verified
+    assert measured.miscounted == []
+    assert (len(measured.runs), len(measured.killed_s)) == (1, 1)
+    assert measured.checkpoint_bytes[0] > 0

@@ -1,13 +1,16 @@
 """Checks a system's output: DuckDB computes the answer from the formulas of the input and compares every row."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import duckdb
 
 from benchmarks.datasets import DATASETS
-from benchmarks.datasets.table import MACROS, TOO_LATE
+from benchmarks.datasets.table import MACROS, Late
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
 _APART: Final = """
@@ -43,7 +46,8 @@ def differences(
         checked: the event of the system's small run; "rows" is the number of input rows of the compared run.
         with_late_rows: whether the answer includes the rows that are too late, as the answer of a batch does.
     """
-    files = [str(path) for path in sorted(output.glob(checked["pattern"])) if path.stat().st_size]
+    found = _committed_by_spark(output) or output.glob(checked["pattern"])
+    files = [str(path) for path in sorted(found) if path.stat().st_size]
     if not files:
         return None
     rows = int(checked["rows"])
@@ -59,9 +63,7 @@ def late_rows(workload: Workload, rows: int) -> int:
     assert workload.dataset is not None, "the rows are from a data set"
     tables = DATASETS[workload.dataset]
     named = ", ".join(
-        f"too_late as ({table.query(rows)} where {TOO_LATE.format(n=table.count(rows))})"
-        if table.has_late_rows
-        else f"{name} as ({table.query(rows)})"
+        f"{'too_late' if table.has_late_rows else name} as ({table.query(rows, late='too late')})"
         for name, table in tables.items()
     )
     return count(f"with {named} {workload.late.format(rows=rows)}")[0]
@@ -71,9 +73,17 @@ def _input(workload: Workload, rows: int, *, with_late_rows: bool) -> dict[str, 
     """The views of the input: computed by formula, not read from files."""
     if workload.dataset is not None:
         tables = DATASETS[workload.dataset]
-        return {name: table.query(rows, with_late_rows=with_late_rows) for name, table in tables.items()}
+        late: Late = "all" if with_late_rows else "on time"
+        return {name: table.query(rows, late=late) for name, table in tables.items()}
     columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
     return {"sequence": f"select {columns} from range({rows}) as t(id)"}
+
+
+def _committed_by_spark(output: Path) -> set[Path]:
+    """The files that Spark's file sink has committed; others are of killed batches. Empty without such a sink."""
+    entries = (output / "_spark_metadata").glob("[0-9]*")
+    lines = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()[1:]]
+    return {Path(url2pathname(urlsplit(line["path"]).path)) for line in lines}
 
 
 def _scan(files: list[str], format: str, columns: dict[str, str]) -> str:

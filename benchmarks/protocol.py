@@ -10,6 +10,7 @@ its steps and its report.
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ class Computation:
             systems read all of them. None: the sequence.
         sink: where output goes that is made from a data set: "files", "postgres" (upserts into `Task.database`), or
             "discard".
+        partition_by: columns whose values choose the folder of output files.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class Computation:
     disorder_ms: int = 0
     dataset: str | None = None
     sink: str = "discard"
+    partition_by: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

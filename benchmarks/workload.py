@@ -32,6 +32,7 @@ class Workload(Computation):
         target: the minimum ratio to the best peer; None: the ratio is reported without a target.
         totals: the expected totals of a counting sink for a number of rows; None: there is no closed form.
         beside: another workload, and the minimum ratio of Weir's rate here to its rate there.
+        batch: with a data set, SQL for the rows that a batch computes; empty: `expected`.
         output: with a data set, the columns of the output, name -> SQL type.
         output_key: the key by which output is upserted into Postgres.
         late: SQL over the view `too_late`, whose result is the number of rows to drop; empty: not counted.
@@ -47,6 +48,7 @@ class Workload(Computation):
     unit: str = "rec/s"
     totals: Callable[[int], Mapping[str, int]] | None = None
     beside: tuple[str, float] | None = None
+    batch: str = ""
     output: Mapping[str, str] = field(default_factory=dict)
     output_key: str = ""
     late: str = ""

@@ -55,4 +55,4 @@ def _queries(table: Table, format: str, rows: int) -> Iterator[str]:
     count, parts = table.count(rows), 1 if table.rows is not None else FILES
     for part in range(parts):
         query = table.query(rows, count * part // parts, count * (part + 1) // parts)
-        yield f"select {', '.join(columns)} from ({query} order by id)"
+        yield f"select {', '.join(columns)} from ({query} order by position)"

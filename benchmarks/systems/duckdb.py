@@ -27,8 +27,12 @@ def run(task: Task, phase: str, rows: int) -> int:
         if workload.expected:
             output = task.output_of(phase)
             output.mkdir(parents=True)
-            answer = workload.expected.format(rows=rows)
-            database.execute(f"copy ({answer}) to {text_literal(output / 'part-0.parquet')} (format parquet)")
+            answer = (workload.batch or workload.expected).format(rows=rows)
+            if task.partition_by:
+                into = f"{text_literal(output)} (format parquet, partition_by ({', '.join(task.partition_by)}))"
+            else:
+                into = f"{text_literal(output / 'answer.parquet')} (format parquet)"
+            database.execute(f"copy ({answer}) to {into}")
             return rows
         counted = 0
         for name, table in DATASETS[task.dataset].items():
@@ -42,7 +46,7 @@ def run(task: Task, phase: str, rows: int) -> int:
 def main() -> None:
     task = protocol.read_task()
     run(task, "check", task.check_rows)
-    protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
+    protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="**/*.parquet")
     protocol.send_started()
     began = time.monotonic()
     counted = run(task, "measure", task.rows)

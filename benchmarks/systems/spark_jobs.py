@@ -24,7 +24,7 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 #: Rows of a batch of about a second.
-ROWS_PER_BATCH: Final = {"ads": 600_000, "ads-read": 600_000}
+ROWS_PER_BATCH: Final = {"ads": 600_000, "ads-read": 600_000, "clicks": 60_000, "clicks-read": 100_000}
 
 
 class Inputs:
@@ -42,11 +42,11 @@ class Inputs:
         columns = DATASETS[self._task.dataset][name].columns
         return ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
 
-    def stream(self, name: str, time: str) -> DataFrame:
+    def stream(self, name: str, time: str, delay: str = f"{DISORDER_MS} milliseconds") -> DataFrame:
         files = max(1, round(FILES * ROWS_PER_BATCH[self._task.kind] / self._rows))
         source = self._spark.readStream.format(str(self._task.files)).schema(self._schema(name))
         rows = source.option("maxFilesPerTrigger", files).load(self._path(name))
-        return rows.withWatermark(time, f"{DISORDER_MS} milliseconds")
+        return rows.withWatermark(time, delay)
 
     def table(self, name: str) -> DataFrame:
         return self._spark.read.format(str(self._task.files)).schema(self._schema(name)).load(self._path(name))
@@ -65,7 +65,22 @@ def ads(inputs: Inputs) -> DataFrame:
     return counted.select("campaign_id", f.col("window.start").cast("timestamp_ntz").alias("window_start"), "views")
 
 
-KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {"ads": ads, "ads-read": ads_read}
+def clicks_read(inputs: Inputs) -> DataFrame:
+    return inputs.stream("clicks", "event_time")
+
+
+def clicks(inputs: Inputs) -> DataFrame:
+    """Each event once, with its day and hour. An id is kept until the watermark, an hour behind, has passed it."""
+    once = inputs.stream("clicks", "event_time", delay="1 hour").dropDuplicatesWithinWatermark(["event_id"])
+    return once.withColumns({"day": f.to_date("event_time"), "hour": f.hour("event_time")})
+
+
+KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {
+    "ads": ads,
+    "ads-read": ads_read,
+    "clicks": clicks,
+    "clicks-read": clicks_read,
+}
 UPSERTS: Final = {
     "ads": "on conflict (campaign_id, window_start) do update set views = excluded.views",
 }
@@ -95,7 +110,12 @@ def run(task: Task, spark: SparkSession, phase: str) -> list[Any]:
         case "postgres":
             query = writer.foreachBatch(upsert(task, phase)).start()
         case "files":
-            query = writer.format("parquet").option("path", str(task.output_of(phase))).start()
+            query = (
+                writer.partitionBy(*task.partition_by)
+                .format("parquet")
+                .option("path", str(task.output_of(phase)))
+                .start()
+            )
         case _:
             query = writer.format("noop").start()
     query.awaitTermination()

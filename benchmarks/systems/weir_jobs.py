@@ -60,7 +60,23 @@ def ads(inputs: Inputs) -> weir.Stream:
     return counted.select("columns", "campaign_id", "window_start", "views")
 
 
-KINDS: Final[dict[str, Callable[[Inputs], weir.Stream]]] = {"ads": ads, "ads-read": ads_read}
+def clicks_read(inputs: Inputs) -> weir.Stream:
+    return inputs.table("clicks", "event_time")
+
+
+def clicks(inputs: Inputs) -> weir.Stream:
+    """Each event once, with its day and hour."""
+    once = inputs.table("clicks", "event_time").key_by("event_id").deduplicate("once", timedelta(hours=1), "event_time")
+    time = pc.field("event_time")
+    return once.with_columns("hours", day=time.cast(pa.date32(), safe=False), hour=pc.hour(time))
+
+
+KINDS: Final[dict[str, Callable[[Inputs], weir.Stream]]] = {
+    "ads": ads,
+    "ads-read": ads_read,
+    "clicks": clicks,
+    "clicks-read": clicks_read,
+}
 KEYS: Final = {"ads": ("campaign_id", "window_start")}  #: of output that is upserted
 
 
@@ -70,7 +86,7 @@ def sink_of(task: Task, phase: str) -> weir.spi.Sink:
             url = make_conninfo(task.database, password=f"${{secret:{_REFERENCE}}}")
             return weir.PostgresSink(url, database.table_of(phase), key=KEYS[task.kind])
         case "files":
-            return weir.ParquetSink(str(task.output_of(phase)))
+            return weir.ParquetSink(str(task.output_of(phase)), partition_by=tuple(task.partition_by))
         case _:
             return weir.DiscardSink()
 

@@ -48,22 +48,24 @@ R1_JSON: Final = replace(
 )
 
 
-def read_only(workload: Workload, kind: str) -> Workload:
+def read_only(workload: Workload) -> Workload:
     """The same input, read with all its columns and discarded: the cost of the source, and of parsing."""
     return replace(
         workload,
         name=f"{workload.name}-W0",
         title=f"the input of {workload.name}, read and discarded",
-        kind=kind,
+        kind=f"{workload.kind}-read",
         found="",
         expected="",
+        batch="",
         late="",
         target=None,
         sink="discard",
+        partition_by=(),
         output={},
         totals=lambda rows: {"rows_out": rows},
     )
 
 
-R1_W0: Final = read_only(R1, "ads-read")
-R1_JSON_W0: Final = read_only(R1_JSON, "ads-read")
+R1_W0: Final = read_only(R1)
+R1_JSON_W0: Final = read_only(R1_JSON)

@@ -20,7 +20,14 @@ from runtime.dataflow.joined_streams import IntervalJoinedStreams, JoinedStreams
 from runtime.dataflow.plan import PreAggregation
 from runtime.dataflow.used_columns import ColumnUse, columns_of_aggregates
 from runtime.operators.aggregates import Aggregate
-from runtime.operators.arguments import check_aggregates, check_column, check_function, check_gap, check_window
+from runtime.operators.arguments import (
+    check_aggregates,
+    check_column,
+    check_function,
+    check_gap,
+    check_window,
+    check_within,
+)
 from runtime.operators.functions.keyed_process import (
     KeyedBroadcastProcessFunction,
     KeyedProcess,
@@ -29,6 +36,7 @@ from runtime.operators.functions.keyed_process import (
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.session import SessionWindow
 from runtime.operators.windows.sliding import SlidingWindow
@@ -131,6 +139,41 @@ class KeyedStream:
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its sessions would never end",
+        )
+
+    def deduplicate(
+        self,
+        uid: str,
+        within: timedelta,
+        time: str,
+        *,
+        late_to: OutputTag | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Drops duplicates: only the first row of a key passes in each hour, or other length `within` of event time.
+
+        Rows pass unchanged, at once and in order. Dropped rows are counted in `duplicate_records`.
+
+        Args:
+            within: event time is divided into parts of this length, aligned to the epoch. A duplicate in the next part
+                passes. State is freed when the watermark has passed a part.
+            time: name of the column of event times (timestamp, date, or integer milliseconds).
+            late_to: side output for late rows: rows of a part that the watermark has passed. They keep the columns of
+                the input. None: late rows are counted and dropped.
+        """
+        check_column(uid, "time", time)
+        within_ms = check_within(uid, within)
+        if late_to is not None:
+            check_late_columns(uid, late_to, self.stream.columns)
+        keys = self.keys
+        return self.stream.flow._add_operator(
+            uid,
+            lambda: Deduplicate(keys, within_ms, time, late_to),
+            [self._input()],
+            parallelism,
+            columns=self.stream.columns,
+            side_outputs=() if late_to is None else (late_to,),
+            without_event_time="its state would never be freed",
         )
 
     def aggregate(

@@ -95,6 +95,11 @@ def check_gap(uid: str, gap: timedelta) -> int:
     return _milliseconds(uid, "gap", gap)
 
 
+def check_within(uid: str, within: timedelta) -> int:
+    """The length of a part of event time in milliseconds. Raises JobRejected as `check_gap`."""
+    return _milliseconds(uid, "within", within)
+
+
 def check_expression(uid: str, argument: str, value: object) -> None:
     """Raises JobRejected unless `value` is an Arrow expression."""
     if not isinstance(value, pc.Expression):

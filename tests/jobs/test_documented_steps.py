@@ -58,6 +58,9 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
         where date_trunc('hour', paid_at) = date_trunc('hour', ordered_at) order by all"""
     )
     assert sum(row["orders"] for row in found["visit_rows"].rows()) == len(ORDERS)
+    once = collected("once_rows", "ordered_at", "amount")
+    assert len(once) == len(set(once))
+    assert set(once) <= set(answer("select ordered_at, amount from orders"))
     settled, unpaid = {row["order_id"] for row in found["settled_rows"].rows()}, collected("unpaid_rows", "amount")
     assert settled == {order for (order,) in answer(f"select distinct order_id {pairs}")}
     assert len(settled) + len(unpaid) == len(ORDERS)

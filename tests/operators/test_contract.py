@@ -15,6 +15,7 @@ from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcess
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.functions.process import Process, ProcessFunction, SubtaskContext
 from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -74,6 +75,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "keyed process": lambda: KeyedProcess(Latest(), ["k"], SCHEMA, "at"),
     "aggregate": lambda: RunningAggregate(["k"], AGGREGATES),
     "changelog": lambda: RunningAggregate(["k"], AGGREGATES, changelog=True),
+    "deduplicate": lambda: Deduplicate(["k"], 200, "at"),
     "window": lambda: Combined(combiner(), TumblingWindow(["k"], 50, AGGREGATES)),
     "sliding window": lambda: Combined(combiner(), SlidingWindow(["k"], 200, 50, AGGREGATES)),
 }

@@ -1,0 +1,49 @@
+"""R6: click events with fifty columns, deduplicated by uuid within an hour, into Parquet files by hour."""
+
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.datasets.clicks import TABLES
+from benchmarks.datasets.table import DISORDER_MS
+from benchmarks.workload import Workload
+from benchmarks.workloads.ads import read_only
+
+ROWS: Final = 2_000_000
+_SYSTEMS: Final = ("weir", "spark", "duckdb")
+_VALUES: Final = ", ".join(
+    f"{name}::timestamp" if kind == "timestamp" else name for name, (kind, _) in TABLES["clicks"].columns.items()
+)
+_ONCE: Final = """
+    select distinct on (event_id, day, hour) *
+    from (select *, event_time::date as day, hour(event_time) as hour from clicks)
+"""
+_COMPARED: Final = f"event_id, day::date as day, hour::bigint as hour, hash({_VALUES}) as every_value"
+
+R6: Final = Workload(
+    name="R6",
+    title="fifty columns, deduplicated by uuid within an hour; Parquet into Parquet by hour",
+    kind="clicks",
+    keys=ROWS,
+    rows=dict.fromkeys(_SYSTEMS, ROWS),
+    found=f"select {_COMPARED} from found",
+    expected=f"select {_COMPARED} from ({_ONCE})",
+    batch=_ONCE,
+    late="select count(*) from too_late",
+    target=3,
+    check_rows=100_000,
+    files="parquet",
+    dataset="clicks",
+    disorder_ms=DISORDER_MS,
+    sink="files",
+    partition_by=("day", "hour"),
+)
+R6_JSON: Final = replace(
+    R6,
+    name="R6-json",
+    title=R6.title.replace("Parquet into", "JSON lines into"),
+    files="json",
+    rows=dict.fromkeys(_SYSTEMS, ROWS // 4),
+    target=None,
+)
+R6_W0: Final = read_only(R6)
+R6_JSON_W0: Final = read_only(R6_JSON)

@@ -62,10 +62,7 @@ def late_rows(workload: Workload, rows: int) -> int:
     """The number of rows of a data set that a job has to drop as too late."""
     assert workload.dataset is not None, "the rows are from a data set"
     tables = DATASETS[workload.dataset]
-    named = ", ".join(
-        f"{'too_late' if table.has_late_rows else name} as ({table.query(rows, late='too late')})"
-        for name, table in tables.items()
-    )
+    named = ", ".join(f"{name} as ({table.query(rows, late='too late')})" for name, table in tables.items())
     return count(f"with {named} {workload.late.format(rows=rows)}")[0]
 
 
@@ -73,7 +70,7 @@ def _input(workload: Workload, rows: int, *, with_late_rows: bool) -> dict[str, 
     """The views of the input: computed by formula, not read from files."""
     if workload.dataset is not None:
         tables = DATASETS[workload.dataset]
-        late: Late = "all" if with_late_rows else "on time"
+        late: Late = "all" if with_late_rows or not workload.late else "on time"
         return {name: table.query(rows, late=late) for name, table in tables.items()}
     columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
     return {"sequence": f"select {columns} from range({rows}) as t(id)"}

@@ -35,7 +35,8 @@ class Workload(Computation):
         batch: with a data set, SQL for the rows that a batch computes; empty: `expected`.
         output: with a data set, the columns of the output, name -> SQL type.
         output_key: the key by which output is upserted into Postgres.
-        late: SQL over the view `too_late`, whose result is the number of rows to drop; empty: not counted.
+        late: SQL over the rows of the tables that are too late, and over tables without such rows. Its result is the
+            number of rows to drop; empty: a job drops no rows.
         absent: by system, the reason why it cannot take part although a reader might expect it to.
     """
 

@@ -29,18 +29,20 @@ class Table:
         columns: name -> type and SQL over `id`, in which `{n}` is the number of rows. Types are "string", "bigint",
             "double", "boolean" and "timestamp" (microseconds, UTC).
         rows: the number of rows; None: chosen by the workload.
+        share: number of rows relative to the number chosen by the workload.
         source: SQL for the number of the row whose values row `id` has; "id" unless rows are repeated.
         has_late_rows: whether rows of `TOO_LATE` are too late.
     """
 
     columns: Mapping[str, tuple[str, str]]
     rows: int | None = None
+    share: float = 1.0
     source: str = "id"
     has_late_rows: bool = False
 
     def count(self, rows: int) -> int:
         """The number of rows of this table in a data set of `rows` rows."""
-        return rows if self.rows is None else self.rows
+        return round(rows * self.share) if self.rows is None else self.rows
 
     def query(self, rows: int, first: int = 0, last: int | None = None, *, late: Late = "all") -> str:
         """SQL for the rows from `first` to before `last`, of `rows` rows in all; they may be ordered by `position`.

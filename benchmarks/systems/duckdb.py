@@ -15,7 +15,7 @@ _TYPES = {"string": "varchar"}
 
 
 def run(task: Task, phase: str, rows: int) -> int:
-    """Computes the answer into a Parquet file, or reads all columns. Returns the number of input rows."""
+    """Computes the answer into files, or reads the first table with all columns. Returns the number of input rows."""
     assert task.dataset is not None, "the task has a data set"
     workload = WORKLOADS[task.workload]
     with duckdb.connect(config={"threads": task.parallelism}) as database:
@@ -34,13 +34,11 @@ def run(task: Task, phase: str, rows: int) -> int:
                 into = f"{text_literal(output / 'answer.parquet')} (format parquet)"
             database.execute(f"copy ({answer}) to {into}")
             return rows
-        counted = 0
-        for name, table in DATASETS[task.dataset].items():
-            largest = ", ".join(f"max({column})" for column in table.columns)
-            found = database.execute(f"select count(*), {largest} from {name}").fetchone()
-            assert found is not None, "an aggregate has a row"
-            counted += int(found[0]) if table.rows is None else 0
-        return counted
+        name, table = next(iter(DATASETS[task.dataset].items()))
+        largest = ", ".join(f"max({column})" for column in table.columns)
+        found = database.execute(f"select count(*), {largest} from {name}").fetchone()
+        assert found is not None, "an aggregate has a row"
+        return int(found[0])
 
 
 def main() -> None:

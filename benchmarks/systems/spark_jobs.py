@@ -14,8 +14,10 @@ from pyspark.sql import functions as f
 from benchmarks import database, protocol
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.files import FILES
+from benchmarks.datasets.nexmark import QUERIES
 from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.protocol import Task
+from benchmarks.systems import spark_nexmark
 
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -25,6 +27,7 @@ SETTINGS: Final = {
 }
 #: Rows of a batch of about a second.
 ROWS_PER_BATCH: Final = {"ads": 600_000, "ads-read": 600_000, "clicks": 60_000, "clicks-read": 100_000}
+NEXMARK_ROWS_PER_BATCH: Final = 500_000
 
 
 class Inputs:
@@ -43,7 +46,7 @@ class Inputs:
         return ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
 
     def stream(self, name: str, time: str, delay: str = f"{DISORDER_MS} milliseconds") -> DataFrame:
-        files = max(1, round(FILES * ROWS_PER_BATCH[self._task.kind] / self._rows))
+        files = max(1, round(FILES * ROWS_PER_BATCH.get(self._task.kind, NEXMARK_ROWS_PER_BATCH) / self._rows))
         source = self._spark.readStream.format(str(self._task.files)).schema(self._schema(name))
         rows = source.option("maxFilesPerTrigger", files).load(self._path(name))
         return rows.withWatermark(time, delay)
@@ -80,6 +83,8 @@ KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {
     "ads-read": ads_read,
     "clicks": clicks,
     "clicks-read": clicks_read,
+    **{f"nexmark-{name}": getattr(spark_nexmark, name) for name in QUERIES},
+    "nexmark-q0-read": spark_nexmark.read,
 }
 UPSERTS: Final = {
     "ads": "on conflict (campaign_id, window_start) do update set views = excluded.views",

@@ -14,8 +14,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 import weir
 from benchmarks import database, protocol, slots
 from benchmarks.datasets import DATASETS
+from benchmarks.datasets.nexmark import QUERIES
 from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.protocol import Task
+from benchmarks.systems import weir_nexmark
 from runtime.launch.spark import SparkLauncher
 
 _REFERENCE: Final = "BENCH_DATABASE"  #: name of the reference to the password
@@ -76,6 +78,8 @@ KINDS: Final[dict[str, Callable[[Inputs], weir.Stream]]] = {
     "ads-read": ads_read,
     "clicks": clicks,
     "clicks-read": clicks_read,
+    **{f"nexmark-{name}": getattr(weir_nexmark, name) for name in QUERIES},
+    "nexmark-q0-read": weir_nexmark.read,
 }
 KEYS: Final = {"ads": ("campaign_id", "window_start")}  #: of output that is upserted
 

@@ -1,9 +1,11 @@
 """The columns that a compiled job reads, sends and leaves out."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import weir
@@ -12,6 +14,7 @@ from runtime.connectors.kafka.source import KafkaSource
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.dataflow.plan import CompiledJob
 from runtime.operators.aggregates import AggregateSet
+from tests.contracts.files import Reading
 
 RIDES = pa.schema([(name, pa.int64()) for name in ("id", "zone", "at", "fare", "tip", "note", "color")])
 NAMES = pa.schema([("zone", pa.int64()), ("name", pa.string()), ("borough", pa.string())])
@@ -96,6 +99,17 @@ def test_a_source_of_kafka_reads_the_fields_that_are_used() -> None:
     topic = flow.source("rides", KafkaSource("host:1", "rides", KafkaJson(RIDES), event_time="at", metadata=["key"]))
     job = ended(topic.key_by("zone").aggregate("sums", {"fares": weir.Sum("fare")}))
     assert columns_read(job) == ["zone", "at", "fare", "kafka_key"]
+
+
+def test_files_without_declared_columns_are_read_as_far_as_they_are_used(tmp_path: Path) -> None:
+    """A file may lack a column: the step that uses it reports that, with all columns that it gets."""
+    pq.write_table(pa.table({name: [1, 2] for name in RIDES.names}), tmp_path / "a.parquet")
+    flow = weir.Dataflow("parquet")
+    rows = flow.source("rides", weir.ParquetSource(str(tmp_path), filter=pc.field("tip") > 1))
+    job = ended(rows.key_by("zone").aggregate("sums", {"fares": weir.Sum("fare"), "missing": weir.Sum("missing")}))
+    (source,) = job.sources.values()
+    assert isinstance(source, DirectorySource)
+    assert Reading(source).rows() == [{"zone": 2, "fare": 2, "tip": 2}]
 
 
 def test_an_aggregate_of_an_author_reads_all_columns() -> None:

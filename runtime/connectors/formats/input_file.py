@@ -51,6 +51,8 @@ class Scan:
             to the end of the file. Formats without `splits_files` get whole files.
         first_row: number of the first row, as `Chunk.rows` numbers the rows of this split.
         columns: the needed columns, besides columns of the filter; None: all. Others may be left out.
+        used: if `columns` is None: the columns that later steps use, besides columns of the filter; None: all. The file
+            may lack some of them.
         filter: rows for which it is not true may be left out, for example by statistics.
         partition: a value for every row of the file, by name of a column that the file lacks.
     """
@@ -59,6 +61,7 @@ class Scan:
     stop: int | None = None
     first_row: int = 0
     columns: tuple[str, ...] | None = None
+    used: frozenset[str] | None = None
     filter: pc.Expression | None = None
     partition: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
@@ -69,9 +72,10 @@ class Scan:
     def names(self, names: Iterable[str]) -> list[str]:
         """The needed columns among `names`. At least one, since a batch without columns has no number of rows."""
         found = list(names)
-        if self.columns is None:
+        wanted = self.used if self.columns is None else self.columns
+        if wanted is None:
             return found
-        needed = {*self.columns, *columns_named_in(self.filter, found)}
+        needed = {*wanted, *columns_named_in(self.filter, found)}
         return [name for name in found if name in needed] or found[:1]
 
     def narrow(self, schema: pa.Schema) -> pa.Schema:

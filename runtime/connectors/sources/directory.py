@@ -92,17 +92,19 @@ class DirectorySource:
     partition_by: PartitionBy = ()
     split_bytes: int | None = DEFAULT_SPLIT_BYTES
     listing: Listing | None = field(default=None, kw_only=True, repr=False)  #: set by `with_input`
+    used_columns: frozenset[str] | None = field(default=None, kw_only=True, repr=False)  #: set by `with_used_columns`
 
     def output_columns(self) -> pa.Schema | None:
         return self.selection(self._declared_partition).output_columns() if self._has_known_columns else None
 
     def with_used_columns(self, used: frozenset[str]) -> "DirectorySource":
-        """The source without unused columns. If its columns depend on the files, it reads all."""
+        """The source without unused columns. A used column that is no column of the files is no error here."""
+        used |= set() if self.event_time is None else {self.event_time}
         known = self.output_columns()
-        if known is None:
-            return self
-        names = tuple(name for name in known.names if name in used or name == self.event_time) or (known.names[0],)
-        return self if len(names) == len(known) else replace(self, columns=names)
+        columns = self.columns if known is None else tuple(known.names)
+        if columns is None:
+            return replace(self, used_columns=used)
+        return replace(self, columns=tuple(name for name in columns if name in used) or columns[:1])
 
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
@@ -157,7 +159,7 @@ class DirectorySource:
 
     def selection(self, partition: pa.Schema) -> Selection:
         """The columns and rows of the stream, with these partition columns."""
-        return Selection(self.format.columns(), partition, self.columns, self.filter)
+        return Selection(self.format.columns(), partition, self.columns, self.filter, self.used_columns)
 
     @property
     def _has_known_columns(self) -> bool:

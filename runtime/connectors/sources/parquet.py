@@ -35,6 +35,9 @@ class ParquetSource:
     def output_columns(self) -> pa.Schema | None:
         return self._as_directory().output_columns()
 
+    def with_used_columns(self, used: frozenset[str]) -> DirectorySource:
+        return self._as_directory().with_used_columns(used)
+
     def reader(self) -> DirectoryReader:
         return self._as_directory().reader()
 

@@ -27,12 +27,14 @@ class Selection:
     partition: the partition columns.
     columns: the columns of the stream; None: all columns of the files, then the partition columns.
     filter: the rows of the stream; None: all rows.
+    used: if `columns` is None: the columns that later steps use; None: all columns.
     """
 
     file_columns: pa.Schema | None = None
     partition: pa.Schema = pa.schema([])
     columns: tuple[str, ...] | None = None
     filter: pc.Expression | None = None
+    used: frozenset[str] | None = None
 
     def check(self) -> None:
         """Raises JobRejected if a column is unknown, or the filter does not fit; unknown columns are not checked."""
@@ -86,6 +88,7 @@ class Selection:
             stop=None if split.stop == position.size_bytes else split.stop,
             first_row=position.next_row,
             columns=needed,
+            used=None if self.used is None else self.used - values.keys(),
             filter=self.filter,
             partition=values,
         )

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from runtime.connectors.formats.base import Malformed, RowNumbers
 from runtime.connectors.formats.json_lines import JsonLinesFormat
 from runtime.errors import DataRejected, JobRejected
+from runtime.operators.functions import row_values
 
 Values = Sequence[bytes | None]  #: of messages; None: a tombstone
 NO_VALUE: Final = "the record has no value (a tombstone)"
@@ -237,7 +238,7 @@ def _only_column(batch: pa.RecordBatch, column: str) -> pa.Array:
 def rows_of(batch: pa.RecordBatch, topic: str) -> list[dict[str, Any]]:
     """The rows as Python values, maps as dictionaries. Raises DataRejected for a map that has a key twice."""
     try:
-        found: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+        found = list(row_values.rows_of(batch, maps_as_dicts=True))
     except KeyError as error:
         raise DataRejected(f"topic {topic!r}: a map has a key twice: {error}") from error
     return found

@@ -12,6 +12,7 @@ from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_head, name_write_errors
 from runtime.errors import DataRejected
+from runtime.operators.functions.row_values import rows_of
 
 #: errors of libraries that convert or encode a value: a time out of range, text that is not UTF-8, a repeated map key
 VALUE_ERRORS: Final = (ValueError, TypeError, OverflowError, KeyError)
@@ -160,7 +161,7 @@ class RowFile:
 def python_rows(batch: pa.RecordBatch, kind: str) -> list[dict[str, Any]]:
     """The rows as Python objects. Raises DataRejected, which names the format `kind` and the column of a bad value."""
     try:
-        rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+        rows = list(rows_of(batch, maps_as_dicts=True))
     except VALUE_ERRORS:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:

@@ -4,6 +4,7 @@ Values, order and conversions equal Arrow's. Errors additionally name the column
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,13 +19,18 @@ MAX_ROW_CHARACTERS: Final = 300  #: maximum length of a row in an error
 
 _MIN_DATETIME, _MAX_DATETIME = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")  #: range of a `datetime`
 _EXACT_UNITS: Final = ("s", "ms", "us")  #: a `datetime` has no nanoseconds
+_PLAIN_ZONES: Final = (None, "UTC")
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Each row as a dict by column name. Rows are made lazily: many live dicts slow the garbage collector down."""
+def rows_of(batch: pa.RecordBatch, *, maps_as_dicts: bool = False) -> Iterator[Row]:
+    """Each row as a dict by column name. Rows are made lazily: many live dicts slow the garbage collector down.
+
+    Raises:
+        KeyError: with `maps_as_dicts`, a map has a key twice.
+    """
     if not batch.num_columns:
         return iter(batch.to_pylist())
-    return _row_factory(tuple(batch.schema.names))([values_of(column) for column in batch.columns])
+    return _row_factory(tuple(batch.schema.names))([values_of(column, maps_as_dicts) for column in batch.columns])
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
@@ -52,8 +58,11 @@ def _check_names(rows: Sequence[Row], columns: Sequence[pa.Array], schema: pa.Sc
             raise JobRejected("missing-column", field.name, "a row has no value for this column, which is not nullable")
 
 
-def values_of(column: pa.Array) -> list[Any]:
-    """The Python values of a column."""
+def values_of(column: pa.Array, maps_as_dicts: bool = False) -> list[Any]:
+    """The Python values of a column. Maps are lists of pairs, as Arrow makes them, or dicts."""
+    if maps_as_dicts and pa.types.is_nested(column.type):
+        nested: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+        return nested
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     values: list[Any] = (_plain_times(column) if _are_plain_times(column) else column).tolist()
@@ -99,14 +108,21 @@ def _column_values(rows: Sequence[Row], name: str) -> list[Any]:
 
 
 def _plain_times(column: pa.Array) -> Any:
-    return column.to_numpy(zero_copy_only=False).astype(object)
+    """The times of the column. In UTC, they are sums with the epoch: Arrow needs some 5 µs for a time with a zone."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz is None:
+        return column.to_numpy(zero_copy_only=False).astype(object)
+    epoch: datetime = pa.scalar(0, kind).as_py()
+    since = column.view(pa.duration(kind.unit)).to_numpy(zero_copy_only=False).astype(object)
+    return np.array([None if each is None else epoch + each for each in since.tolist()], dtype=object)
 
 
 def _are_plain_times(column: pa.Array) -> bool:
     """Whether numpy converts the column to the same values as Arrow does."""
     kind = column.type
     if not (
-        pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.tz is None and kind.unit in _EXACT_UNITS)
+        pa.types.is_date32(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz in _PLAIN_ZONES and kind.unit in _EXACT_UNITS)
     ):
         return False
     unit, width = ("D", pa.int32()) if pa.types.is_date32(kind) else (kind.unit, pa.int64())

@@ -19,6 +19,7 @@ COLUMNS: dict[str, Any] = {
     "ms": (st.integers(-62_135_596_800_000, 253_402_300_799_999), pa.timestamp("ms")),
     "us": (st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999), pa.timestamp("us")),
     "zone": (st.integers(0, 10**12), pa.timestamp("ms", "Europe/Berlin")),
+    "utc": (st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999), pa.timestamp("us", "UTC")),
     "day": (st.integers(-719_162, 2_932_896), pa.date32()),
     "encoded": (st.text(max_size=3), pa.dictionary(pa.int8(), pa.string())),
     "a 'quoted'\n{name}": (st.integers(-5, 5), pa.int64()),

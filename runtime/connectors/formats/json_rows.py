@@ -14,6 +14,7 @@ from runtime.kernels.loading import native
 _MAX_OTHER_SHARE: Final = 64  #: Arrow reads the whole text if more than a row in so many is outside the kernel's subset
 _FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _MAX_INT64: Final = 2**63 - 1
+_MAX_TEXT_BYTES: Final = 2**31 - 1  #: offsets of a text column have 32 bits
 
 
 @lru_cache(maxsize=64)
@@ -60,6 +61,8 @@ class KernelRows:
 
     def parse(self, data: bytes, count: int) -> pa.RecordBatch:
         """The rows of `data`, which is UTF-8. Raises ArrowInvalid unless `data` holds exactly `count` valid rows."""
+        if len(data) > _MAX_TEXT_BYTES:
+            return ArrowRows(self.schema).parse(data, count)
         text = np.frombuffer(data + self.kernel.PADDING, dtype=np.uint8)
         shape = len(self.types), count
         values, lengths = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int32)

@@ -202,7 +202,8 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
 
 class OperationRequest(StrictSerializer):
     """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
-    allow_unmapped?}, where `path` is the folder of a savepoint. Discard takes {checkpoint}; other kinds take none.
+    allow_unmapped?}, where `path` is the folder of a savepoint. A rescale takes {parallelism?, version?,
+    allow_unmapped?}. Discard takes {checkpoint}; other kinds take none.
     """
 
     kind = serializers.CharField()
@@ -214,7 +215,7 @@ class OperationSerializer(serializers.ModelSerializer[Operation]):
     class Meta:
         model = Operation
         fields = (
-            "id", "job", "run", "kind", "params", "state", "phase", "reason", "requested_by", "request_id",
+            "id", "job", "run", "part_of", "kind", "params", "state", "phase", "reason", "requested_by", "request_id",
             "idempotency_key", "created_at", "started_at", "ended_at", "result", "error",
         )  # fmt: skip
 

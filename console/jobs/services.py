@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from django.conf import settings as django_settings
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from console import wakeups
 from console.accounts.models import User
@@ -120,7 +121,12 @@ def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
 
 def newest_ready(job: Job) -> JobVersion | None:
     """The newest version in state `ready`, which a start uses by default; None if there is none."""
-    return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
+    return ready_versions(job).first()
+
+
+def ready_versions(job: Job) -> QuerySet[JobVersion]:
+    """The versions in state `ready`, newest first."""
+    return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number")
 
 
 def parameter_schema(version: JobVersion) -> dict[str, Any]:

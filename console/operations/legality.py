@@ -5,7 +5,7 @@ follow `runtime.core.job.lifecycle`, as in the job master. `console.operations.r
 fits a version.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from console.accounts.refusals import Conflict
@@ -41,11 +41,17 @@ class AllowedOperation:
 
 def allowed_operations(job: Job, run: Run | None, user: AnyUser) -> tuple[AllowedOperation, ...]:
     """Every operation on a job, in the order of the buttons. `run` is the latest run."""
-    return tuple(allowed_operation(kind, job, run, user) for kind in JOB_OPERATIONS)
+    ending = ending_operations(run)
+    refused = operate_refusal(user)
+    return tuple(
+        AllowedOperation(kind, refused or _sentence(_job_conflict(kind, job, run, ending))) for kind in JOB_OPERATIONS
+    )
 
 
 def allowed_operation(kind: OperationKind, job: Job, run: Run | None, user: AnyUser) -> AllowedOperation:
-    return AllowedOperation(kind, operate_refusal(user) or _sentence(_job_conflict(kind, job, run)))
+    return AllowedOperation(
+        kind, operate_refusal(user) or _sentence(_job_conflict(kind, job, run, ending_operations(run)))
+    )
 
 
 def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
@@ -59,14 +65,21 @@ def start_conflict(run: Run | None) -> Conflict | None:
     return Conflict("run-active", f"Run {run.pk} is {run.state}; a job has one run at a time.")
 
 
-def run_conflict(run: Run | None, act: RunAct) -> Conflict | None:
-    """Why `act` is not possible on `run`, the latest run of a job; None if it is possible."""
+def ending_operations(run: Run | None) -> tuple[Operation, ...]:
+    """The active operations that end `run`."""
+    return tuple(Operation.objects.filter(run=run, kind__in=_RIVALS, state__in=ACTIVE_STATES)) if run else ()
+
+
+def run_conflict(run: Run | None, act: RunAct, ending: Sequence[Operation]) -> Conflict | None:
+    """Why `act` is not possible on `run`, the latest run of a job; None if it is possible.
+
+    `ending`: the active operations that end the run.
+    """
     if run is None:
         return Conflict("never-run", "The job has never run.")
     if reason := refusal(run.run_state, act, batch=run.version.is_batch):
         return Conflict("illegal-state", reason)
-    rivals = Operation.objects.filter(run=run, kind__in=_RIVALS.get(act, ()), state__in=ACTIVE_STATES)
-    rival = rivals.first()
+    rival = next((operation for operation in ending if operation.kind in _RIVALS.get(act, ())), None)
     return Conflict("conflict", f"A {rival.kind} is already {rival.state}.") if rival else None
 
 
@@ -80,9 +93,9 @@ def _sentence(found: Conflict | None) -> str:
     return found.detail if found else ""
 
 
-def _job_conflict(kind: OperationKind, job: Job, run: Run | None) -> Conflict | None:
+def _job_conflict(kind: OperationKind, job: Job, run: Run | None, ending: Sequence[Operation]) -> Conflict | None:
     if kind not in NEW_RUN_KINDS:
-        return run_conflict(run, RunAct(kind))
+        return run_conflict(run, RunAct.STOP if kind is OperationKind.RESCALE else RunAct(kind), ending)
     if active := start_conflict(run):
         return active
     if newest_ready(job) is None:

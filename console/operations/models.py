@@ -14,6 +14,7 @@ from console.jobs.models import Job, Run, choices
 class OperationKind(StrEnum):
     START = "start"
     RESTORE = "restore"
+    RESCALE = "rescale"
     SAVEPOINT = "savepoint"
     STOP = "stop"
     DRAIN = "drain"
@@ -40,11 +41,15 @@ _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 
 
 class Operation(models.Model):
-    """An operation. The console ends starts, restores and discards; the run's job master ends all other operations."""
+    """An operation. The console ends starts, restores, rescales and discards; the run's job master ends all others.
+
+    `part_of`: a rescale consists of a stop and a restore, which are operations of their own.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     job = models.ForeignKey(Job, models.CASCADE, related_name="operations")
     run = models.ForeignKey(Run, models.CASCADE, null=True, related_name="operations")
+    part_of = models.ForeignKey("self", models.CASCADE, null=True, related_name="parts")
     kind = models.TextField(choices=choices(OperationKind))
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     state = models.TextField(choices=OPERATION_STATES, default=OperationState.QUEUED.value, db_default="queued")

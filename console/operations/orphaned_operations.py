@@ -1,6 +1,7 @@
 """Ends operations that no job master will end.
 
-`start` and `restore` end when their run is first RUNNING, or ends earlier. The run's master ends all other operations
+`start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.rescale` ends a rescale
+and `console.operations.discard` a discard. The run's master ends all other operations
 together with the run. Operations that are still open after the run's end are resolved here from the records: the run's
 final state and its completed savepoints. If the records do not show the outcome, the state becomes `unknown`.
 """
@@ -43,7 +44,8 @@ def update_start_operations() -> None:
 
 def end_orphaned_operations() -> None:
     """Ends operations that the masters of ended runs left open."""
-    open_still = Operation.objects.exclude(kind__in=NEW_RUN_KINDS).filter(RUN_ENDED, state__in=ACTIVE_STATES)
+    of_console = (*NEW_RUN_KINDS, OperationKind.RESCALE)
+    open_still = Operation.objects.exclude(kind__in=of_console).filter(RUN_ENDED, state__in=ACTIVE_STATES)
     for operation in open_still.select_related("run"):
         assert operation.run is not None, "filtered by the state of the run"
         _end_orphan(operation, operation.run)

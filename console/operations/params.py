@@ -42,6 +42,21 @@ class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("`path` must not be given beside a checkpoint")
 
 
+class RescaleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`version`: id of the version that goes on (default: the run's). `parallelism`: default: that of the version.
+
+    `allow_unmapped` drops the state of operators that the version lacks.
+    """
+
+    version: Id | None = None
+    parallelism: Parallelism | None = None
+    allow_unmapped: bool = False
+
+    def __post_init__(self) -> None:
+        if self.version is None and self.parallelism is None:
+            raise ValueError("`parallelism` must be given, or else a version")
+
+
 class DiscardParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`checkpoint` is the id of a savepoint's row (not its number within the job)."""
 
@@ -51,6 +66,7 @@ class DiscardParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
+    OperationKind.RESCALE: RescaleParams,
     OperationKind.DISCARD: DiscardParams,
 }
 

@@ -116,14 +116,26 @@ def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelis
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: newer output is committed, and its repetition is not accepted.
     """
-    found = report(job, origin, version, parallelism)
-    if found.refusal is not None:
-        raise found.refusal
-    if found.lost is not None and not wanted.allow_unmapped:
-        raise found.lost
+    found = require_mapping(job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped)
     if found.repeated is not None and not wanted.accept_repeated_output:
         detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
         raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
+
+
+def require_mapping(
+    job: Job, origin: Origin, version: JobVersion, parallelism: int, *, allow_unmapped: bool
+) -> RestoreReport:
+    """The report of a restore that finds its state in `version`.
+
+    Raises:
+        Refused: the checkpoint cannot be restored with these parameters.
+    """
+    found = report(job, origin, version, parallelism)
+    if found.refusal is not None:
+        raise found.refusal
+    if found.lost is not None and not allow_unmapped:
+        raise found.lost
+    return found
 
 
 def require_no_repetition(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
@@ -11,7 +12,7 @@ from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import batch_output
 from console.jobs.models import Attempt, Job, JobVersion, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
-from console.operations.models import ACTIVE_STATES, Operation
+from console.operations.models import ACTIVE_STATES, Operation, OperationState
 from console.operations.restore import repeated_output
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
@@ -23,6 +24,7 @@ _LIST_RUN_COLUMNS = (
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("job", "run", "kind", "number", "completed_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state")
+_HISTORY = 20  #: operations behind an expected duration
 _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
 
 
@@ -117,6 +119,13 @@ def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
     return related.defer("restore_checkpoint__operators").annotate(attempt_count=Count("attempts")).order_by("-pk")
+
+
+def expected_ms(job_id: int, kind: str) -> float | None:
+    """Median duration of the job's last successful operations of a kind. None without a history."""
+    earlier = Operation.objects.filter(job=job_id, kind=kind, state=OperationState.SUCCEEDED, ended_at__isnull=False)
+    spans = [row.ended_at - row.created_at for row in earlier.order_by("-created_at")[:_HISTORY] if row.ended_at]
+    return median(span.total_seconds() for span in spans) * 1000 if spans else None
 
 
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:

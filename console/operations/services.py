@@ -16,15 +16,16 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.accounts.storable import text_problem
+from console.checkpoints.selectors import continuable
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, newest_ready, require_parallelism
 from console.jobs.tags import require_match
 from console.operations import discard
-from console.operations.legality import NO_READY_VERSION, run_conflict, start_conflict
+from console.operations.legality import NO_READY_VERSION, ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
-from console.operations.params import DiscardParams, RestoreParams, StartParams, parse_kind, parse_params
-from console.operations.restore import require_no_repetition, require_restorable
+from console.operations.params import DiscardParams, RescaleParams, RestoreParams, StartParams, parse_kind, parse_params
+from console.operations.restore import require_mapping, require_no_repetition, require_restorable
 from console.operations.selectors import latest_run
 from console.runs import run_store
 from runtime.core.job.lifecycle import RunAct
@@ -77,7 +78,7 @@ def request(
             if asked.if_match is not None:
                 lock_job(job)
                 require_match(job, asked.if_match)
-            return AcceptedOperation(_accept(row, typed))
+            return AcceptedOperation(accept(row, typed))
     except (IntegrityError, Refused) as error:
         # A concurrent request was first: with the same key, with another run, or with another stop or drain.
         if earlier := _replay(row):
@@ -87,10 +88,17 @@ def request(
         raise _name_blockers(job, Conflict("conflict", "A concurrent request was accepted first.")) from None
 
 
-def _accept(row: Operation, typed: Any) -> Operation:
+def accept(row: Operation, typed: Any) -> Operation:
+    """Writes `row` with the effects of its parameters. Call it inside a transaction.
+
+    Raises:
+        Refused: as `request`, of which this is the part behind the checks of the user.
+    """
     match typed:
         case RestoreParams():
             return _restore(row, typed)
+        case RescaleParams():
+            return _rescale(row, typed)
         case DiscardParams(checkpoint=wanted):
             return discard.accept(row, wanted)
         case StartParams():
@@ -110,6 +118,40 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     return _new_run(
         row, version, parallelism, restore_checkpoint=origin.checkpoint, restore_path=origin.path,
         allow_unmapped=wanted.allow_unmapped,
+    )  # fmt: skip
+
+
+def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
+    """Stops the run with a savepoint; `console.operations.rescale` restores that savepoint.
+
+    The newest checkpoint stands for the savepoint: a version or a parallelism that cannot continue from it is refused
+    before the run is stopped.
+    """
+    lock_job(row.job)
+    run = latest_run(row.job)
+    if found := run_conflict(run, RunAct.STOP, ending_operations(run)):
+        raise _name_blockers(row.job, found)
+    assert run is not None, "a job that never ran has a conflict"
+    version = run.version if wanted.version is None else _version(row.job, wanted.version)
+    parallelism = wanted.parallelism or version.parallelism
+    require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
+    if newest := continuable(row.job).filter(run=run).first():
+        origin = Origin.from_row(row.job, newest)
+        require_mapping(row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped)
+    row.run, row.state, row.started_at = run, OperationState.RUNNING.value, Now()
+    row.phase = "stop"
+    row.params = {**row.params, "version": version.pk, "parallelism": parallelism}
+    row.save(force_insert=True)
+    _delegate_to_master(part(row, OperationKind.STOP), RunAct.STOP)
+    row.refresh_from_db()
+    return row
+
+
+def part(whole: Operation, kind: OperationKind, **params: Any) -> Operation:
+    """An operation, not yet written, that belongs to `whole`."""
+    return Operation(
+        job=whole.job, kind=kind.value, params=params, part_of=whole, requested_by=whole.requested_by,
+        reason=whole.reason, request_id=whole.request_id,
     )  # fmt: skip
 
 
@@ -143,7 +185,7 @@ def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: A
 def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
     """Leaves a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run ends at once."""
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
-    if found := run_conflict(run, act):
+    if found := run_conflict(run, act, ending_operations(run)):
         raise _name_blockers(row.job, found)
     assert run is not None, "a job that never ran has a conflict"
     row.run = run

@@ -21,6 +21,7 @@ _K = OperationKind
 LABELS = {
     _K.START: "Start",
     _K.SAVEPOINT: "Take savepoint",
+    _K.RESCALE: "Rescale…",
     _K.STOP: "Stop with savepoint…",
     _K.DRAIN: "Drain and finish…",
     _K.RESTORE: "Restore…",
@@ -68,7 +69,7 @@ class Confirmation:
 def buttons(
     job_id: int, acts: Iterable[AllowedOperation], *, start_repeats: bool, suggested: OperationKind | None
 ) -> tuple[Button, ...]:
-    """The buttons in the order of a run's life: start, savepoint, stop, drain, restore, cancel."""
+    """The buttons in the order of a run's life: start, savepoint, rescale, stop, drain, restore, cancel."""
     enabled = {act.act: act.enabled for act in acts}
     return tuple(
         Button(

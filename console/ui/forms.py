@@ -80,6 +80,13 @@ def add_refusal(form: forms.Form, name: str, refused: Refused) -> None:
     form.add_error(name if name in form.fields else None, refused.detail)
 
 
+class RescaleForm(forms.Form):
+    """Version and parallelism that a running job goes on with."""
+
+    version = forms.IntegerField(min_value=1)
+    parallelism = forms.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)
+
+
 class RestoreForm(forms.Form):
     """Checkpoint, version and parallelism of a restore. Only ids of this job are valid."""
 

@@ -4,7 +4,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
-from console.ui.views import actions, checkpoints, jobs, numbers, operations, restore, session, state
+from console.ui.views import actions, checkpoints, jobs, numbers, operations, rescale, restore, session, state
 
 app_name = "ui"
 
@@ -19,6 +19,7 @@ urlpatterns = [
     path("jobs/<int:pk>/versions/new/", jobs.new_version, name="new_version"),
     path("jobs/<int:pk>/start/", actions.start, name="start"),
     path("jobs/<int:pk>/savepoint/", actions.run_now, {"kind": "savepoint"}, name="savepoint"),
+    path("jobs/<int:pk>/rescale/", rescale.rescale, name="rescale"),
     path("jobs/<int:pk>/stop/", actions.confirm, {"kind": "stop"}, name="stop"),
     path("jobs/<int:pk>/drain/", actions.confirm, {"kind": "drain"}, name="drain"),
     path("jobs/<int:pk>/cancel/", actions.confirm, {"kind": "cancel"}, name="cancel"),

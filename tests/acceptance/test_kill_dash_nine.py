@@ -86,14 +86,12 @@ def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
     survive(words, known)
 
 
-def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
+def test_then_rescale_to_3_and_drain(words: WordCount) -> None:
     """S0-28, S0-29, S3-19: with everything that befell it, the job stops, goes on at another parallelism, and ends."""
-    words.api.operate(words.job, "stop", {}, PATIENCE_S)
-    assert words.run["state"] == "stopped"
+    before = words.run["id"]
     words.feed(5)
-    savepoint = words.api.checkpoints(words.job)[-1]
-    assert savepoint["kind"] == "stop"
-    words.api.operate(words.job, "restore", {"checkpoint": savepoint["id"], "parallelism": 3}, PATIENCE_S)
+    words.api.operate(words.job, "rescale", {"parallelism": 3}, PATIENCE_S)
+    assert (words.run["id"] > before, words.run["parallelism"]) == (True, 3)
     until(words.is_exact, PATIENCE_S)
     words.api.operate(words.job, "drain", {}, PATIENCE_S)
     assert words.run["state"] == "finished"

@@ -27,6 +27,7 @@ from console.ui.views.page import page, require_login, user_of
 REQUEST_MESSAGES = {
     OperationKind.START: "The start was requested.",
     OperationKind.RESTORE: "The restore was requested.",
+    OperationKind.RESCALE: "The rescale was requested: the run stops with a savepoint, then a new run restores it.",
     OperationKind.SAVEPOINT: "A savepoint was requested.",
     OperationKind.STOP: "The stop with savepoint was requested.",
     OperationKind.DRAIN: "The drain was requested.",

@@ -1,7 +1,6 @@
 """The list of operations and the page of an operation."""
 
 from collections.abc import Sequence
-from statistics import median
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -12,15 +11,14 @@ from django.views.decorators.http import require_safe
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
-from console.operations.models import NEW_RUN_KINDS, Operation, OperationState
-from console.operations.selectors import with_runs
+from console.operations.models import NEW_RUN_KINDS, Operation, OperationKind, OperationState
+from console.operations.selectors import expected_ms, with_runs
 from console.ui.jobpage import live_metrics
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
-_HISTORY = 20
-_RELATED = ("job", "run__version", "run__restore_checkpoint", "requested_by")
+_RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
 _PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
 
 
@@ -57,7 +55,8 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
                 name: value for name, value in found.params.items() if not (starts and name in _PARAMS_SHOWN_FROM_RUN)
             },
             "progress": _progress(found),
-            "expected_ms": _expected_ms(found),
+            "expected_ms": expected_ms(found.job_id, found.kind),
+            "parts": tuple(with_runs(found.parts.all())) if found.kind == OperationKind.RESCALE else (),
             "checkpoint": _checkpoint_of(found),
         }
         settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
@@ -83,15 +82,6 @@ def _progress(found: Operation) -> CheckpointLive | None:
         return None
     under_way = live_metrics(found.run).checkpoint
     return under_way if under_way and under_way.kind == found.kind else None
-
-
-def _expected_ms(found: Operation) -> float | None:
-    """Median duration of the job's earlier operations of the same kind. None without a history."""
-    earlier = Operation.objects.filter(
-        job=found.job_id, kind=found.kind, state=OperationState.SUCCEEDED, ended_at__isnull=False
-    ).exclude(pk=found.pk)
-    spans = [row.ended_at - row.created_at for row in earlier.order_by("-created_at")[:_HISTORY] if row.ended_at]
-    return median(span.total_seconds() for span in spans) * 1000 if spans else None
 
 
 def _checkpoint_of(found: Operation) -> Checkpoint | None:

@@ -14,8 +14,8 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable, restorable
-from console.jobs.models import Job, JobVersion, VersionState
-from console.jobs.services import require_parallelism
+from console.jobs.models import Job, JobVersion
+from console.jobs.services import ready_versions, require_parallelism
 from console.operations.legality import allowed_operation
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
@@ -71,7 +71,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
         "act": allowed_operation(OperationKind.RESTORE, job, run, request.user),
         "stop": allowed_operation(OperationKind.STOP, job, run, request.user),  # must come first for a running job
         "plan": _plan(job, form),
-        "versions": _versions(job),
+        "versions": ready_versions(job),
         "checkpoints": _restorable_page(request, job, chosen),
         "chosen": chosen,
     }
@@ -85,7 +85,8 @@ def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
     """The values of the query, and defaults: newest checkpoint, newest ready version, its parallelism."""
     given = request.GET
     newest = continuable(job).first() or restorable(job).first()
-    version = _versions(job).filter(pk=whole_number(given.get("version")) or 0).first() or _versions(job).first()
+    versions = ready_versions(job)
+    version = versions.filter(pk=whole_number(given.get("version")) or 0).first() or versions.first()
     return {
         "checkpoint": given.get("checkpoint") or (newest.pk if newest else None),
         "version": given.get("version") or (version.pk if version else None),
@@ -102,7 +103,7 @@ def _plan(job: Job, form: RestoreForm) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, as the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
     checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
-    version = _versions(job).filter(pk=chosen["version"] or 0).first()
+    version = ready_versions(job).filter(pk=chosen["version"] or 0).first()
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None
@@ -121,10 +122,6 @@ def _plan(job: Job, form: RestoreForm) -> RestorePlan | None:
         report=found,
         refusal=refusal,
     )
-
-
-def _versions(job: Job) -> Any:
-    return job.versions.filter(state=VersionState.READY).order_by("-number")
 
 
 def _restorable_page(request: HttpRequest, job: Job, chosen: int | None) -> TablePage[Checkpoint]:

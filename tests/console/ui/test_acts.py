@@ -278,3 +278,36 @@ def test_a_run_in_batch_offers_a_cancel_and_says_why_nothing_else(at_console: Cl
     assert "A run in BATCH takes no checkpoints: cancel it, or wait for its end." in said
     at_console.post(f"/jobs/{run.job_id}/savepoint/", {"key": "s"})
     assert not job.operations.exists()
+
+
+# ---------------------------------------------------------------- rescale
+
+
+def test_the_page_of_a_rescale_describes_it_and_offers_the_versions(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 1)
+    page = at_console.get(f"/jobs/{run.job_id}/rescale/")
+    said = blocks.text(page)
+    assert f"Run {run.pk} stops with a savepoint" in said
+    assert "version 1, as now" in said
+    assert 'max="128" value="2"' in page.content.decode()
+
+
+def test_a_rescale_is_requested_with_its_reason(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    asked = {"parallelism": 3, "version": run.version_id, "reason": "load"}
+    response = at_console.post(f"/jobs/{run.job_id}/rescale/", asked, follow=True)
+    assert "The rescale was requested" in blocks.text(response)
+    found = Operation.objects.get(kind="rescale")
+    assert (found.params["parallelism"], found.reason, found.parts.get().kind) == (3, "load", "stop")
+    whole = blocks.text(at_console.get(f"/operations/{found.pk}/"))
+    assert "Steps Stop Queued" in whole
+    assert "Part of rescale" in blocks.text(at_console.get(f"/operations/{found.parts.get().pk}/"))
+
+
+def test_an_impossible_parallelism_is_named_at_its_field(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    response = at_console.post(f"/jobs/{run.job_id}/rescale/", {"parallelism": 129, "version": run.version_id})
+    assert response.status_code == 422
+    assert re.search(r"parallelism.*128", blocks.text(response))
+    assert not Operation.objects.exists()

@@ -16,7 +16,7 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 27
+PAGE_QUERIES = 25
 
 
 # ---------------------------------------------------------------- who may

@@ -1,0 +1,155 @@
+"""A rescale: its stop and its restore, and what ends it early."""
+
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Refused
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job, JobVersion, Run
+from console.operations import reconciler, rescale
+from console.operations.models import Operation
+from console.operations.services import OperationRequestContext, request
+from console.runs.lease import ago
+from runtime.core.job.lifecycle import RunState
+from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def running(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> Run:
+    run = make_run(RunState.RUNNING)
+    make_checkpoint(run, 1)
+    return run
+
+
+def ask(user: User, run: Run, **params: Any) -> Operation:
+    return request(OperationRequestContext(user=user, reason="more load"), run.job, "rescale", params).operation
+
+
+def part(whole: Operation, kind: str) -> Operation:
+    return Operation.objects.get(part_of=whole, kind=kind)
+
+
+def stop(run: Run, make_checkpoint: MakeCheckpoint, state: str = "succeeded") -> Checkpoint:
+    """As the run's master does."""
+    savepoint = make_checkpoint(run, 2, kind="stop")
+    Operation.objects.filter(run=run, kind="stop").update(state=state, result={"checkpoint": 2}, ended_at=Now())
+    Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=Now())
+    return savepoint
+
+
+def test_a_rescale_stops_the_run_and_restores_its_savepoint(
+    operator: User, running: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    """The whole ends when the new run is running; a pass that is repeated changes nothing."""
+    whole = ask(operator, running, parallelism=5)
+    assert (whole.state, whole.run, part(whole, "stop").state) == ("running", running, "queued")
+    assert part(whole, "stop").reason == "more load"
+    Operation.objects.filter(kind="stop").update(state="running", phase="acknowledging")
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.phase) == ("running", "stop: acknowledging")
+
+    savepoint = stop(running, make_checkpoint)
+    rescale.advance_rescales()
+    rescale.advance_rescales()
+    restored = part(whole, "restore").run
+    assert restored is not None
+    assert (restored.restore_checkpoint, restored.parallelism, restored.version) == (savepoint, 5, running.version)
+    assert (restored.state, restored.created_by) == ("queued", operator)
+
+    Run.objects.filter(pk=restored.pk).update(state="running", started_at=Now())
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.result) == ("succeeded", {"run": restored.pk})
+    assert whole.ended_at is not None
+
+
+def test_another_version_goes_on_at_its_own_parallelism(
+    operator: User, job: Job, running: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    newer = JobVersion.objects.create(job=job, number=2, parallelism=4, state="ready", graph=GRAPH)
+    whole = ask(operator, running, version=newer.pk)
+    stop(running, make_checkpoint)
+    rescale.advance_rescales()
+    restored = part(whole, "restore").run
+    assert restored is not None
+    assert (restored.version, restored.parallelism) == (newer, 4)
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"parallelism": 129}, "params.parallelism"),
+        ({"parallelism": 0}, "params.parallelism"),
+        ({"version": 10**6}, "params.version"),
+        ({"parallelism": 3, "checkpoint": 1}, "params.checkpoint"),
+        ({}, "params.parallelism"),
+    ],
+)
+def test_a_bad_parameter_stops_nothing(operator: User, running: Run, params: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        ask(operator, running, **params)
+    assert refused.value.field == field
+    assert not Operation.objects.exists()
+
+
+def test_a_version_that_would_lose_state_stops_nothing(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.RUNNING)
+    make_checkpoint(run, 1, operators=[{"uid": "gone", "state_bytes": 10, "subtasks": 2}])
+    with pytest.raises(Refused, match="gone"):
+        ask(operator, run, parallelism=3)
+    assert not Operation.objects.exists()
+    assert ask(operator, run, parallelism=3, allow_unmapped=True).state == "running"
+
+
+@pytest.mark.parametrize("state", [RunState.STOPPED, RunState.STOPPING, RunState.QUEUED])
+def test_only_a_run_that_can_stop_is_rescaled(operator: User, make_run: MakeRun, state: RunState) -> None:
+    with pytest.raises(Conflict):
+        ask(operator, make_run(state), parallelism=3)
+
+
+def test_a_second_rescale_is_refused_while_the_first_stops_the_run(operator: User, running: Run) -> None:
+    ask(operator, running, parallelism=3)
+    with pytest.raises(Conflict, match="A stop is already queued"):
+        ask(operator, running, parallelism=4)
+
+
+@pytest.mark.parametrize("state", ["failed", "unknown"])
+def test_a_stop_without_success_ends_the_rescale(operator: User, running: Run, state: str) -> None:
+    whole = ask(operator, running, parallelism=3)
+    Operation.objects.filter(kind="stop").update(state=state, error={"code": "expired", "message": "It took too long."})
+    rescale.advance_rescales()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error) == (state, {"code": "expired", "message": "It took too long."})
+
+
+def test_a_run_that_was_started_meanwhile_ends_the_rescale_and_names_the_savepoint(
+    operator: User, running: Run, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    whole = ask(operator, running, parallelism=3)
+    stop(running, make_checkpoint)
+    make_run(RunState.QUEUED)
+    rescale.advance_rescales()
+    whole.refresh_from_db()
+    assert whole.state == "failed"
+    assert whole.error is not None
+    assert "has stopped with savepoint 2, which was not restored" in whole.error["message"]
+    assert not Operation.objects.filter(kind="restore").exists()
+
+
+def test_a_run_that_ended_otherwise_fails_the_rescale(operator: User, running: Run) -> None:
+    """The master died while it took the savepoint, and the run was cancelled."""
+    whole = ask(operator, running, parallelism=3)
+    Run.objects.filter(pk=running.pk).update(state="canceled", ended_at=ago(60))
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert whole.state == "failed"
+    assert whole.error is not None
+    assert "before the stop was done" in whole.error["message"]

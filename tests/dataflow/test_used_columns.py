@@ -87,6 +87,14 @@ def test_the_column_of_event_times_is_read_for_the_watermark() -> None:
     assert columns_read(ended(rides(flow).select("narrow", "tip"))) == ["at", "tip"]
 
 
+def test_a_source_with_dead_letters_reads_whole_rows() -> None:
+    flow = weir.Dataflow("letters")
+    source = DirectorySource(
+        "/rides", weir.JsonLinesFormat(RIDES), bounded=True, on_malformed="dead_letter", dead_letter_path="/letters"
+    )
+    assert columns_read(ended(flow.source("rides", source).select("narrow", "tip"))) == RIDES.names
+
+
 def test_at_least_a_column_is_read() -> None:
     """A batch without columns has no number of rows."""
     flow = weir.Dataflow("none")

@@ -98,7 +98,12 @@ class DirectorySource:
         return self.selection(self._declared_partition).output_columns() if self._has_known_columns else None
 
     def with_used_columns(self, used: frozenset[str]) -> "DirectorySource":
-        """The source without unused columns. A used column that is no column of the files is no error here."""
+        """The source without unused columns. A used column that is no column of the files is no error here.
+
+        With dead letters all columns are read: a dead letter holds the whole row.
+        """
+        if self.on_malformed == "dead_letter":
+            return self
         used |= set() if self.event_time is None else {self.event_time}
         known = self.output_columns()
         columns = self.columns if known is None else tuple(known.names)

@@ -135,6 +135,12 @@ def newest_completed_checkpoint(run: Run) -> Checkpoint | None:
     return retained.filter(run=run, kind=Kind.CHECKPOINT).defer("operators").order_by("-number").first()
 
 
+def newest_with_operators(job: Job) -> Checkpoint | None:
+    """The newest checkpoint of a job that can be restored, with its figures by operator."""
+    retained = Checkpoint.objects.filter(job=job, status=Status.COMPLETED, discarded_at=None)
+    return retained.order_by("-number").first()
+
+
 def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
     """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED_FAILURES`, and the newest
     failed checkpoint.

@@ -20,6 +20,7 @@ from django.conf import settings
 from console.accounts.refusals import InvalidField, Refused
 from console.checkpoints.models import Checkpoint, Kind
 from runtime.core.snapshot.commit import is_same_savepoint
+from runtime.core.snapshot.contents import StoredState, stored_states
 from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
 from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, encode_pin
@@ -50,6 +51,17 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
         raise _corrupt(f"{file}: {detail}", CHECKPOINT_FIELD)
     _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), CHECKPOINT_FIELD)
     return manifest
+
+
+def recorded_states(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
+    """The states that the manifest of a completed checkpoint names. Their files are not looked at.
+
+    Raises:
+        Refused: the manifest is missing or damaged.
+    """
+    return stored_states(
+        _read_manifest(job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE, CHECKPOINT_FIELD)
+    )
 
 
 def pin(checkpoint: Checkpoint) -> None:

@@ -33,6 +33,7 @@ class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
     busy: float = 0.0
     backpressured: float = 0.0
     subtasks: tuple[SubtaskLive, ...] = ()
+    counters: dict[str, int] = {}
 
     @property
     def finished(self) -> bool:

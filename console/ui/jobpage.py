@@ -53,7 +53,7 @@ _DESIRED_STATES: Mapping[str, str] = {
     RunState.CANCELLING: "canceled",
     RunState.RUNNING: "",
 }
-_FAILURE_FIELDS = ("code", "message", "detail", "operator", "story")
+_FAILURE_FIELDS = ("code", "message", "detail", "operator", "story", "slot", "traceback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,7 @@ class Failure:
     message: str
     operator: str
     story: tuple[str, ...]
+    traceback: str
     detail: Any
 
 
@@ -244,6 +245,7 @@ def run_failure(run: Run | None, schema: Schema) -> Failure | None:
         message=str(recorded.get("message", "No reason was recorded.")),
         operator=str(known.get("operator", "")),
         story=tuple(str(line) for line in story) if isinstance(story, list | tuple) else (str(story),),
+        traceback=str(known.get("traceback", "")),
         detail=rest or (None if isinstance(detail, dict) else detail),
     )
 

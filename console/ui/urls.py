@@ -4,7 +4,18 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
-from console.ui.views import actions, checkpoints, jobs, numbers, operations, rescale, restore, session, state
+from console.ui.views import (
+    actions,
+    checkpoints,
+    jobs,
+    numbers,
+    operations,
+    rescale,
+    restore,
+    runs,
+    session,
+    state,
+)
 
 app_name = "ui"
 
@@ -26,6 +37,7 @@ urlpatterns = [
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
     path("jobs/<int:pk>/history.csv", numbers.numbers_csv, name="history_csv"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.history, name="checkpoints"),
+    path("runs/<int:pk>/", runs.run, name="run"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),
     path("checkpoints/<int:pk>/state/", state.contents, name="state"),

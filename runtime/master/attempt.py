@@ -282,7 +282,7 @@ class Attempt:
                     self._handle(events.SubtaskReported(at, subtask, report))
             case messages.SlotFailed():
                 log.error("slot failed", slot=slot, detail=message.detail, traceback=message.traceback)
-                self._end(slot_failure(message))
+                self._end(slot_failure(slot, message))
 
     def _open_probe_side(self, join: OperatorId | None) -> None:
         if join is not None:

@@ -64,6 +64,8 @@ class Failover:
             "operator": failed.operator,
             "story": list(failed.events),
         }
+        if failed.traceback:
+            failure |= {"slot": failed.slot, "traceback": failed.traceback}
         counted = _failure_of(failed)
         if failed.code != SLOT_OUT_OF_MEMORY_CODE or counted.progressed:
             self._consecutive_memory_failures = 0

@@ -1,11 +1,14 @@
 """The result of an attempt, or of a wait between two attempts."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, DataRejected, JobRejected, is_outage
 from runtime.io.control.messages import SlotFailed
+
+MAX_TRACEBACK_CHARACTERS: Final = 20_000  #: the end of a longer traceback is recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,15 @@ class AttemptFailed:
     is_outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted
     code: str = ""  #: stable failure code; may be empty
     is_intact: bool = False  #: no slot is known to be lost or to hang
+    slot: int | None = None  #: slot that reported the failure
+    traceback: str = ""  #: Python traceback of the failure in that slot
 
 
 AttemptResult = Ended | SavepointCompleted | Canceled | Released | Superseded | LauncherBroken | AttemptFailed
 
 
-def slot_failure(failure: SlotFailed) -> AttemptFailed:
-    """An attempt in which a slot reported its own failure; all slots are still connected.
+def slot_failure(slot: int, failure: SlotFailed) -> AttemptFailed:
+    """An attempt in which `slot` reported its own failure; all slots are still connected.
 
     A process that exceeded its memory bound is replaced: an allocator does not return all of its memory.
     """
@@ -79,6 +84,8 @@ def slot_failure(failure: SlotFailed) -> AttemptFailed:
         is_outage=failure.is_outage,
         code=failure.code,
         is_intact=failure.code != SLOT_OUT_OF_MEMORY_CODE,
+        slot=slot,
+        traceback=failure.traceback[-MAX_TRACEBACK_CHARACTERS:],
     )
 
 

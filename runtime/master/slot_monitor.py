@@ -4,7 +4,7 @@ Its only decision is that a slot has been silent for too long. Silence is accumu
 as for the heartbeat of a master. A suspended master reads no mail, so its suspension does not count as silence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from runtime.core.job.graph import JobGraph
@@ -81,7 +81,8 @@ class SlotMonitor:
             for uid, total in totals.items()
         }
         self._previous_totals = (now, totals)
-        return {"operators": operators, "slots": self._slot_rows(now), "counters": self._counters()}
+        counters = _counters(each for own in self._metrics.values() for each in own.values())
+        return {"operators": operators, "slots": self._slot_rows(now), "counters": counters}
 
     @staticmethod
     def _totals(own: Sequence[SubtaskMetrics]) -> tuple[int, int, float, float]:
@@ -104,6 +105,7 @@ class SlotMonitor:
             "bytes_in": sum(m.bytes_in for m in own),
             "bytes_out": sum(m.bytes_out for m in own),
             "in_flight_bytes": sum(m.in_flight_bytes for m in own),
+            "counters": _counters(own),
         }
 
     @staticmethod
@@ -155,9 +157,11 @@ class SlotMonitor:
             for usage in [self._usage.get(slot)]
         ]
 
-    def _counters(self) -> dict[str, int]:
-        total: dict[str, int] = {}
-        for metrics in (each for own in self._metrics.values() for each in own.values()):
-            for name, amount in metrics.counters.items():
-                total[name] = total.get(name, 0) + amount
-        return total
+
+def _counters(subtasks: Iterable[SubtaskMetrics]) -> dict[str, int]:
+    """The sum of each counter."""
+    total: dict[str, int] = {}
+    for metrics in subtasks:
+        for name, amount in metrics.counters.items():
+            total[name] = total.get(name, 0) + amount
+    return total

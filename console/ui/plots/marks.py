@@ -79,13 +79,13 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "restart": _Kind(
         _restarts, "started_at", "run_id", F("cause"),
         lambda ref, words: f"Run {ref} restarted" + (f": {words}" if words else ""),
-        lambda *_: "#attempts-head",
+        lambda ref, _: reverse("ui:run", args=[ref]),
     ),
     "failure": _Kind(
         lambda job: Run.objects.filter(job=job, state=RunState.FAILED.value), "ended_at", "pk",
         KeyTextTransform("message", "failure"),
         lambda ref, words: f"Run {ref} failed" + (f": {words}" if words else ""),
-        lambda *_: "#runs-head",
+        lambda ref, _: reverse("ui:run", args=[ref]),
     ),
 }  # fmt: skip
 

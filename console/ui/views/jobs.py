@@ -18,6 +18,7 @@ from console.jobs import services
 from console.jobs.models import Job, Pipeline
 from console.operations import selectors
 from console.ui.forms import JobForm, VersionForms, add_refusal
+from console.ui.inspector import Inspector
 from console.ui.joblist import job_line, states_of, tally
 from console.ui.jobpage import job_view
 from console.ui.paging import by_name, by_urgency, text, whole_number
@@ -76,6 +77,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
             "now": now,
             "job": job,
             "view": view,
+            "inspector": Inspector(view.page, view.live, text(request.GET.get("node")), now),
             "timeline": job_timeline(view.page, request.GET, now),
             "picture": view.picture,
             "picture_title": f"Job graph of {job.name}",

@@ -120,6 +120,8 @@ def others(job_id: int) -> dict[str, str]:
     return {
         "jobs": "/jobs/",
         "job": f"/jobs/{job_id}/",
+        "job-node": f"/jobs/{job_id}/?node=window&span=6h",
+        "run": f"/runs/{Run.objects.get(job=job_id).pk}/",
         "checkpoint": f"/checkpoints/{checkpoint.pk}/",
         "state": f"/checkpoints/{checkpoint.pk}/state/?operator=window&state=state",
         "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
@@ -329,6 +331,23 @@ def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in
         page.goto(f"/jobs/{running.job_id}/")
         page.locator("#tick-2").click()
         expect(page.get_by_role("link", name="show all")).to_be_visible()
+
+
+def test_an_operator_is_chosen_by_arrow_keys(signed_in: Open, running: Run) -> None:
+    """The graph is one tab stop. Without scripts each node is a link."""
+    with signed_in(1024) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        assert page.locator('.node-link[tabindex="0"]').count() == 1
+        page.locator("#node-1").focus()
+        for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
+            page.keyboard.press(key)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**node=window**")
+        expect(page.get_by_role("heading", name="window 1 day")).to_be_visible()
+    with signed_in(java_script_enabled=False) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.locator("#node-6").click()
+        expect(page.get_by_role("heading", name="parquet")).to_be_visible()
 
 
 def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:

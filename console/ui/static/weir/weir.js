@@ -93,6 +93,40 @@ document.addEventListener("htmx:afterRequest", (event) => {
 
 document.addEventListener("htmx:oobAfterSwap", tick);
 
+// ---------------------------------------------------------------- job graph: one tab stop, arrows between nodes
+
+const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const nodes = () => [...document.querySelectorAll(".node-link")];
+
+function rove(chosen) {
+  const all = nodes();
+  const stop = chosen ?? all.find((node) => node === document.activeElement) ?? all.find((node) => node.ariaCurrent) ?? all[0];
+  for (const node of all) node.setAttribute("tabindex", node === stop ? "0" : "-1");
+}
+
+// The nearest node in a direction; distance across the direction counts twice.
+function neighbour(from, [dx, dy]) {
+  const middle = (node) => { const box = node.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; };
+  const [x, y] = middle(from);
+  const found = nodes().map((node) => {
+    const [a, b] = middle(node), along = (a - x) * dx + (b - y) * dy;
+    return { node, along, far: along + 2 * (Math.abs((a - x) * dy) + Math.abs((b - y) * dx)) };
+  });
+  return found.filter(({ along }) => along > 4).sort((a, b) => a.far - b.far)[0]?.node;
+}
+
+document.addEventListener("keydown", (event) => {
+  const from = event.target.closest?.(".node-link"), direction = DIRECTIONS[event.key];
+  if (!from || !direction) return;
+  event.preventDefault();
+  rove(neighbour(from, direction) ?? from);
+  nodes().find((node) => node.tabIndex === 0).focus();
+});
+
+document.addEventListener("htmx:oobAfterSwap", () => rove());
+rove();  // without scripts each node is a tab stop
+nodes().find((node) => node.ariaCurrent)?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // ---------------------------------------------------------------- connection
 
 function showBanner(text) {

@@ -1,0 +1,183 @@
+"""The panel beside the job graph: the chosen operator, or the job. Its parts are read when a template asks for them.
+
+`key` names the content without reading it, as for the plots.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from hashlib import blake2s
+from typing import Any, Final
+
+from console import formats
+from console.accounts.refusals import Refused
+from console.checkpoints import storage
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import newest_with_operators
+from console.formats import Quantity
+from console.jobs.services import pipeline_schema
+from console.metrics.live import Live, OperatorLive
+from console.metrics.models import FINEST_STEP_S
+from console.metrics.selectors import SubtaskHistory, subtask_history
+from console.operations.selectors import JobPage
+from console.ui.failures import FailureCause, failure_causes
+from console.ui.plots import shapes
+from runtime.core.snapshot.contents import StoredState
+
+REFRESH_S: Final = 10
+SHOWN_SUBTASKS: Final = 16  #: the most skewed; the API has all
+SPARK_POINTS: Final = 60  #: of the last hour
+_METER: Final = 72.0  #: width of a meter in pixels
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskLine:
+    """A subtask with the numbers of its newest interval; `spark` is its rate over the last hour, on a scale of all
+    subtasks.
+    """
+
+    index: int
+    rate: Quantity
+    share: float  #: of the mean rate of all subtasks
+    busy: Quantity
+    backpressured: Quantity
+    watermark: Quantity
+    spark: str
+    spark_box: str
+
+    @property
+    def skew(self) -> str:
+        """How far the rate is from the mean, if it is far; else ''."""
+        if 0.5 <= self.share <= 1.5:
+            return ""
+        return f"{self.share:.1f} × mean"
+
+
+@dataclass(frozen=True, slots=True)
+class StateLine:
+    """A state of the chosen operator, or all state of an operator. `meter` is its share of the largest, in pixels."""
+
+    name: str
+    kind: str
+    nbytes: int
+    rows: int | None
+    meter: float
+
+
+class Inspector:
+    def __init__(self, page: JobPage, live: Live, node: str, now: datetime) -> None:
+        """`node`: uid of the chosen operator, '' for the job. A uid that the graph does not have counts as ''."""
+        self._page, self._now = page, now
+        operators = (page.version.graph or {}).get("operators", ()) if page.version else ()
+        self._names: Mapping[str, str] = {o["uid"]: o["name"] for o in operators}
+        self._spec: Mapping[str, Any] = next((o for o in operators if o["uid"] == node), {})
+        self.uid: str = self._spec.get("uid", "")
+        self.name: str = self._spec.get("name", "")
+        self.numbers: OperatorLive | None = live.operators.get(self.uid)
+
+    @property
+    def key(self) -> str:
+        run = self._page.run
+        newest = [(row.pk, row.outcome) for row in self._page.attempts[:1]]
+        moving = int(self._now.timestamp()) // REFRESH_S if run and not run.is_terminal else 0
+        known = (self.uid, run and (run.pk, run.state), newest, moving)
+        return blake2s(repr(known).encode(), digest_size=8).hexdigest()
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Counters of the chosen operator, such as late and dropped records."""
+        return self.numbers.counters if self.numbers else {}
+
+    @cached_property
+    def subtasks(self) -> tuple[SubtaskLine, ...]:
+        """The subtasks of the chosen operator, the most skewed first. A query."""
+        if not self.uid or self._page.run is None:
+            return ()
+        rate = "records_out" if self._spec.get("role") == "source" else "records_in"
+        return subtask_lines(subtask_history(self._page.run, self.uid, self._now), rate, self._now)
+
+    @property
+    def shown_subtasks(self) -> Sequence[SubtaskLine]:
+        return self.subtasks[:SHOWN_SUBTASKS]
+
+    @property
+    def more_subtasks(self) -> int:
+        """Subtasks that are nearer to the mean than those shown."""
+        return max(0, len(self.subtasks) - SHOWN_SUBTASKS)
+
+    @cached_property
+    def failures(self) -> tuple[FailureCause, ...]:
+        return failure_causes(self._page.job, pipeline_schema(self._page.job.pipeline), self.uid)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint whose state can be read."""
+        return newest_with_operators(self._page.job)
+
+    @cached_property
+    def states(self) -> tuple[StateLine, ...]:
+        """States of the chosen operator by name, or of all operators by size; largest first."""
+        if self.checkpoint is None:
+            return ()
+        if not self.uid:
+            sizes = {row["uid"]: row.get("state_bytes") or 0 for row in self.checkpoint.operators}
+            return _with_meters(
+                [StateLine(self._names.get(uid, uid), "", size, None, 0.0) for uid, size in sizes.items() if size]
+            )
+        own = [state for state in self._recorded_states if state.operator == self.uid]
+        return _with_meters([StateLine(s.name, s.kind.value, s.nbytes, s.rows, 0.0) for s in own])
+
+    @cached_property
+    def _recorded_states(self) -> tuple[StoredState, ...]:
+        try:
+            return storage.recorded_states(self.checkpoint) if self.checkpoint else ()
+        except Refused:
+            return ()
+
+
+def subtask_lines(history: SubtaskHistory, rate: str, now: datetime) -> tuple[SubtaskLine, ...]:
+    """A line per subtask of the newest interval, those farthest from the mean rate first."""
+    if not history.at:
+        return ()
+    newest = {name: values[-1] for name, values in history.numbers.items()}
+    mean = sum(newest[rate]) / len(newest[rate])
+    means = {index: _means(history, rate, index) for index in history.index[-1]}
+    largest = max((value for values in means.values() for value in values if value is not None), default=0.0) or 1.0
+    lines = [
+        SubtaskLine(
+            index=index,
+            rate=formats.rate(newest[rate][at] / FINEST_STEP_S),
+            share=newest[rate][at] / mean if mean else 1.0,
+            busy=formats.percent(newest["busy"][at]),
+            backpressured=formats.percent(newest["backpressured"][at]),
+            watermark=formats.watermark(newest["watermark"][at], now),
+            spark=shapes.line(means[index], largest),
+            spark_box=f"0 0 {len(means[index])} {shapes.HEIGHT}",
+        )
+        for at, index in enumerate(history.index[-1])
+    ]
+    return tuple(sorted(lines, key=lambda line: (-abs(line.share - 1), -line.share, line.index)))
+
+
+def _means(history: SubtaskHistory, rate: str, index: int) -> list[float | None]:
+    """The records of a subtask, in at most `SPARK_POINTS` intervals."""
+    size = -(-len(history.at) // SPARK_POINTS)
+    values = [
+        row[indexes.index(index)] if index in indexes else None
+        for indexes, row in zip(history.index, history.numbers[rate], strict=True)
+    ]
+    found: list[float | None] = []
+    for first in range(0, len(values), size):
+        known = [value for value in values[first : first + size] if value is not None]
+        found.append(sum(known) / len(known) if known else None)
+    return found
+
+
+def _with_meters(lines: Sequence[StateLine]) -> tuple[StateLine, ...]:
+    largest = max((line.nbytes for line in lines), default=0) or 1
+    ordered = sorted(lines, key=lambda line: (-line.nbytes, line.name))
+    return tuple(
+        StateLine(line.name, line.kind, line.nbytes, line.rows, round(line.nbytes / largest * _METER, 1))
+        for line in ordered
+    )

@@ -1,0 +1,215 @@
+"""The page of a run: why it ended, its attempts, how its start went, and the snapshot that it came from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+from itertools import pairwise
+from operator import or_
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import Min, OuterRef, Q, Subquery
+
+from console import formats
+from console.checkpoints.models import Checkpoint, Status
+from console.formats import Quantity
+from console.jobs.models import Attempt, Run
+from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
+from console.operations.models import Operation, OperationKind, OperationState
+from console.ui.failures import attempt_detail
+from runtime.core.job.lifecycle import RunState
+from runtime.redaction import Schema, redact_json
+
+EARLIER_RUNS: Final = 10  #: runs that the expected time of a start comes from
+MAX_ATTEMPTS: Final = 50  #: newest attempts on the page
+LOG_LINES: Final = 60
+_LOG_BYTES: Final = 64 * 1024
+MAX_START: Final = timedelta(hours=1)  #: records later than this are not of the start
+_BAR: Final = 100.0
+#: Request, claim by a worker, first interval with records, first completed checkpoint; None: not reached or not kept.
+Moments = tuple[datetime | None, datetime | None, datetime | None, datetime | None]
+_START_PHASES: Final = (("queue", "Waiting for a worker"), ("deploy", "Spark, slots and restore"),
+                        ("first", "Until the first checkpoint"))  # fmt: skip
+_ENDING_KINDS: Final = (OperationKind.STOP, OperationKind.DRAIN, OperationKind.CANCEL)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPhase:
+    """A phase of a start, in percent of the whole bar. `expected`: median of earlier runs of the job."""
+
+    key: str
+    label: str
+    left: float
+    width: float
+    took: Quantity
+    expected: Quantity | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLine:
+    attempt: Attempt
+    message: str
+    operator: str
+    slot: int | None
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredOperator:
+    """An operator of the snapshot or of the version, and its part in the restore."""
+
+    name: str
+    fate: str
+    state_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    run: Run
+    end: str  #: why the run ended, in a sentence; '' while it runs
+    ended_by: Operation | None
+    attempts: tuple[AttemptLine, ...]
+    start: tuple[StartPhase, ...]
+    restored: tuple[RestoredOperator, ...]
+    log: tuple[str, ...]
+    log_file: str
+
+
+def run_view(run: Run, schema: Schema) -> RunView:
+    attempts = list(Attempt.objects.filter(run=run).select_related("restored_checkpoint").defer(
+        "restored_checkpoint__operators")[:MAX_ATTEMPTS])  # fmt: skip
+    for attempt in attempts:
+        attempt.run = run
+    ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
+    ended_by = ending.select_related("requested_by").order_by("-created_at").first() if run.is_terminal else None
+    file = Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
+    return RunView(
+        run=run,
+        end=_end(run, ended_by, schema),
+        ended_by=ended_by,
+        attempts=tuple(_attempt_line(attempt, schema) for attempt in attempts),
+        start=start_phases(*start_moments(run)),
+        restored=restored_operators(run),
+        log=log_tail(file, run.version.params, schema),
+        log_file=str(file),
+    )
+
+
+def _end(run: Run, ended_by: Operation | None, schema: Schema) -> str:
+    if not run.is_terminal:
+        return ""
+    if run.run_state is RunState.FAILED:
+        failure = redact_json(run.failure or {}, run.version.params, schema)
+        return f"The run failed: {failure.get('message', 'no reason was recorded')}"
+    if ended_by is not None:
+        user = ended_by.requested_by.get_username() if ended_by.requested_by else "the system"
+        savepoint = (ended_by.result or {}).get("checkpoint")
+        taken = f" with savepoint {savepoint}" if savepoint else ""
+        reason = f" Reason given: {ended_by.reason}" if ended_by.reason else ""
+        return f"A {ended_by.kind} that {user} requested ended the run{taken}.{reason}"
+    if run.run_state is RunState.FINISHED:
+        return "All inputs ended, and all output is committed."
+    return f"The run was {run.state}."
+
+
+def _attempt_line(attempt: Attempt, schema: Schema) -> AttemptLine:
+    detail = attempt_detail(attempt, schema)
+    slot = detail.get("slot")
+    return AttemptLine(
+        attempt=attempt,
+        message=str(detail.get("message") or attempt.reason),
+        operator=str(detail.get("operator") or ""),
+        slot=slot if isinstance(slot, int) else None,
+        traceback=str(detail.get("traceback") or "\n".join(map(str, detail.get("log") or ()))),
+    )
+
+
+# ---------------------------------------------------------------- phases of a start
+
+
+def start_moments(run: Run) -> tuple[Moments, list[Moments]]:
+    """Moments of the start of `run`, and of earlier runs of its job. Two queries."""
+    first_checkpoint = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED).order_by("number")
+    runs: list[Any] = list(
+        Run.objects.filter(job=run.job_id, pk__lte=run.pk)
+        .order_by("-pk")
+        .annotate(first_checkpoint=Subquery(first_checkpoint.values("completed_at")[:1]))
+        .only("job", "created_at", "started_at")[: EARLIER_RUNS + 1]
+    )
+    first_hour = [Q(run_id=r.pk, at__gte=r.created_at, at__lt=r.created_at + MAX_START) for r in runs]
+    flowing = Metrics.objects.filter(
+        reduce(or_, first_hour), step_s=FINEST_STEP_S, operator=WHOLE_RUN, records_in__gt=0
+    )
+    begun = dict(flowing.values_list("run_id").annotate(Min("at")))
+    found = [
+        (r.created_at, r.started_at, max(begun[r.pk], r.started_at) if r.pk in begun and r.started_at else None,
+         r.first_checkpoint)
+        for r in runs
+    ]  # fmt: skip
+    return found[0], found[1:]
+
+
+def start_phases(moments: Moments, earlier: Sequence[Moments]) -> tuple[StartPhase, ...]:
+    """The phases between `moments` that the start has reached; `earlier` are those of earlier runs."""
+    lasted = _durations(moments)
+    known = [ms for ms in lasted if ms is not None]
+    whole = sum(known) or 1.0
+    before = [_durations(each) for each in earlier]
+    found, left = [], 0.0
+    for at, ((key, label), ms) in enumerate(zip(_START_PHASES, lasted, strict=True)):
+        if ms is None:
+            break
+        others = [took for each in before if (took := each[at]) is not None]
+        width = ms / whole * _BAR
+        expected = formats.duration(median(others)) if others else None
+        found.append(StartPhase(key, label, round(left, 2), round(width, 2), formats.duration(ms), expected))
+        left += width
+    return tuple(found)
+
+
+def _durations(moments: Moments) -> list[float | None]:
+    return [
+        None if begin is None or end is None else max(0.0, (end - begin).total_seconds() * 1000)
+        for begin, end in pairwise(moments)
+    ]
+
+
+# ---------------------------------------------------------------- the snapshot that the run came from
+
+
+def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
+    """The operators of the run's version and of the restored snapshot."""
+    if run.restore_checkpoint is None:
+        return ()
+    names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
+    stored: Mapping[str, Mapping[str, Any]] = {row["uid"]: row for row in run.restore_checkpoint.operators}
+    found = []
+    for uid, name in names.items():
+        row = stored.get(uid)
+        if row is None:
+            found.append(RestoredOperator(name, "began with empty state: the snapshot does not have it", None))
+        elif row.get("finished") == "finished":
+            found.append(RestoredOperator(name, "had finished, and was not started again", None))
+        else:
+            found.append(RestoredOperator(name, "restored", row.get("state_bytes")))
+    left_out = [row for uid, row in stored.items() if uid not in names]
+    found += [RestoredOperator(row["uid"], "left out: the version does not have it", row.get("state_bytes"))
+              for row in left_out]  # fmt: skip
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- log
+
+
+def log_tail(file: Path, params: Mapping[str, Any], schema: Schema) -> tuple[str, ...]:
+    """The last lines of the job master's log, without secrets; () if this host does not have the log."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - _LOG_BYTES))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(str(redact_json(line, params, schema)) for line in text.splitlines()[-LOG_LINES:])

@@ -1,0 +1,41 @@
+"""The page of a run."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_safe
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Attempt, Run
+from console.jobs.services import pipeline_schema
+from console.operations.models import Operation
+from console.operations.selectors import with_runs
+from console.ui.revision import revision
+from console.ui.runpage import run_view
+from console.ui.views.page import PageContent, page_or_blocks, require_login
+
+_OPERATIONS = 20  #: newest operations on the page
+
+
+@require_safe
+@require_login
+def run(request: HttpRequest, pk: int) -> HttpResponse:
+    rows = Run.objects.select_related("job", "version", "restore_checkpoint", "created_by").defer("live")
+    found = get_object_or_404(rows, pk=pk)
+    operations = with_runs(Operation.objects.filter(run=found))
+
+    def load_content() -> PageContent:
+        context = {
+            "job": found.job,
+            "run": found,
+            "view": run_view(found, pipeline_schema(found.job.pipeline)),
+            "operations": tuple(operations[:_OPERATIONS]),
+        }
+        return PageContent(context, settled=found.is_terminal)
+
+    def load_revision() -> str:
+        attempts = (Attempt.objects.filter(run=found).order_by("-token"), _OPERATIONS)
+        newest = (Checkpoint.objects.filter(run=found).order_by("-number"), 1)
+        own = (Operation.objects.filter(run=found).order_by("-created_at", "-pk"), _OPERATIONS)
+        return revision(request, [attempts, newest, own], found.state)
+
+    return page_or_blocks(request, "runs/detail.html", "runs/_live.html", load_content, load_revision)

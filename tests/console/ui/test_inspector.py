@@ -1,0 +1,75 @@
+"""The panel beside the graph: subtasks with the skewed first, failures, state; of the job without a choice."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from console.jobs.models import Attempt, Run
+from console.metrics.selectors import SUBTASK_NUMBERS, SubtaskHistory
+from console.ui.inspector import subtask_lines
+from tests.console.ui import blocks, numbers, rows
+
+AJAX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def running(db: None) -> Run:
+    run = rows.run(rows.job(version={"parallelism": 4}))
+    rows.attempts(run)
+    rows.history(run)
+    numbers.record(run, timezone.now(), hours=0.2, fine_minutes=5)
+    operators = rows.live()["operators"]
+    operators["window"]["counters"] = {"late_records": 31}
+    Run.objects.filter(pk=run.pk).update(live=rows.live(operators=operators))
+    return run
+
+
+def test_the_skewed_come_first_on_one_scale() -> None:
+    now = datetime.fromisoformat("2026-11-23T12:00:00Z")
+    values: dict[str, list[list[Any]]] = {name: [[0.5] * 4] * 3 for name in SUBTASK_NUMBERS}
+    values["records_in"] = [[100, 100, 100, 0], [100, 100, 100, 0], [110, 120, 500, 70]]
+    values["watermark"] = [[None] * 4] * 3
+    lines = subtask_lines(SubtaskHistory([now] * 3, [[0, 1, 2, 3]] * 3, values), "records_in", now)
+    assert [line.index for line in lines] == [2, 3, 0, 1]
+    assert [line.skew for line in lines] == ["2.5 × mean", "0.3 × mean", "", ""]
+    assert str(lines[0].rate) == "100 /s"
+    assert lines[0].spark.endswith(" 0"), "the highest rate of all subtasks is at the top"
+    assert subtask_lines(SubtaskHistory([], [], {}), "records_in", now) == ()
+
+
+def test_a_chosen_operator_shows_its_subtasks_counters_and_state(at_console: Client, running: Run) -> None:
+    page = at_console.get(f"/jobs/{running.job_id}/?node=window")
+    said = blocks.text(page)
+    found = blocks.live(page)
+    assert "window 1 day all operators" in said
+    assert re.findall(r'<th scope="row" class="number mono">(\d)</th>', found["subtasks"]) == ["3", "0", "1", "2"]
+    assert "Late records" in found["subtasks"]
+    assert "31" in found["subtasks"]
+    assert "in checkpoint" in found["states"]
+    assert 'id="node-5" href="?node=window#graph-head" aria-current="true"' in page.content.decode()
+
+
+@pytest.mark.parametrize("node", ["", "nothing", "<b>", "\0"])
+def test_without_a_choice_the_panel_is_of_the_job(at_console: Client, running: Run, node: str) -> None:
+    page = at_console.get(f"/jobs/{running.job_id}/", {"node": node})
+    found = blocks.live(page)
+    assert "All operators Choose an operator in the graph." in blocks.text(page)
+    assert "subtasks" not in found
+    assert "slot 1 was lost: its control connection closed" in found["causes"]
+    assert found["states"].index("window 1 day") < found["states"].index("join airlines"), "the largest first"
+
+
+def test_causes_are_sent_again_only_when_an_attempt_fails(at_console: Client, running: Run) -> None:
+    """An open traceback stays open while the numbers of subtasks change."""
+    path = f"/jobs/{running.job_id}/?node=window"
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    Attempt.objects.filter(outcome="running").update(outcome="failed", ended_at=timezone.now(), reason="no memory",
+                                                     detail={"operator": "window", "message": "no memory"})  # fmt: skip
+    changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    assert "causes" in blocks.swapped(changed)
+    assert "states" not in blocks.swapped(changed)
+    assert "no memory" in blocks.live(changed)["causes"]

@@ -1,0 +1,90 @@
+"""The page of a run: why it ended, attempts with whole reasons, phases of the start, and the restore."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from console.jobs.models import Attempt
+from console.metrics.models import WHOLE_RUN, Metrics
+from console.ui.runpage import log_tail, start_moments, start_phases
+from tests.console.ui import blocks, rows
+
+NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def test_phases_follow_each_other_and_expect_the_median() -> None:
+    earlier = [(NOW, after(s), after(s + 10), None) for s in (1.0, 3.0, 50.0)]
+    queue, deploy, first = start_phases((NOW, after(5), after(20), after(25)), [*earlier, (NOW, None, None, None)])
+    assert (queue.left, queue.width, str(queue.took), str(queue.expected)) == (0.0, 20.0, "5.0 s", "3.0 s")
+    assert (deploy.left, deploy.width, str(deploy.took), str(deploy.expected)) == (20.0, 60.0, "15 s", "10 s")
+    assert (first.left, first.width, first.expected) == (80.0, 20.0, None)
+    assert [phase.key for phase in start_phases((NOW, after(5), None, after(9)), [])] == ["queue"]
+
+
+@pytest.mark.django_db
+def test_moments_of_a_start_come_from_the_history() -> None:
+    now = timezone.now().replace(microsecond=0)
+    run = rows.run(rows.job(), "stopped", created_at=now - timedelta(minutes=9), started_at=now - timedelta(minutes=8))
+    numbers = {"records_out": 0, "bytes_in": 0, "bytes_out": 0, "span_ms": 5_000, "token": 1, "step_s": 5}
+    for minutes, records in ((7, 0), (6, 20), (5, 30)):
+        Metrics.objects.create(run_id=run.pk, operator=WHOLE_RUN, at=now - timedelta(minutes=minutes),
+                               records_in=records, **numbers)  # fmt: skip
+    done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=3), is_stored=False)
+    rows.checkpoint(run, 2, triggered_at=now - timedelta(minutes=2), is_stored=False)
+    expected = (run.created_at, run.started_at, now - timedelta(minutes=6), done.completed_at)
+    assert start_moments(run) == (expected, [])
+
+
+def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Client) -> None:
+    first = rows.run(rows.job(), "stopped")
+    snapshot = rows.checkpoint(first, 7, "stop")
+    long = "no partition of topic orders has an offset " + "x" * 300
+    failure = {"code": "final", "message": long, "operator": "flights", "slot": 1, "traceback": "File x, line 1"}
+    run = rows.run(first.job, "failed", restore_checkpoint=snapshot, failure=failure, token=77)
+    Attempt.objects.create(run=run, token=77, outcome="failed", reason=long, restored_checkpoint=snapshot)
+    with CaptureQueriesContext(connection) as asked:
+        page = at_console.get(f"/runs/{run.pk}/")
+    said = blocks.text(page)
+    assert f"The run failed: {long}" in said
+    assert "flights, slot 1" in said
+    assert "File x, line 1" in said
+    assert "Restored from savepoint 7" in said
+    assert "airlines had finished, and was not started again" in said
+    assert "window 1 day restored 1.2 MiB" in said
+    assert "hx-get" not in page.content.decode()
+    assert len(asked) <= 12
+
+
+def test_a_run_that_was_stopped_names_the_operation(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    user = rows.operator_user("ada")
+    rows.operation(run.job, "stop", run=run, requested_by=user, reason="new version", result={"checkpoint": 12})
+    said = blocks.text(at_console.get(f"/runs/{run.pk}/"))
+    assert "A stop that ada requested ended the run with savepoint 12. Reason given: new version" in said
+
+
+def test_a_running_run_is_polled_and_unknown_runs_are_not_found(at_console: Client, stranger: Client) -> None:
+    run = rows.run(rows.job())
+    assert f'hx-get="/runs/{run.pk}/"' in at_console.get(f"/runs/{run.pk}/").content.decode()
+    assert at_console.get("/runs/99999/").status_code == 404
+    assert stranger.get(f"/runs/{run.pk}/").status_code == 302
+
+
+def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> None:
+    secret = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
+    log = tmp_path / "run-1.log"
+    log.write_text("".join(f"line {n}\n" for n in range(9_000)) + "url=jdbc:x?password=a-river-runs\n")
+    found = log_tail(log, {"password": "a-river-runs"}, secret)
+    assert len(found) == 60
+    assert found[-2] == "line 8999"
+    assert "a-river-runs" not in found[-1]
+    assert log_tail(tmp_path / "none.log", {}, {}) == ()

@@ -109,7 +109,7 @@ def fold(table: pa.Table, keys: Sequence[str]) -> Callable[[], int]:
     batches = table.to_batches(BATCH_ROWS)
 
     def run() -> int:
-        held = WindowPreAggregator(keys, "time", 1 << 40, TOTALS, max_table_entries=1 << 22)
+        held = WindowPreAggregator(keys, "time", 1 << 40, TOTALS, max_keys=1 << 21)
         sent = [batch for rows in batches for batch in held.add(rows)]
         return sum(batch.num_rows for batch in [*sent, *held.flush()])
 

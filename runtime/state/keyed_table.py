@@ -1,7 +1,7 @@
 """Keyed state as a table: typed columns over a key index, with marks for rows changed since the last capture.
 
-Operators work a batch at a time: factorise the batch, `upsert` its distinct keys, read and write columns at their row
-ids, `touch` them. Row ids of deleted keys are reused, so an id is valid only as long as its key.
+Operators work a batch at a time: `upsert` its keys, read and write columns at their row ids, `touch` them. Row ids of
+deleted keys are reused, so an id is valid only as long as its key.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.columns import Mask, ValueColumn, storage_dtype
+from runtime.state.index.factorise import distinct_codes
 from runtime.state.index.growing import GrowingArray
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
-from runtime.state.index.key_codec import KeyCodec, key_codec, to_plain
+from runtime.state.index.key_codec import KeyCodec, encode_column, key_codec, plain_type
 from runtime.state.index.key_index import NOT_FOUND, CodeRows, KeyIndex, RowIds
 from runtime.state.rows import TableRows, segment_rows, segment_types
 from runtime.state.schema import TableSchema
@@ -53,7 +54,7 @@ class KeyedTable:
     @property
     def is_typed(self) -> bool:
         """Whether all types are known. Until then the table is empty."""
-        return bool(self._columns)
+        return bool(self._codecs)
 
     def bind_types(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Binds open types; widens bound types where no value changes.
@@ -75,12 +76,13 @@ class KeyedTable:
     # ------------------------------------------------------------ keys
 
     def upsert(self, keys: Sequence[pa.Array]) -> RowIds:
-        """Returns the row id of each row of `keys`, which must be distinct. New rows hold zeroes and are not valid."""
+        """Returns the row id of each row of `keys`, which may repeat. New rows hold zeroes and are not valid."""
         codes = self._encode(keys, learn=True)
         row_ids = self._index.find(codes)
         missing = np.flatnonzero(row_ids == NOT_FOUND)
         if len(missing):
-            row_ids[missing] = self._add(keys, codes, missing)
+            distinct = distinct_codes(codes[:, missing])
+            row_ids[missing] = self._add(keys, codes, missing[distinct.first_rows])[distinct.key_numbers]
         return row_ids
 
     def find(self, keys: Sequence[pa.Array]) -> RowIds:
@@ -236,14 +238,13 @@ class KeyedTable:
     def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
         if not self.is_typed:
             raise JobRejected("state-type-open", self.schema.name, f"unknown column type in {self.schema.describe()}")
-        keys = [to_plain(column) for column in columns]
-        if learn and any(key.type != field.type for key, field in zip(keys, self.schema.keys, strict=True)):
-            self.bind_types([key.type for key in keys], [field.type for field in self.schema.values])
-        codes = np.zeros((len(keys) + 1, len(keys[0])), dtype=np.int64)
-        for position, (codec, column) in enumerate(zip(self._codecs, keys, strict=True)):
-            codes[position] = codec.encode(column, learn)
-            if column.null_count:
-                nulls = column.is_null().to_numpy(zero_copy_only=False)
+        kinds = [plain_type(column.type) for column in columns]
+        if learn and any(kind != field.type for kind, field in zip(kinds, self.schema.keys, strict=True)):
+            self.bind_types(kinds, [field.type for field in self.schema.values])
+        codes = np.zeros((len(columns) + 1, len(columns[0])), dtype=np.int64)
+        for position, (codec, column) in enumerate(zip(self._codecs, columns, strict=True)):
+            codes[position], nulls = encode_column(codec, column, learn)
+            if nulls is not None:
                 codes[position, nulls] = 0
                 codes[-1, nulls] |= 1 << position
         return codes

@@ -1,7 +1,8 @@
 """Aggregates of integer keys that lie close together, in arrays indexed by pane and key.
 
 A pane is a row of the array, a key a column. The number of array rows is a power of two, and panes use the rows as a
-ring. So a position is computed with a bit mask and needs no look-up. Keys that are too far apart are refused.
+ring. So a position is computed with a bit mask and needs no look-up. Keys that are too far apart are refused: they are
+numbered first (`numbered_panes`).
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from runtime.operators.event_time import Times
 from runtime.operators.windows.cells import AggregateCells, Positions
 
 _MIN_CELL_LIMIT: Final = 1 << 15  #: cells that are always allowed
-_CELLS_PER_ROW: Final = 32  #: cells allowed per row of a batch, because a pane takes many batches
+_CELLS_PER_ROW: Final = 32  #: cells allowed per row of a batch or numbered key, because a pane takes many batches
+_MIN_NUMBERS: Final = 1 << 10  #: numbers of keys for which there is always room
 _MAX_DENSE_CELLS: Final = 1 << 21
 _MIN_INT64: Final = -(2**63)
 _MIN_PANES: Final = 2  #: the next pane begins while the present one is being filled
@@ -38,10 +40,22 @@ class DensePanes:
         self.cells = AggregateCells(fields, 0)
         self.panes = range(0)  #: from the first pane in use to the last
 
-    def positions(self, keys: Keys, panes: Times | int) -> Positions | None:
-        """The cell of each row. Grows the arrays if needed; returns None if they would have too many cells."""
+    def positions(self, keys: Keys, panes: Times | int, count: int | None = None) -> Positions | None:
+        """The cell of each row. Grows the arrays if needed; returns None if they would have too many cells.
+
+        Args:
+            keys: the keys of the rows.
+            panes: the panes of the rows, or of all rows.
+            count: the keys are all numbers below `count`, without gaps; None: any integers.
+        """
         first, last = (panes, panes) if isinstance(panes, int) else (int(panes.min()), int(panes.max()))
-        if not self._make_room(int(keys.min()), int(keys.max()), first, last, len(keys)):
+        most = min(_MAX_DENSE_CELLS, max(_MIN_CELL_LIMIT, _CELLS_PER_ROW * max(len(keys), count or 0)))
+        if count is None:
+            has_room = self._make_room(int(keys.min()), int(keys.max()), first, last, most, spare=True)
+        else:  # powers of two, so that the bounds change seldom
+            bound = max(_MIN_NUMBERS, 1 << (count - 1).bit_length())
+            has_room = self._make_room(0, bound - 1, first, last, most, spare=False)
+        if not has_room:
             return None
         self.panes = self._panes_including(first, last)
         at = keys - self._low
@@ -72,8 +86,7 @@ class DensePanes:
         stop = start + len(panes) * self._span
         return [slice(start, min(stop, end)), *([slice(0, stop - end)] if stop > end else [])]
 
-    def _make_room(self, low: int, high: int, first: int, last: int, rows: int) -> bool:
-        most = min(_MAX_DENSE_CELLS, max(_MIN_CELL_LIMIT, _CELLS_PER_ROW * rows))
+    def _make_room(self, low: int, high: int, first: int, last: int, most: int, spare: bool) -> bool:
         depth = max(_MIN_PANES, 1 << (len(self._panes_including(first, last)) - 1).bit_length())
         if depth <= self._depth and self._low <= low and high < self._low + self._span:
             return True
@@ -82,8 +95,8 @@ class DensePanes:
         span = high - low + 1
         if depth * span > most:
             return False
-        spare = min(span // 8, (most // depth - span) // 2)  # at both ends, so that the bounds change seldom
-        self._resize(max(low - spare, _MIN_INT64), span + 2 * spare, depth)
+        more = min(span // 8, (most // depth - span) // 2) if spare else 0  # at both ends, so that bounds change seldom
+        self._resize(max(low - more, _MIN_INT64), span + 2 * more, depth)
         return True
 
     def _union_span(self, low: int, high: int) -> int:

@@ -12,7 +12,7 @@ al. 2005; Flink SQL: slices).
 - A sum beyond 64 bits is refused by the window, because it may belong to late rows; such rows are forwarded
   unaggregated too. The pre-aggregation refuses a single value that the sum cannot hold (unsigned, from 2^63 on), late
   or not.
-- Integer keys that lie close together are aggregated in arrays (`DensePanes`), all other keys in a table.
+- Integer keys that lie close together index arrays (`DensePanes`); all other keys are numbered (`NumberedPanes`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,19 +30,14 @@ from runtime.operators.column_names import free_name
 from runtime.operators.event_time import Times, pane_numbers
 from runtime.operators.windows.cells import AggregateCells
 from runtime.operators.windows.dense import DensePanes, Keys
-from runtime.state.index.factorise import factorise
+from runtime.operators.windows.numbered_panes import NumberedPanes
 from runtime.state.index.key_codec import check_key_type, plain_type, to_plain
 from runtime.state.index.key_index import RowIds
-from runtime.state.keyed_table import KeyedTable
-from runtime.state.schema import TableSchema, namespace_field
 
 _PANE_COLUMN: Final = ":pane"
 _ROW_COUNT_COLUMN: Final = ":count"
 _MAX_BATCH_ROWS: Final = 65_536
 _MIN_REDUCTION_RATIO: Final = 1.5  #: minimum rows per forwarded entry
-#: minimum rows per key of a batch: a table look-up costs as much before the shuffle as in the window
-_MIN_TABLE_ROWS_PER_KEY: Final = 4
-_MIN_SAMPLE_ROWS: Final = 1 << 10  #: a smaller batch is no basis for a decision
 _MIN_SAMPLE_ENTRIES: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated
 
 
@@ -82,7 +77,7 @@ class WindowPreAggregator:
         time: column of event times.
         pane_ms: length of a pane; panes are aligned to the epoch.
         aggregates: aggregates by output column.
-        max_table_entries: number of table entries above which all buffered entries are forwarded.
+        max_keys: number of numbered keys above which all buffered entries are forwarded.
         bypass_rows: number of rows that bypass pre-aggregation before it is attempted again.
     """
 
@@ -92,13 +87,13 @@ class WindowPreAggregator:
         time: str,
         pane_ms: int,
         aggregates: Mapping[str, Aggregate],
-        max_table_entries: int = 1 << 19,
+        max_keys: int = 1 << 20,
         bypass_rows: int = 1 << 22,
     ) -> None:
         self._keys = tuple(keys)
         self._time = time
         self._pane_ms = pane_ms
-        self._max_table_entries, self._bypass_rows = max_table_entries, bypass_rows
+        self._max_keys, self._bypass_rows = max_keys, bypass_rows
         self._fields = AggregateSet(aggregates).fields()
         self._aggregates = with_row_count(aggregates)
         self._is_bound = False
@@ -106,7 +101,6 @@ class WindowPreAggregator:
         self._first_end: int | None = None  #: earliest end of a buffered pane, ms
         self._rows, self._entries = 0, 0  #: input rows and entries forwarded since the last evaluation
         self._bypass_rows_left = 0  #: rows that still bypass pre-aggregation
-        self._table_bypass_rows_left = 0  #: rows that still bypass the table
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if not batch.num_rows:
@@ -117,17 +111,18 @@ class WindowPreAggregator:
             self._bypass_rows_left -= batch.num_rows
             return self._unaggregated_parts(batch, numbers)
         try:
-            held = self._add_to_arrays(batch, numbers) or self._add_to_table(batch, numbers)
+            held = self._add_by_value(batch, numbers) or self._add_by_number(batch, numbers)
         except DataRejected:
             return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
-        if not held:
-            return self._unaggregated_parts(batch, numbers)
+        if not held:  # too many panes
+            return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
         self._first_end = end if self._first_end is None else min(self._first_end, end)
-        if len(self._table) <= self._max_table_entries:
+        if len(self._numbered) <= self._max_keys:
             return self.advance(self._watermark)
         found = self._take_entries(None)
+        self._numbered.reset()
         self._evaluate_reduction()
         return found
 
@@ -160,13 +155,12 @@ class WindowPreAggregator:
             pa.field(_ROW_COUNT_COLUMN, pa.int64(), nullable=False),
         )
         self._schema = _with_distinct_names([*keys, pane, *self._state[: len(self._fields)], rows])
-        self._pane = self._schema.names[len(keys)]
-        self._dense = DensePanes(self._state, self._aggregates.row_count_column())
-        held = TableSchema("held", pa.schema([*keys, namespace_field(self._pane, pa.int64())]), pa.schema(self._state))
-        self._table = KeyedTable(held, max_parallelism=1)
+        counting = self._aggregates.row_count_column()
+        self._dense = DensePanes(self._state, counting)
+        self._numbered = NumberedPanes(pa.schema(keys), self._state, counting)
         self._is_bound = True
 
-    def _add_to_arrays(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+    def _add_by_value(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
         keys = self._integer_keys(batch)
         at = None if keys is None else self._dense.positions(keys, numbers)
         if at is None:
@@ -182,17 +176,11 @@ class WindowPreAggregator:
             return None
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
-    def _add_to_table(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
-        if self._table_bypass_rows_left > 0:
-            self._table_bypass_rows_left -= batch.num_rows
+    def _add_by_number(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        at = self._numbered.positions([_without_views(batch.column(key)) for key in self._keys], numbers)
+        if at is None:
             return False
-        columns = [*(_without_views(batch.column(key)) for key in self._keys), self._starts(numbers, batch.num_rows)]
-        distinct = factorise(columns)
-        if batch.num_rows > _MIN_SAMPLE_ROWS and batch.num_rows < _MIN_TABLE_ROWS_PER_KEY * len(distinct):
-            self._table_bypass_rows_left = self._bypass_rows
-            return False
-        row_ids = self._table.upsert(distinct.take_keys(columns))
-        self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
+        self._aggregates.accumulate(self._numbered.cells, batch, at)
         return True
 
     # ------------------------------------------------------------ output
@@ -209,17 +197,15 @@ class WindowPreAggregator:
 
     def _take_entries(self, before: int | None) -> list[pa.RecordBatch]:
         """Removes and returns the buffered entries of panes before number `before`; None: of all panes."""
-        found = [*self._take_from_arrays(before), *self._take_from_table(before)]
+        found = [*self._take_by_value(before), *self._take_by_number(before)]
         self._first_end = self._earliest_end()
         for parts in found:
             self._rows += input_row_count(parts)
             self._entries += parts.num_rows
         return [parts.slice(at, _MAX_BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _MAX_BATCH_ROWS)]
 
-    def _take_from_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:
-        panes = self._dense.panes
-        due = panes if before is None else range(panes.start, min(panes.stop, before))
-        if not due:
+    def _take_by_value(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        if not (due := _due_panes(self._dense.panes, before)):
             return
         keys, numbers, row_ids = self._dense.entries(due)
         if len(row_ids):
@@ -227,16 +213,16 @@ class WindowPreAggregator:
             yield self._parts([key], pa.array(numbers * self._pane_ms), self._dense.cells, row_ids)
         self._dense.clear(due)
 
-    def _take_from_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
-        due = self._table.row_ids()
-        if before is not None:
-            due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
-        # rows that an aggregate refused left empty entries
-        row_ids = due[self._table.column(self._aggregates.row_count_column())[due] > 0]
+    def _take_by_number(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        if not (due := _due_panes(self._numbered.panes, before)):
+            return
+        keys, numbers, row_ids = self._numbered.entries(due)
         if len(row_ids):
-            keys = [self._table.key_column(name, row_ids) for name in self._keys]
-            yield self._parts(keys, self._table.key_column(self._pane, row_ids), self._table, row_ids)
-        self._table.delete(due)
+            yield self._parts(keys, pa.array(numbers * self._pane_ms), self._numbered.cells, row_ids)
+        self._numbered.clear(due, len(row_ids))
+        if self._numbered.is_outdated:
+            yield from self._take_by_number(None)
+            self._numbered.reset()
 
     def _parts(
         self, keys: Sequence[pa.Array], starts: pa.Array, state: StateColumns, row_ids: RowIds
@@ -246,11 +232,8 @@ class WindowPreAggregator:
         return pa.RecordBatch.from_arrays([*keys, starts, *columns], schema=self._schema)
 
     def _earliest_end(self) -> int | None:
-        starts = [pane * self._pane_ms for pane in self._dense.panes[:1]]
-        row_ids = self._table.row_ids()
-        if len(row_ids):
-            starts.append(int(self._table.key_codes(self._pane)[row_ids].min()))
-        return min(starts) + self._pane_ms if starts else None
+        first = [*self._dense.panes[:1], *self._numbered.panes[:1]]
+        return (min(first) + 1) * self._pane_ms if first else None
 
     def _evaluate_reduction(self) -> None:
         """Bypasses pre-aggregation for a while if it does not shrink the data."""
@@ -273,6 +256,11 @@ def _key_type(schema: pa.Schema, key: str) -> Any:
 def _without_views(column: pa.Array) -> pa.Array:
     """The column, converted if it has a view type: Arrow has no kernel that takes rows of view types."""
     return to_plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
+
+
+def _due_panes(panes: range, before: int | None) -> range:
+    """The first of `panes`, up to number `before`; None: all."""
+    return panes if before is None else range(panes.start, min(panes.stop, before))
 
 
 def _with_distinct_names(fields: Sequence[pa.Field]) -> pa.Schema:

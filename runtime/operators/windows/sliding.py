@@ -58,7 +58,7 @@ class SlidingWindow(WindowOperator):
 
     def on_rows(self, row_ids: RowIds, panes: pa.Array) -> None:
         counts = self._table.column(self._aggregates.row_count_column())
-        self._add_by_pane(row_ids[counts[row_ids] == 0])
+        self._add_by_pane(np.unique(row_ids[counts[row_ids] == 0]))
         for pane in pc.unique(panes).to_pylist():
             self._totals.invalidate(pane)
 

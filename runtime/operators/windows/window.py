@@ -23,7 +23,6 @@ from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.late_records import FiredWatermarks
 from runtime.operators.windows.pre_aggregation import PreAggregator, state_columns
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.index.factorise import factorise
 from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, namespace_field
@@ -124,16 +123,20 @@ class WindowOperator(Operator):
         if not parts.num_rows:
             return
         columns = parts.columns[:keys]
-        distinct = factorise(columns)
-        row_ids = self._table.upsert(distinct.take_keys(columns))
+        row_ids = self._table.upsert(columns)
         self.on_rows(row_ids, columns[-1])
         values = state_columns(parts, len(self._keys), self._fields)
-        self._aggregates.merge(self._table, values, row_ids[distinct.key_numbers])
+        self._aggregates.merge(self._table, values, row_ids)
         self._table.touch(row_ids)
 
     @abstractmethod
     def on_rows(self, row_ids: RowIds, panes: pa.Array) -> None:
-        """Called before rows are merged into the state rows `row_ids`; `panes`: the pane start of each input row."""
+        """Called before rows are merged into the state.
+
+        Args:
+            row_ids: by input row, the row of the state; ids may repeat.
+            panes: by input row, the start of the pane.
+        """
 
     def snapshot(self, checkpoint: int) -> None:
         self._fired.store(self._watermark)

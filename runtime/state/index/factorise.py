@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.kernels.loading import Kernels, native
+from runtime.state.index.buckets import CodeRows
 from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
 
 _MIN_MARKED_CODES: Final = 1 << 16  #: a code range up to this size is always marked
@@ -40,10 +42,13 @@ class DistinctKeys:
 
 def factorise(columns: Sequence[pa.Array]) -> DistinctKeys:
     """The distinct rows of `columns`. Nulls are a value, equal to each other."""
-    rows = len(columns[0])
-    codes, space = _codes(columns[0])
-    for column in columns[1:]:
-        more, width = _codes(column)
+    return _distinct([_codes(column) for column in columns], len(columns[0]))
+
+
+def _distinct(columns: Sequence[tuple[Codes, int]], rows: int) -> DistinctKeys:
+    codes, space = columns[0]
+    for following in columns[1:]:
+        more, width = following
         if space * width > _max_marked_codes(rows):
             codes, space = _renumber_densely(codes, space)
             more, width = _renumber_densely(more, width)
@@ -52,6 +57,21 @@ def factorise(columns: Sequence[pa.Array]) -> DistinctKeys:
     first = np.empty(count, dtype=np.intp)
     first[which] = np.arange(rows)
     return DistinctKeys(first, which.astype(np.intp, copy=False))
+
+
+def distinct_codes(codes: CodeRows) -> DistinctKeys:
+    """The distinct columns of `codes`: a key each."""
+    if (kernels := native()) is None:
+        return _distinct([_integer_codes(row) for row in codes], codes.shape[1])
+    return _hash_rows(kernels, codes)
+
+
+def _hash_rows(kernels: Kernels, codes: CodeRows) -> DistinctKeys:
+    keys = codes.shape[1]
+    buckets = np.zeros(1 << (2 * keys).bit_length(), dtype=np.int32)
+    first, numbers = np.empty(keys, dtype=np.intp), np.empty(keys, dtype=np.intp)
+    count = kernels.buckets.distinct(np.ascontiguousarray(codes), buckets, first, numbers)
+    return DistinctKeys(first[:count], numbers)
 
 
 def _max_marked_codes(rows: int) -> int:
@@ -106,6 +126,9 @@ def _integer_codes(values: Codes) -> tuple[Codes, int]:
 
 
 def _hash_codes(values: Codes) -> tuple[Codes, int]:
+    if (kernels := native()) is not None:
+        distinct = _hash_rows(kernels, values[np.newaxis, :])
+        return distinct.key_numbers, len(distinct)
     if _is_mostly_distinct(values):
         return _rank_codes(values)
     encoded = pa.array(values).dictionary_encode()

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from runtime.core.job.column_types import Rule, is_key_type, key_rule, value_rule
 from runtime.errors import JobRejected
-from runtime.state.index.hashing import as_int64, is_text
+from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
 from runtime.state.index.interned import InternedCodec
 
 _DECIMAL_TYPE: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
@@ -92,6 +92,21 @@ def key_codec(kind: Any) -> KeyCodec:
     if is_text(kind) or pa.types.is_decimal(kind):
         return InternedCodec(kind)
     return FixedCodec(kind)
+
+
+def encode_column(codec: KeyCodec, column: pa.Array, learn: bool) -> tuple[Codes, Mask | None]:
+    """The codes of a column of any encoding (arbitrary where null), and the mask of its nulls; None: it has none.
+
+    Encodes a dictionary instead of the rows if it is not longer. Its unused values are learnt too.
+    """
+    if pa.types.is_dictionary(column.type) and len(column.dictionary) <= len(column):
+        codes, nulls = encode_column(codec, column.dictionary, learn)
+        rows = dictionary_rows(column)
+        absent = np.append(np.zeros(len(codes), dtype=bool) if nulls is None else nulls, True)[rows]
+        return np.append(codes, 0)[rows], absent if absent.any() else None
+    column = to_plain(column)
+    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    return codec.encode(column, learn), nulls
 
 
 class FixedCodec:

@@ -169,7 +169,7 @@ class KeyedStream:
         return self.stream.flow._add_operator(
             uid,
             lambda: Deduplicate(keys, within_ms, time, late_to),
-            [self._input()],
+            [self._input(use=ColumnUse(frozenset({time}), forwards=True) if late_to is None else None)],
             parallelism,
             columns=self.stream.columns,
             side_outputs=() if late_to is None else (late_to,),

@@ -102,7 +102,7 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"), [("R1", ROWS), ("R6", 40_000), *((query.name, ROWS) for query in R2 if query.name > "R2-q0")]
+    ("name", "rows"), [("R1", ROWS), ("R6", 40_000), *((query.name, ROWS) for query in R2 if query.late)]
 )
 def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tmp_path: Path, shared: Path) -> None:
     """Rows that are too late are in the batch, and missing from the job's output. The job counts each of them."""
@@ -120,9 +120,8 @@ def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tm
         in_batch = Task(**{**json.loads(task.to_json()), "folder": str(tmp_path / "batch")})
         assert batch.run(in_batch, "measure", rows) == rows
         assert answers.differences(workload, in_batch.measured_output, found, with_late_rows=True) == 0
-        assert (answers.differences(workload, in_batch.measured_output, found) == 0) == (
-            dropped == 0 or name.startswith("R2")
-        )
+        if name == "R1":
+            assert answers.differences(workload, in_batch.measured_output, found) != 0
 
 
 def test_reading_alone_reads_every_row(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ a single file, written under a temporary name and renamed. An entry names only f
 
     .commit-log/<job>-<sink>-<n>.json     epoch n: the files that a sink committed with one checkpoint
     .commit-log/<job>-<sink>-0.json       the files that the sink committed before the log existed
+    .commit-log/<job>-<sink>-<n>.delivered   all epochs up to n are delivered, see `release`
 
 The folder name begins with a dot: readers of Parquet folders and a shell's `*` ignore it. Epochs of a sink are numbered
 from 1 without gaps, in commit order. A checkpoint without rows has no epoch.
@@ -18,6 +19,7 @@ principle of Delta Lake's transaction log, without its table state.)
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -36,7 +38,7 @@ _ENTRY_NAME: Final = re.compile(rf"(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTER
 _TEMPORARY_NAME: Final = re.compile(
     rf"\.(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTERN})-(?P<token>\d+)-[0-9a-f]+\.tmp"
 )
-_DELIVERED_SUFFIX: Final = ".delivered"
+_DELIVERED_NAME: Final = re.compile(rf"(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PATTERN})-(?P<number>\d+)\.delivered")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
@@ -196,10 +198,7 @@ class CommitLog:
 
     def delivered_epoch(self, job: str, sink: str) -> int:
         """Number of the last delivered epoch: delivery is in order, so all earlier epochs are delivered as well."""
-        try:
-            return int((self.folder / f"{job}-{sink}{_DELIVERED_SUFFIX}").read_text())
-        except FileNotFoundError:
-            return 0
+        return max((number for number, _ in self._delivery_marks(job, sink)), default=0)
 
     def backlog(self, job: str, sink: str) -> list[int]:
         """Numbers of the epochs that are not yet delivered, ascending."""
@@ -212,13 +211,30 @@ class CommitLog:
         The entry of the newest epoch stays: it names the files that may be committed again.
         """
         if delivered > self.delivered_epoch(job, sink):
-            self._write(f"{job}-{sink}{_DELIVERED_SUFFIX}", job, sink, 0, str(delivered).encode(), replace=True)
+            self._write(f"{job}-{sink}-{delivered}.delivered", job, sink, 0, b"")
+        for number, path in self._delivery_marks(job, sink):
+            if number < delivered:
+                path.unlink(missing_ok=True)
         numbers = self.numbers(job, sink)
         for epoch in self.epochs(job, sink, [number for number in numbers if number <= delivered]):
             for file in epoch.files:
                 (self.output / file.name).unlink(missing_ok=True)
             if epoch.number != numbers[-1]:
                 (self.folder / epoch.entry_name).unlink(missing_ok=True)
+
+    def _delivery_marks(self, job: str, sink: str) -> Iterator[tuple[int, Path]]:
+        """The files that record deliveries, each with the number of its epoch.
+
+        A stopped master that goes on later adds its own, lower number, and the highest counts. Earlier versions of Weir
+        kept a single file, with the number as text.
+        """
+        for path in self.folder.iterdir() if self.exists else ():
+            found = _DELIVERED_NAME.fullmatch(path.name)
+            if found and found.group("job", "sink") == (job, sink):
+                yield int(found["number"]), path
+        former = self.folder / f"{job}-{sink}.delivered"
+        with suppress(FileNotFoundError):
+            yield int(former.read_text()), former
 
     # ------------------------------------------------------------ entries
 
@@ -256,8 +272,8 @@ class CommitLog:
             carried=tuple(file.name for file in files if file.name in logged),
         )
 
-    def _write(self, name: str, job: str, sink: str, token: int, data: bytes, *, replace: bool = False) -> bool:
-        """Writes a file durably and atomically. Returns False if the file exists and `replace` is False."""
+    def _write(self, name: str, job: str, sink: str, token: int, data: bytes) -> bool:
+        """Writes a file durably and atomically. Returns False if the file exists."""
         make_folder(self.folder)
         path, temporary = self.folder / name, self.folder / f".{job}-{sink}-{token}-{uuid4().hex}.tmp"
         with name_write_errors(path):
@@ -266,7 +282,7 @@ class CommitLog:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                temporary.replace(path) if replace else rename_without_replacing(temporary, path)
+                rename_without_replacing(temporary, path)
             except FileExistsError:
                 temporary.unlink()
                 return False

@@ -186,6 +186,36 @@ def test_another_folder_has_a_log_of_its_own_with_what_was_owed_there(tmp_path: 
     assert not (tmp_path / "third").exists()
 
 
+class StaleLog(CommitLog):
+    """The log of a master that was stopped after it had read the last delivery."""
+
+    def delivered_epoch(self, job: str, sink: str) -> int:
+        return 0
+
+
+def two_epochs(folder: Path) -> CommitLog:
+    for checkpoint in (1, 2):
+        epoch(folder, prepared(folder, checkpoint, checkpoint), checkpoint=checkpoint)
+    return CommitLog(folder)
+
+
+def test_a_master_that_goes_on_late_takes_no_delivery_back(tmp_path: Path) -> None:
+    """Else the next master would look for the files of a delivered epoch for ever."""
+    log = two_epochs(tmp_path)
+    log.release("7", "out", 2)
+    StaleLog(tmp_path).release("7", "out", 1)
+    assert (log.delivered_epoch("7", "out"), log.backlog("7", "out")) == (2, [])
+
+
+def test_a_delivery_that_an_earlier_version_recorded_counts(tmp_path: Path) -> None:
+    log = two_epochs(tmp_path)
+    former = log.folder / "7-out.delivered"
+    former.write_text("1")
+    assert log.backlog("7", "out") == [2]
+    log.release("7", "out", 2)
+    assert (log.backlog("7", "out"), former.exists()) == ([], False)
+
+
 def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path) -> None:
     sink, carried = writer(tmp_path), list[Any]()
     for checkpoint in (1, 2):

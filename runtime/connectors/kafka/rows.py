@@ -8,7 +8,7 @@ import pyarrow as pa
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import Encode, key_bytes
 from runtime.connectors.libraries import import_library
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, JobRejected, TargetAway
 
 PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
 _QUEUE_FULL_POLL_S: Final = 0.1
@@ -47,13 +47,18 @@ class RowProducer:
             self._check()
 
     def flush(self) -> None:
-        """Waits until the broker has acknowledged every row."""
+        """Waits until the broker has acknowledged every row.
+
+        Raises:
+            TargetAway: the broker acknowledges no row any more; librdkafka has repeated the requests until now.
+        """
         left = self.producer.flush(self._connection.timeout_s)
         while left and not self._failed:  # as long as deliveries go on
             before, left = left, self.producer.flush(self._connection.timeout_s)
             if left >= before:
                 what = f"Kafka at {self._connection.servers}: topic {self._to.topic!r}"
-                raise EnvironmentFailure(f"{what}: {left} rows are not acknowledged")
+                problem = f"{left} rows are not acknowledged within {self._connection.timeout_s:g} s"
+                raise TargetAway(f"{what}: {problem}: check disks, load and in-sync replicas of its brokers")
         self._check()
 
     def _messages(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:

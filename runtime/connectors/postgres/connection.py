@@ -26,6 +26,11 @@ _LIMITS: Final = "SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOC
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
+#: The transaction of a writer is open between two checkpoints, however short the limits of the role are.
+_OPEN_BETWEEN_CHECKPOINTS: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings "
+    "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+)
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
 _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba.conf entry|permission denied for database"
@@ -33,6 +38,13 @@ _REFUSED: Final = re.compile(
 )
 #: Classes of SQLSTATE: connection, resources, locks, operator intervention. A lost connection has none.
 _AWAY: Final = ("", "08", "53", "55", "57")
+_REMEDIES: Final = {
+    "statement timeout": "raise statement_timeout of the role",
+    "lock timeout": "end the transaction that holds the lock (pg_locks)",
+    "idle-in-transaction timeout": "raise idle_in_transaction_session_timeout of the role",
+    "transaction timeout": "raise transaction_timeout of the role",
+}
+_LIMIT: Final = re.compile(rf"due to ({'|'.join(_REMEDIES)})")
 _MAX_ERROR_LENGTH: Final = 500
 
 
@@ -61,6 +73,11 @@ def limit_transaction(connection: psycopg.Connection[Any]) -> None:
     connection.execute(_LIMITS)
 
 
+def allow_open_transactions(connection: psycopg.Connection[Any]) -> None:
+    """Lifts the time limits of transactions for the session, once the current transaction is committed."""
+    connection.execute(_OPEN_BETWEEN_CHECKPOINTS)
+
+
 def make_durable(connection: psycopg.Connection[Any]) -> None:
     """Makes the commit of the current transaction wait for its log on disk, whatever the server's default."""
     connection.execute(_DURABLE)
@@ -83,6 +100,8 @@ def postgres_failure(error: psycopg.Error, what: str) -> WeirError:
     """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0][:_MAX_ERROR_LENGTH]
     text = f"Postgres: {what}: {line}"
+    if limit := _LIMIT.search(line):
+        text = f"{text}: {_REMEDIES[limit[1]]}"
     match error:
         case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate[:2] in ("28", "3D"):
             if _REFUSED.search(str(error)):

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
 
+from runtime.connectors.postgres.connection import connect, postgres_errors
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
@@ -609,3 +612,26 @@ def test_a_committable_that_the_sink_did_not_write_is_refused(database: Database
     with pytest.raises(JobRejected, match="restore with that table first"):
         commit(of, committable | {"table": "public.other"})
     assert database.rows() == []
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_quiet_sink_outlives_the_time_limits_of_its_role(database: Database, mode: Any) -> None:
+    """The transaction of a writer is open between two checkpoints."""
+    limited = make_conninfo(database.address, options="-c idle_in_transaction_session_timeout=50")
+    of = PostgresSink(limited, database.table, commit=mode)
+    writer = open_writer(of)
+    writer.write(rows((1, "a")))
+    time.sleep(0.3)
+    assert commit(of, *writer.prepare(1)) == 1
+    writer.close()
+    assert database.rows() == [(1, "a")]
+
+
+def test_a_time_limit_of_the_server_is_named_with_its_remedy(database: Database) -> None:
+    limited = make_conninfo(database.address, options="-c statement_timeout=20")
+    with (
+        pytest.raises(TargetAway, match=r"Postgres: shop\.rows: .*statement timeout: raise statement_timeout"),
+        connect(limited) as connection,
+        postgres_errors("shop.rows"),
+    ):
+        connection.execute("SELECT pg_sleep(10)")

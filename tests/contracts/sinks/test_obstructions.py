@@ -57,6 +57,7 @@ def test_a_refusal_ends_the_job_by_name_and_the_job_goes_on_when_it_is_mended(
         with target.obstructed(refusal):
             assert job.wait() > 0, log_of(target)
     assert re.search(target.refusals[refusal], log_of(target)), log_of(target)
+    release(target)
     finish(target, parallelism=3)
 
 

@@ -34,7 +34,7 @@ class KafkaTopic(Target):
     """
 
     servers = ("kafka_broker",)
-    obstructions: ClassVar[Mapping[str, str]] = {"full": "rows are not acknowledged"}
+    obstructions: ClassVar[Mapping[str, str]] = {"full": "s: check disks, load and in-sync replicas of its brokers"}
     refusals: ClassVar[Mapping[str, str]] = {
         "read-only": r"Kafka at \S+: topic '\S+': .*TOPIC_AUTHORIZATION_FAILED.*: check the credentials and the rights",
         "too small": r"Kafka at \S+: topic '\S+': .*MSG_SIZE_TOO_LARGE.*: raise max.message.bytes",

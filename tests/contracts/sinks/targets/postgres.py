@@ -97,6 +97,11 @@ class PostgresPrepared(PostgresStaged):
         else:
             super().expire(name)
 
+    def delete(self) -> None:
+        """Ends the sessions of the writers first: their next rows would wait for the table, as the deletion does."""
+        self._end_sessions()
+        super().delete()
+
     def _roll_back_prepared(self) -> None:
         query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'weir:%'"
         found = self._run(query)

@@ -62,10 +62,10 @@ def jobs_with_latest() -> FoundJobs:
 
 
 class Jobs(StrictView, generics.ListAPIView[Job]):
-    """Jobs, newest first."""
+    """Jobs, newest first, with their health."""
 
-    queryset = jobs_with_latest()
-    serializer_class = serializers.JobSerializer
+    queryset = jobs_with_latest().select_related("health")
+    serializer_class = serializers.ListedJobSerializer
     filterset_class = JobFilter
 
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})

@@ -24,6 +24,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from console.checkpoints.models import Checkpoint, Kind, Status
+from console.health.models import JobHealth
 from console.jobs.models import Run
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
@@ -66,7 +67,7 @@ class PrometheusMetrics(APIView):
 
 
 class _Runs(Collector):
-    """Reads rows at each scrape, in two queries."""
+    """Reads rows at each scrape, in three queries."""
 
     def collect(self) -> Iterator[Metric]:
         newest = Run.objects.order_by("job_id", "-pk").distinct("job_id").values_list("job__name", "state")
@@ -74,6 +75,7 @@ class _Runs(Collector):
         for name, state in newest:
             states.add_metric([name, state], 1)
         yield states
+        yield from _health()
         # A plain savepoint is no recovery point. The subquery reads one row of the index per run.
         points = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
         recovery = points.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("completed_at")[:1]
@@ -85,6 +87,25 @@ class _Runs(Collector):
         yield from _of_runs(runs)
         yield from _of_operators(runs)
         yield from _of_slots(runs)
+
+
+def _health() -> Iterator[Metric]:
+    """The stored verdicts on runs that have not ended."""
+    levels = GaugeMetricFamily(
+        "weir_health_level", "Health of a job: 1 is well, 2 needs attention, 3 is failing.", labels=["job_name"]
+    )
+    checked = GaugeMetricFamily("weir_health_checked_timestamp_seconds", "Time of the verdict.", labels=["job_name"])
+    found = GaugeMetricFamily("weir_health_finding", "A rule that a job breaks now: 1.", labels=["job_name", "rule"])
+    for name, level, at, findings in JobHealth.objects.filter(is_final=False).values_list(
+        "job__name", "level", "checked_at", "findings"
+    ):
+        levels.add_metric([name], level)
+        checked.add_metric([name], at.timestamp())
+        for rule in {finding["rule"] for finding in findings}:
+            found.add_metric([name, rule], 1)
+    yield levels
+    yield checked
+    yield found
 
 
 def _of_runs(runs: Iterable[_Part]) -> Iterator[Metric]:

@@ -4,11 +4,15 @@ refused.
 
 from typing import Any, cast
 
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from console.api.openapi import inline_references
 from console.checkpoints.models import ABORTED, Checkpoint, Status
+from console.health.findings import Level
+from console.health.housekeeping import encode, verdicts
+from console.health.models import JobHealth
 from console.jobs import services
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
@@ -60,10 +64,50 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
     class Meta:
         model = Job
-        fields = (
+        fields: tuple[str, ...] = (
             "id", "name", "pipeline", "description", "created_at", "created_by", "latest_run", "latest_state",
             "newest_version",
         )  # fmt: skip
+
+
+class FindingSerializer(serializers.Serializer[Any]):
+    """A sickness of a run. `rule` names the rule of the console that found it; `since` is when it first did."""
+
+    rule = serializers.CharField()
+    level = serializers.ChoiceField(choices=[Level.ATTENTION.word, Level.FAILED.word])
+    sentence = serializers.CharField()
+    remedy = serializers.CharField()
+    operator = serializers.CharField(allow_blank=True)
+    checkpoint = serializers.IntegerField(allow_null=True)
+    since = serializers.DateTimeField()
+
+
+class HealthSerializer(serializers.Serializer[Any]):
+    """The health of a run. `findings` are the most severe first; `sentence` is that of the first finding, if any."""
+
+    level = serializers.ChoiceField(choices=[level.word for level in Level])
+    sentence = serializers.CharField(allow_blank=True)
+    since = serializers.DateTimeField(allow_null=True)
+    checked_at = serializers.DateTimeField()
+    findings = FindingSerializer(many=True)
+
+
+class ListedJobSerializer(JobSerializer):
+    """A job in the list, with the newest stored health of its runs. It is at most some seconds old."""
+
+    health = serializers.SerializerMethodField()
+
+    @extend_schema_field(HealthSerializer(allow_null=True))
+    def get_health(self, job: Job) -> Any:
+        stored = getattr(job, "health", None)
+        if stored is None:
+            return None
+        found = {"sentence": stored.sentence, "since": stored.since, "checked_at": stored.checked_at}
+        level = Level(stored.level).word
+        return HealthSerializer({**found, "level": level, "findings": stored.findings}).data
+
+    class Meta(JobSerializer.Meta):
+        fields = (*JobSerializer.Meta.fields, "health")
 
 
 _SETTINGS = inline_references(SETTINGS_SCHEMA)
@@ -165,9 +209,18 @@ class RunDetailSerializer(RunSerializer):
     attempts = AttemptSerializer(many=True, read_only=True)
     standing_stages = StandingStageSerializer(many=True, read_only=True)
     acts = serializers.SerializerMethodField()
+    health = serializers.SerializerMethodField()
 
     class Meta(RunSerializer.Meta):
-        fields = (*RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts")
+        fields = (*RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts", "health")
+
+    @extend_schema_field(HealthSerializer)
+    def get_health(self, run: Run) -> Any:
+        """The health now. Rules that hold until a lower limit know the stored findings."""
+        ((_, facts, verdict),) = verdicts([run], JobHealth.objects.filter(run_id=run.pk), timezone.now())
+        found = {"sentence": verdict.sentence, "since": verdict.since, "checked_at": facts.now}
+        findings = [encode(finding) for finding in verdict.findings]
+        return HealthSerializer({**found, "level": verdict.level.word, "findings": findings}).data
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:

@@ -64,7 +64,8 @@ def _longest(phase: str, operators: Any) -> Blame:
 def _total_ms(operator: Mapping[str, Any]) -> float:
     """Time until the slowest subtask of the operator acknowledged."""
     slowest = operator.get("slowest") or {}
-    return sum(float(slowest.get(f"{phase}_ms") or 0.0) for phase in _PHASE_NAMES)
+    total = sum(float(slowest.get(f"{phase}_ms") or 0.0) for phase in _PHASE_NAMES)
+    return max(total, *(float(operator.get(f"max_{phase}_ms") or 0.0) for phase in _PHASE_NAMES))
 
 
 def _cause(found: Blame, root: Bottleneck | None) -> str:

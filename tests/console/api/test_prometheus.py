@@ -3,15 +3,18 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from rest_framework.test import APIClient
 
+from console.health.housekeeping import store_verdicts
 from console.jobs.models import Attempt, Run
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
@@ -137,3 +140,16 @@ def test_a_scrape_needs_a_login_and_two_queries(api: APIClient, client: Client, 
     with CaptureQueriesContext(connection) as captured:
         scrape(api)
     assert sum("weir_run" in query["sql"] for query in captured) == 2
+
+
+@pytest.mark.django_db
+def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, make_run: MakeRun) -> None:
+    run = make_run(RunState.QUEUED)
+    Run.objects.filter(pk=run.pk).update(created_at=timezone.now() - timedelta(minutes=1))
+    store_verdicts()
+    found = scrape(api)
+    assert found["weir_health_level"] == [({"job_name": run.job.name}, 2.0)]
+    assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "no-worker"}, 1.0)]
+    Run.objects.filter(pk=run.pk).update(state="canceled")
+    store_verdicts()
+    assert "weir_health_level" not in scrape(api)

@@ -1,0 +1,128 @@
+"""Stored verdicts: what they cost, that they last, and where they are shown: list, API, admin."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from console.health.collection import collect
+from console.health.findings import Level
+from console.health.housekeeping import store_verdicts
+from console.health.models import JobHealth
+from console.jobs.models import Run
+from console.metrics.models import SubtaskMetrics
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+
+
+def sick(name: str, minutes: float) -> Run:
+    """A run whose newest checkpoint completed `minutes` ago."""
+    run = rows.run(rows.job(name))
+    rows.checkpoint(run, 7, triggered_at=timezone.now() - timedelta(minutes=minutes), is_stored=False)
+    return run
+
+
+def test_the_list_begins_with_the_jobs_that_need_an_operator(browser: Client) -> None:
+    """Health first, then the oldest recovery point; a job that was sorted away stays reachable by name."""
+    sick("a-well", 0.02)
+    sick("b-late", 5)
+    sick("c-later", 50)
+    failed = rows.run(rows.job("d-failed"), "failed")
+    Run.objects.filter(pk=failed.pk).update(failure={"code": "missing-table", "message": "Table t is missing."})
+    rows.job("e-new")
+    store_verdicts()
+    response = browser.get("/jobs/")
+    assert [line.job.name for line in response.context["lines"]] == ["d-failed", "c-later", "b-late", "a-well", "e-new"]
+    said = blocks.text(response)
+    assert "Table t is missing." in said
+    assert said.count("Running, needs attention") == 2
+    by_name = browser.get("/jobs/?sort=name").context["lines"]
+    assert [line.job.name for line in by_name] == ["a-well", "b-late", "c-later", "d-failed", "e-new"]
+
+
+def test_a_verdict_lasts_since_it_was_first_found_and_ends_with_its_run() -> None:
+    run = sick("late", 5.1)
+    store_verdicts()
+    first = JobHealth.objects.get()
+    assert (first.run_id, Level(first.level), first.is_final) == (run.pk, Level.ATTENTION, False)
+    store_verdicts()
+    assert JobHealth.objects.get().since == first.since
+    Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now())
+    store_verdicts()
+    last = JobHealth.objects.get()
+    assert (Level(last.level), last.findings, last.is_final) == (Level.NONE, [], True)
+    store_verdicts(timezone.now() + timedelta(hours=1))
+    assert JobHealth.objects.get().checked_at == last.checked_at, "a run that has ended is not checked again"
+
+
+def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
+    def queries(runs: list[Run]) -> int:
+        with CaptureQueriesContext(connection) as counted:
+            collect(runs, timezone.now())
+        return len(counted)
+
+    made = [sick(f"job-{number}", 1) for number in range(6)]
+    runs = list(Run.objects.filter(pk__in=[run.pk for run in made]).select_related("version", "job"))
+    assert queries(runs) == queries(runs[:1]) == 4
+
+
+def test_the_subtasks_of_the_last_half_minute_become_facts() -> None:
+    """Means over the samples of the current attempt; a watermark stands still since its last change."""
+    run, now = rows.run(rows.job()), timezone.now()
+    for number in range(12):
+        columns = {
+            "index": [0, 1],
+            "records_in": [0, 0],
+            "records_out": [50, 0],
+            "busy": [0.25, 1.0],
+            "backpressured": [0.5, 0.0],
+            "watermark": [number * 5_000, 7],
+            "in_flight_bytes": [0, 0],
+        }
+        at = now - timedelta(seconds=5 * (12 - number))
+        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators={"flights": columns})
+        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token - 1, operators={"flights": {}})
+    facts = collect([run], now)[run.pk]
+    first, second = facts.operators["flights"].subtasks
+    assert (facts.flow_s, facts.watermark_s) == (35.0, 55.0)
+    assert (first.records_per_s, first.busy, first.backpressured) == (10.0, 0.25, 0.5)
+    assert (first.still_s, first.advance_ms, second.still_s, second.advance_ms) == (0.0, 55_000, 55.0, 0)
+    assert facts.operators["window"].inputs == ("join",)
+
+
+def test_the_api_has_health_with_every_finding(api: APIClient) -> None:
+    run = sick("late", 5.1)
+    store_verdicts()
+    listed: dict[str, Any] = api.get("/api/v1/jobs/").json()["results"][0]["health"]
+    now = api.get(f"/api/v1/runs/{run.pk}/").json()["health"]
+    for health in (listed, now):
+        assert health["level"] == "attention"
+        assert health["sentence"].startswith("No checkpoint has completed for 5 min")
+        (finding,) = health["findings"]
+        assert (finding["rule"], finding["operator"], finding["checkpoint"]) == ("checkpoints-overdue", "", None)
+        assert finding["since"]
+        assert finding["remedy"]
+
+
+def test_a_verdict_that_is_too_old_is_a_finding_itself(browser: Client) -> None:
+    """No worker of the queue housekeeping runs: the list must not show the last good verdict."""
+    sick("well", 0.02)
+    store_verdicts()
+    assert "needs attention" not in blocks.text(browser.get("/jobs/"))
+    JobHealth.objects.update(checked_at=timezone.now() - timedelta(seconds=45))
+    assert "Health has not been checked for 45 s" in blocks.text(browser.get("/jobs/"))
+
+
+def test_the_admin_lists_verdicts_by_urgency(browser: Client) -> None:
+    for name, minutes in (("well", 0.02), ("late", 5)):
+        sick(name, minutes)
+    store_verdicts()
+    path = "/admin/health/jobhealth/"
+    assert [row.job.name for row in browser.get(path).context["cl"].result_list] == ["late", "well"]
+    assert [row.job.name for row in browser.get(f"{path}?level=ok").context["cl"].result_list] == ["well"]

@@ -88,6 +88,7 @@ class Dataflow:
         code: Any,
         bounded: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+        durations: Mapping[str, int] | None = None,
     ) -> Stream:
         """Adds a step without inputs."""
         check_parallelism(uid, parallelism)
@@ -98,6 +99,7 @@ class Dataflow:
             parallelism=parallelism,
             bounded=bounded,
             guarantee=guarantee,
+            durations=durations or {},
             code=code,
         )
         self._plan.steps.append(step)
@@ -113,6 +115,7 @@ class Dataflow:
         columns: pa.Schema | None = None,
         side_outputs: tuple[OutputTag, ...] = (),
         without_event_time: str = "",
+        durations: Mapping[str, int] | None = None,
     ) -> Stream:
         """Adds an operator and an edge per input, in the order of their numbers.
 
@@ -120,8 +123,9 @@ class Dataflow:
             columns: columns of the output; None: unknown.
             side_outputs: further outputs.
             without_event_time: the consequence of an input without watermarks, for the error; "": none.
+            durations: the durations that its state depends on, in milliseconds by name.
         """
-        made = self._add(uid, "", Role.OPERATOR, parallelism, make)
+        made = self._add(uid, "", Role.OPERATOR, parallelism, make, durations=durations)
         for number, each in enumerate(inputs):
             self._connect(made.uid, each, number)
         self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}

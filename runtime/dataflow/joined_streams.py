@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from runtime.core.restore.durations import LOWER_BOUND, UPPER_BOUND, window_durations
 from runtime.dataflow.checks import check_late_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import check_times, paired_inputs
 from runtime.dataflow.inputs import StepInput
@@ -79,7 +80,7 @@ class IntervalJoinedStreams:
         pairs = tuple(zip(self.first.keys, self.second.keys, strict=True))
         columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), () if result_time is None else (result_time,))
         create = partial(IntervalJoin, sides, interval, columns)
-        return _add_join(uid, inputs, create, parallelism)
+        return _add_join(uid, inputs, create, parallelism, {LOWER_BOUND: lower_ms, UPPER_BOUND: upper_ms})
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class JoinedStreams:
         sides = _sides(uid, self.first, self.second, time, late_to)
         pairs = tuple(zip(self.first.keys, self.second.keys, strict=True))
         columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), WINDOW_COLUMNS)
-        return _add_join(uid, inputs, partial(WindowJoin, sides, size_ms, slide_ms, columns), parallelism)
+        create = partial(WindowJoin, sides, size_ms, slide_ms, columns)
+        return _add_join(uid, inputs, create, parallelism, window_durations(size_ms, slide_ms))
 
 
 def _sides(
@@ -145,7 +147,11 @@ def _sides(
 
 
 def _add_join(
-    uid: str, inputs: Sequence[StepInput], create: Callable[[], TwoStreamJoin], parallelism: int | None
+    uid: str,
+    inputs: Sequence[StepInput],
+    create: Callable[[], TwoStreamJoin],
+    parallelism: int | None,
+    durations: Mapping[str, int],
 ) -> Stream:
     """Adds the operator of a join. Raises JobRejected: two columns of the joined rows have the same name."""
     join = with_uid_in_errors(uid, create)
@@ -159,6 +165,7 @@ def _add_join(
         columns=known,
         side_outputs=join.late_outputs,
         without_event_time="its rows would be kept for ever",
+        durations=durations,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
+from runtime.core.restore.durations import SESSION_GAP, window_durations
 from runtime.dataflow.checks import check_late_columns, validate_factory, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
@@ -101,6 +102,7 @@ class KeyedStream:
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
+            durations=window_durations(size_ms, slide_ms),
         )
 
     def session_window(
@@ -130,15 +132,15 @@ class KeyedStream:
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
         use = columns_of_aggregates(time, aggregates=aggregates)
+        gap_ms = check_gap(uid, gap)
         return self.stream.flow._add_operator(
             uid,
-            validate_factory(
-                uid, partial(SessionWindow, self.keys, check_gap(uid, gap), time, dict(aggregates), late_to)
-            ),
+            validate_factory(uid, partial(SessionWindow, self.keys, gap_ms, time, dict(aggregates), late_to)),
             [self._input(None, ("sessions", dict(aggregates)), use if late_to is None else None)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its sessions would never end",
+            durations={SESSION_GAP: gap_ms},
         )
 
     def deduplicate(
@@ -174,6 +176,7 @@ class KeyedStream:
             columns=self.stream.columns,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its state would never be freed",
+            durations=window_durations(within_ms, within_ms),
         )
 
     def aggregate(

@@ -54,6 +54,7 @@ class Step:
     parallelism: int | None
     bounded: bool = False
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    durations: Mapping[str, int] = field(default_factory=dict)  #: see `OperatorSpec`
     code: Any  #: a `Source`, or for other roles a `Callable[[], Operator]`
 
     def spec(self, parallelism: int) -> OperatorSpec:
@@ -64,6 +65,7 @@ class Step:
             parallelism=min(self.parallelism or parallelism, parallelism),
             bounded=self.bounded,
             guarantee=self.guarantee,
+            durations=tuple(self.durations.items()),
         )
 
 

@@ -60,7 +60,10 @@ class PendingCheckpoint:
             done = sum(snapshot.finished for snapshot in snapshots.values())
             state = finished_state(operator.parallelism, done)
             operators[str(operator.uid)] = OperatorSnapshot(
-                parallelism=operator.parallelism, finished=state, subtasks=snapshots
+                parallelism=operator.parallelism,
+                finished=state,
+                subtasks=snapshots,
+                durations=dict(operator.durations),
             )
         return Manifest(
             job=job,

@@ -56,6 +56,7 @@ class OperatorSpec:
     bounded: bool = False  #: for sources: the input has an end
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and committers; the checkpoint mode decides for state
     commits: bool = False  #: the operator has a committer although it is no sink: two-phase commit in mid-stream
+    durations: tuple[tuple[str, int], ...] = ()  #: (name, ms) that its state depends on; see `core.restore.durations`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +175,8 @@ class JobGraph:
             "parallelism": self.parallelism,
             "operators": [
                 {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
-                 "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK}
+                 "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK,
+                 "durations": dict(o.durations)}
                 for o in self.operators
             ],
             "edges": [

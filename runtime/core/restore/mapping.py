@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from runtime.core.job.column_types import Compatibility, Rule, key_rule, value_rule
 from runtime.core.job.graph import JobGraph, Role
+from runtime.core.restore.durations import invalid_changes
 from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import NEWER_FORMAT, newer_format
 from runtime.errors import JobRejected
@@ -91,6 +92,7 @@ class TargetOperator(msgspec.Struct, frozen=True):
     parallelism: int
     most: int | None = None  #: parallelism at the job's maximum parallelism; None: compiled before this field existed
     commits: bool | None = None  #: whether the operator has a committer; None: compiled before this field existed
+    durations: dict[str, int] = {}  #: as in `OperatorSpec`; empty: compiled before this field existed
 
     @property
     def can_commit(self) -> bool:
@@ -252,8 +254,17 @@ def _operator_problem(
     if feeds_finished is not None:
         detail = f"it feeds {feeds_finished!r}, which had finished in the checkpoint"
         return RestoreProblem(code="operator-before-finished", field=wanted.uid, detail=detail)
-    if held is not None and not wanted.can_commit and _has_committables(held):
+    if held is None:
+        return None
+    if not wanted.can_commit and _has_committables(held):
         return _unmapped_output(wanted.uid)
+    changes = sorted(invalid_changes(held.durations, wanted.durations))
+    if changes and held.finished is not FinishedState.FINISHED:
+        detail = (
+            f"{', '.join(changes)}, by which the state cannot be read: restore it with the former value, or give the "
+            "changed operator another uid and drop the state"
+        )
+        return RestoreProblem(code="window-changed", field=wanted.uid, detail=detail)
     return None
 
 

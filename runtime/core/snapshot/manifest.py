@@ -146,6 +146,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     finished: FinishedState
     subtasks: dict[int, SubtaskSnapshot] = {}
     origin: str = ""  #: origin of state that no running job wrote, such as a savepoint writer; shown to people
+    durations: dict[str, int] = {}  #: as in `OperatorSpec`; older manifests lack them
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,6 +121,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "bounded": False,
         "guarantee": "exactly-once",
         "commits": False,
+        "durations": {},
     }
     assert [one["commits"] for one in drawn["operators"]] == [False, False, True]
     assert drawn["edges"][1] == {

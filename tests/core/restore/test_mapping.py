@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning, Role
+from runtime.core.restore.durations import LOWER_BOUND, SESSION_GAP, UPPER_BOUND, WINDOW_SIZE, WINDOW_SLIDE
 from runtime.core.restore.mapping import (
     OperatorMapping,
     OperatorMatch,
@@ -210,6 +211,52 @@ def test_a_key_column_may_become_wider_and_types_may_be_unknown_on_either_side()
     for graph in (keyed("int64"), keyed("int32"), keyed()):
         check_restorable(narrow, graph, "job")
     check_restorable(manifest({"b": [SNAPSHOT]}), keyed("float"), "job")
+
+
+# ---------------------------------------------------------------- durations
+
+
+def timed(durations: dict[str, int]) -> JobGraph:
+    to_b = edge("a", "b", Partitioning.HASH)
+    step = replace(operator("b"), durations=tuple(durations.items()))
+    return JobGraph((source("a"), step, sink("c")), (to_b, edge("b", "c")), max_parallelism=8)
+
+
+def timed_manifest(durations: dict[str, int], held: SubtaskSnapshot = SNAPSHOT) -> Manifest:
+    made = manifest({"a": [held], "b": [held]})
+    changed = msgspec.structs.replace(made.operators["b"], durations=durations)
+    return msgspec.structs.replace(made, operators=made.operators | {"b": changed})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({WINDOW_SIZE: 60, WINDOW_SLIDE: 10}, {WINDOW_SIZE: 30, WINDOW_SLIDE: 10}, "window size is 60 ms in the"),
+        ({WINDOW_SIZE: 60, WINDOW_SLIDE: 60}, {WINDOW_SIZE: 60, WINDOW_SLIDE: 30}, "window slide is 60 ms in the"),
+        ({SESSION_GAP: 5}, {SESSION_GAP: 6}, "session gap is 5 ms in the checkpoint and 6 ms in the job"),
+        ({LOWER_BOUND: -5, UPPER_BOUND: 5}, {LOWER_BOUND: -6, UPPER_BOUND: 5}, "lower bound is -5 ms"),
+        ({LOWER_BOUND: -5, UPPER_BOUND: 5}, {LOWER_BOUND: -5, UPPER_BOUND: 6}, "upper bound is 5 ms"),
+    ],
+)
+def test_state_of_other_durations_is_refused_before_the_start(
+    before: dict[str, int], now: dict[str, int], changed: str
+) -> None:
+    """By operator, with both values; letting state go does not help, since the operator is there."""
+    found = mapped(timed_manifest(before), timed(now))["b"]
+    assert found.fate is OperatorMatch.INCOMPATIBLE
+    assert found.problem is not None
+    assert (found.problem.code, found.problem.field) == ("window-changed", "b")
+    assert found.problem.detail.startswith(changed)
+    with pytest.raises(JobRejected):
+        check_restorable(timed_manifest(before), timed(now), "job", allow_unmapped=True)
+    check_restorable(timed_manifest(before, DONE), timed(now), "job")
+
+
+def test_an_interval_may_become_narrower_and_durations_may_be_unknown_on_either_side() -> None:
+    wide = timed_manifest({LOWER_BOUND: -5, UPPER_BOUND: 5})
+    for now in ({LOWER_BOUND: 0, UPPER_BOUND: 4}, {LOWER_BOUND: -5, UPPER_BOUND: 5}, {}):
+        check_restorable(wide, timed(now), "job")
+    check_restorable(timed_manifest({}), timed({SESSION_GAP: 5}), "job")
 
 
 # ---------------------------------------------------------------- types of state columns

@@ -103,6 +103,19 @@ def test_parts_stay_few_with_many_snapshots() -> None:
     assert sorted(row["v"] for row in again.process(batch(1, [("a", 5, 0)]), 1)) == list(range(200))
 
 
+@pytest.mark.parametrize("watermark", [0, 12])
+def test_kept_rows_are_joined_within_narrower_bounds(watermark: int) -> None:
+    """A restore may narrow the interval: the kept rows include all rows that may still match."""
+    wide, narrow = Interval(-10, 10), Interval(-2, 3)
+    before = harness(wide)
+    before.process(batch(0, [("a", time, time) for time in range(0, 40, 2)]), 0)
+    before.watermark(watermark)
+    after = restored(before, narrow)
+    found = after.process(batch(1, [("a", time, 0) for time in range(watermark, 40)]), 1)
+    expected = [(one, at) for one in range(0, 40, 2) for at in range(watermark, 40) if -2 <= at - one <= 3]
+    assert sorted(row["v"] for row in found) == sorted(one for one, _ in expected)
+
+
 def test_a_hot_key_is_emitted_in_batches_of_limited_size() -> None:
     subtask = harness()
     subtask.process(batch(0, [("a", 0, number) for number in range(700)]), 0)

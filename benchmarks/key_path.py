@@ -1,6 +1,7 @@
 """Keyed operators beside the group-by kernels of Arrow (Acero) and DuckDB, on the same arrays: processor ns per row.
 
-`python -m benchmarks.key_path [CASE ...]` runs each case in rounds. In each round every system has its turn, on one
+`python -m benchmarks.key_path [CASE ...]` runs each case in rounds; `=CASE` stands for this case only, any other word
+for all cases that begin with it. In each round every system has its turn, on one
 thread; a table shows the median of each, and the median over rounds of Weir's time by that of the best peer.
 
 - *window*: counts and sums per key and second of event time, in batches of 65,536 rows; a second has a million rows.
@@ -30,6 +31,7 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.keyed_stream import KeyedStream
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
+from runtime.slot import process_tuning
 
 ROWS_PER_MS: Final = 1_000
 BATCH_ROWS: Final = 65_536
@@ -168,12 +170,14 @@ def measure(kind: str, case: str, rounds: int, with_peers: bool) -> dict[str, li
 
 
 def main() -> None:
+    process_tuning.keep_freed_memory()  # as the processes of slots
     wanted = [name for name in sys.argv[1:] if not name.startswith("--")]
     rounds = next((int(name[9:]) for name in sys.argv if name.startswith("--rounds=")), _ROUNDS)
     with_peers = "--alone" not in sys.argv
     for kind in MEASURED:
         for case in CASES:
-            if wanted and not any(f"{kind}-{case}".startswith(name) for name in wanted):
+            name = f"{kind}-{case}"
+            if wanted and not any(name == each[1:] or name.startswith(each) for each in wanted):
                 continue
             found = measure(kind, case, rounds, with_peers)
             peers = [min(times) for times in zip(*(found[name] for name in found if name != "weir"), strict=True)]

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from stack.launch import apt, browser, java, venv
+from stack.launch import apt, browser, java, kernels, venv
 from stack.launch.choice import Refuse, Use, choose
 from stack.launch.machine import inspect_machine
 
@@ -20,6 +20,7 @@ def main() -> int:
     try:
         _prepare_python()
         _prepare_java()
+        _prepare_kernels()
         if arguments.browser:
             _prepare_browser()
     except venv.SetupFailed as failure:
@@ -58,6 +59,13 @@ def _prepare_java() -> None:
     sys.stderr.write("installing Java through apt\n")
     if not (apt.install(java.PACKAGES, _log("apt.log")) and java.find_java(os.environ)):
         raise venv.SetupFailed(java.ADVICE)
+
+
+def _prepare_kernels() -> None:
+    if kernels.is_current(ROOT):
+        return
+    sys.stderr.write("compiling kernels\n")
+    kernels.compile_kernels(ROOT)
 
 
 def _prepare_browser() -> None:

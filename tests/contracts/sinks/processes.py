@@ -23,7 +23,7 @@ from tests.waiting import until
 
 PATIENCE_S: Final = 90.0
 _FORKS: Final = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.contracts.sinks.targets", "tests.contracts.sinks.job_process"])
+_FORKS.set_forkserver_preload([f"tests.contracts.sinks.{name}" for name in ("targets", "job_process", "preload")])
 
 
 class JobProcess:

@@ -12,9 +12,10 @@ import weir
 from runtime.connectors.kafka.formats import KafkaJson
 from runtime.connectors.kafka.source import KafkaSource
 from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.partition_columns import PartitionBy
 from runtime.dataflow.plan import CompiledJob
 from runtime.operators.aggregates import AggregateSet
-from tests.contracts.files import Reading
+from tests.contracts.files import Reading, drop
 
 RIDES = pa.schema([(name, pa.int64()) for name in ("id", "zone", "at", "fare", "tip", "note", "color")])
 NAMES = pa.schema([("zone", pa.int64()), ("name", pa.string()), ("borough", pa.string())])
@@ -118,6 +119,19 @@ def test_files_without_declared_columns_are_read_as_far_as_they_are_used(tmp_pat
     (source,) = job.sources.values()
     assert isinstance(source, DirectorySource)
     assert Reading(source).rows() == [{"zone": 2, "fare": 2, "tip": 2}]
+
+
+@pytest.mark.parametrize("names", [("day",), pa.schema([("day", pa.int32())])])
+def test_partitioned_files_with_declared_columns(tmp_path: Path, names: PartitionBy) -> None:
+    """The types of mere names are known from the folders only."""
+    drop(tmp_path / "day=3", "a.jsonl", "".join(f'{{"zone": {n}, "fare": {n}, "tip": {n}}}\n' for n in (1, 2)))
+    flow = weir.Dataflow("partitioned")
+    source = DirectorySource(str(tmp_path), weir.JsonLinesFormat(RIDES), bounded=True, partition_by=names)
+    rows = flow.source("rides", source)
+    rows.key_by("zone").aggregate("sums", {"fares": weir.Sum("fare")}).sink("out", weir.DiscardSink())
+    rows.key_by("day").aggregate("days", {"tips": weir.Sum("tip")}).sink("days-out", weir.DiscardSink())
+    (read,) = flow.compile(2).sources.values()
+    assert Reading(read).rows() == [{"zone": n, "fare": n, "tip": n, "day": 3} for n in (1, 2)]
 
 
 def test_an_aggregate_of_an_author_reads_all_columns() -> None:

@@ -105,9 +105,12 @@ class DirectorySource:
         if self.on_malformed == "dead_letter":
             return self
         used |= set() if self.event_time is None else {self.event_time}
-        known = self.output_columns()
-        columns = self.columns if known is None else tuple(known.names)
-        if columns is None:
+        declared = self.format.columns()
+        if self.columns is not None:
+            columns = self.columns
+        elif declared is not None:
+            columns = (*declared.names, *names_of(self.partition_by))
+        else:
             return replace(self, used_columns=used)
         return replace(self, columns=tuple(name for name in columns if name in used) or columns[:1])
 

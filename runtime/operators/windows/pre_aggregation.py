@@ -114,8 +114,10 @@ class WindowPreAggregator:
             held = self._add_by_value(batch, numbers) or self._add_by_number(batch, numbers)
         except DataRejected:
             return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
-        if not held:  # too many panes
-            return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
+        if not held:  # too many cells; fewer keys may fit
+            found = [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
+            self._numbered.reset()
+            return found
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
         self._first_end = end if self._first_end is None else min(self._first_end, end)

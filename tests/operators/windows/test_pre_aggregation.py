@@ -188,6 +188,17 @@ def test_the_table_does_not_grow_without_end() -> None:
     assert [sum(map(input_row_count, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]
 
 
+def test_keys_of_too_many_panes_are_forgotten() -> None:
+    """Rows of 128 panes at a time are forwarded as they are: keys that come only once do not pile up meanwhile."""
+    made = combiner({"n": Count()})
+    times = pa.array(np.arange(2_000) % 128 * PANE_MS)
+    for number in range(5):
+        sessions = pa.array([f"session {number} {row}" for row in range(2_000)])
+        forwarded = made.add(pa.record_batch({"k": sessions, "t": times}))
+        assert sum(map(input_row_count, forwarded)) == 2_000
+        assert len(made._numbered) == 0
+
+
 def test_arrays_are_no_larger_than_what_is_in_them_is_worth() -> None:
     """Keys that lie far apart are numbered, those of before stay where they are. Rows of panes far apart pass."""
     made = combiner({"n": Count()})

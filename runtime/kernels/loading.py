@@ -56,6 +56,8 @@ def native() -> Kernels | None:
 
 def _load() -> Kernels:
     config: Any = import_module("numba").config  # 0.4 s
+    if config.DISABLE_JIT:
+        raise RuntimeError("NUMBA_DISABLE_JIT is set")
     before = config.CACHE_DIR
     for folder in _folders():
         config.CACHE_DIR = str(folder)

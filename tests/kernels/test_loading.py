@@ -43,6 +43,11 @@ def test_they_can_be_switched_off() -> None:
     assert last_line(start(f"{PROGRAM}; assert 'numba' not in sys.modules", **{SWITCH: "numpy"})) == "False"
 
 
+def test_a_numba_that_compiles_nothing_is_not_used() -> None:
+    """With this variable, which debuggers and measurements of coverage need, kernels would run as Python and fail."""
+    assert last_line(start(NUMBA_DISABLE_JIT="1")) == "False"
+
+
 def test_an_import_of_the_package_of_authors_compiles_nothing() -> None:
     program = "import sys, weir; [getattr(weir, name) for name in weir.__all__]; print('numba' in sys.modules)"
     assert last_line(start(program)) == "False"

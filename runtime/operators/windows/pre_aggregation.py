@@ -114,19 +114,17 @@ class WindowPreAggregator:
             held = self._add_by_value(batch, numbers) or self._add_by_number(batch, numbers)
         except DataRejected:
             return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
-        if not held:  # too many cells; fewer keys may fit
-            found = [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
-            self._numbered.reset()
-            return found
-        lowest = numbers if isinstance(numbers, int) else int(numbers.min())
-        end = (lowest + 1) * self._pane_ms
-        self._first_end = end if self._first_end is None else min(self._first_end, end)
-        if len(self._numbered) <= self._max_keys:
-            return self.advance(self._watermark)
+        if held:
+            lowest = numbers if isinstance(numbers, int) else int(numbers.min())
+            end = (lowest + 1) * self._pane_ms
+            self._first_end = end if self._first_end is None else min(self._first_end, end)
+            if len(self._numbered) <= self._max_keys:
+                return self.advance(self._watermark)
         found = self._take_entries(None)
+        if len(self._numbered) > self._max_keys:  # otherwise there are too many panes, which may be few at other times
+            self._evaluate_reduction()
         self._numbered.reset()
-        self._evaluate_reduction()
-        return found
+        return found if held else [*found, *self._unaggregated_parts(batch, numbers)]
 
     def advance(self, watermark: int) -> list[pa.RecordBatch]:
         self._watermark = max(self._watermark, watermark)

@@ -188,6 +188,16 @@ def test_the_table_does_not_grow_without_end() -> None:
     assert [sum(map(input_row_count, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]
 
 
+def test_more_keys_than_cells_are_evaluated_and_forgotten() -> None:
+    """A pane with a million keys, each of them once: aggregation stops early, and is tried again later."""
+    made, step = combiner({"n": Count()}, bypass_rows=10_000), 1 << 17
+    parts = [made.add(rows_at(0, np.arange(first, first + step) * 2**40)) for first in range(0, 9 * step, step)]
+    assert [sum(map(input_row_count, some)) for some in parts] == [*[0] * 8, 9 * step]
+    assert len(made._numbered) == 0
+    few = rows_at(0, np.arange(10_000) % 5 * 2**40)
+    assert [len(made.add(few)), len(made.add(few)), len(made.add(few))] == [1, 0, 0]
+
+
 def test_keys_of_too_many_panes_are_forgotten() -> None:
     """Rows of 128 panes at a time are forwarded as they are: keys that come only once do not pile up meanwhile."""
     made = combiner({"n": Count()})

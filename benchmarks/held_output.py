@@ -100,6 +100,7 @@ class PostgresEpochs:
     """Writes epochs to a table, each in a transaction with its identity."""
 
     url: str = field(repr=False)
+    table: str = TABLE
     guarantee: str = "exactly-once"
 
     def check(self) -> None:
@@ -108,11 +109,11 @@ class PostgresEpochs:
     def write_epoch(self, epoch: OutputEpoch, batches: Iterable[pa.RecordBatch]) -> None:
         with psycopg.connect(self.url) as connection, connection.cursor() as cursor:
             cursor.execute(
-                f"INSERT INTO {TABLE}_epochs VALUES (%s, %s) ON CONFLICT DO NOTHING", (epoch.source, epoch.number)
+                f"INSERT INTO {self.table}_epochs VALUES (%s, %s) ON CONFLICT DO NOTHING", (epoch.source, epoch.number)
             )
             if not cursor.rowcount:
                 return
-            with cursor.copy(f"COPY {TABLE} FROM STDIN (FORMAT csv)") as copy:
+            with cursor.copy(f"COPY {self.table} FROM STDIN (FORMAT csv)") as copy:
                 for batch in batches:
                     copy.write(encode_csv(batch))
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import weir
-from runtime.core.job.key_groups import default_max_parallelism, key_group_owner
+from runtime.core.job.key_groups import key_group_owner
 from runtime.state.index.hashing import key_groups
 from tests.jobs.numbers import SCHEMA
 from tests.shared import Shared
@@ -44,13 +44,12 @@ def route(keys: npt.NDArray[np.int64], parallelism: int) -> npt.NDArray[np.int64
     return (keys * 2_654_435_761 % 4_294_967_296 >> 7) % parallelism
 
 
-def virtual_keys(parallelism: int, candidates: int = CANDIDATES) -> list[int]:
+def virtual_keys(parallelism: int, groups: int, candidates: int = CANDIDATES) -> list[int]:
     """For each subtask a key that the engine sends to it: any will do, so the last of the candidates.
 
     Raises:
         ValueError: none of the candidates is sent to a subtask.
     """
-    groups = default_max_parallelism(parallelism)
     found: dict[int, int] = {}
     numbers = pa.record_batch({"virtual": pa.array(range(parallelism * candidates), pa.int64())})
     for number, group in enumerate(key_groups(numbers, ["virtual"], groups).tolist()):
@@ -64,8 +63,8 @@ def virtual_keys(parallelism: int, candidates: int = CANDIDATES) -> list[int]:
 class VirtualKeySelector:
     """Adds the column `virtual`: the virtual key of the subtask that the row's key is routed to."""
 
-    def __init__(self, parallelism: int) -> None:
-        self._keys = np.array(virtual_keys(parallelism))
+    def __init__(self, parallelism: int, groups: int) -> None:
+        self._keys = np.array(virtual_keys(parallelism, groups))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         subtasks = route(batch["key"].to_numpy(), len(self._keys))

@@ -35,6 +35,7 @@ from tests.shared import Notes
 MAX_ROWS = 25
 KEYS = 12
 NEVER_MS = 600_000
+GROUPS = default_max_parallelism(3)
 AGAIN = weir.FixedDelay(attempts=9, delay_ms=20)
 ASKED = CoordinatorSettings(interval_ms=None, min_pause_ms=0)
 
@@ -72,12 +73,13 @@ def overtaken(rows: Sequence[dict[str, Any]], total: int) -> set[int]:
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 12, 33, 64])
 def test_each_subtask_has_a_virtual_key_that_is_sent_to_it(parallelism: int) -> None:
     """S3-08, S3-09, S3-10: twelve candidates a subtask are enough; the same rows have the same virtual key."""
-    found, groups = virtual_keys(parallelism), default_max_parallelism(parallelism)
+    groups = default_max_parallelism(parallelism)
+    found = virtual_keys(parallelism, groups)
     homes = key_groups(pa.record_batch({"virtual": pa.array(found, pa.int64())}), ["virtual"], groups)
     assert [key_group_owner(int(group), groups, parallelism) for group in homes] == list(range(parallelism))
     assert max(found) < parallelism * CANDIDATES
     rows = pa.record_batch({"key": pa.array(range(1_000)), "value": pa.array(range(1_000))})
-    made = [VirtualKeySelector(parallelism)(rows).column("virtual") for _ in range(2)]
+    made = [VirtualKeySelector(parallelism, groups)(rows).column("virtual") for _ in range(2)]
     assert made[0].equals(made[1])
     assert set(made[0].to_pylist()) <= set(found)
 
@@ -85,12 +87,39 @@ def test_each_subtask_has_a_virtual_key_that_is_sent_to_it(parallelism: int) -> 
 def test_a_subtask_without_a_virtual_key_is_an_error_before_the_start() -> None:
     """S3-10."""
     with pytest.raises(ValueError, match=r"no virtual key for subtask \d+ among 64 candidates"):
-        virtual_keys(64, candidates=1)
+        virtual_keys(64, default_max_parallelism(64), candidates=1)
+
+
+class Located(weir.spi.Operator):
+    """Adds the subtask that a row has come to."""
+
+    def open(self, context: weir.spi.OperatorContext) -> None:
+        self._index = context.index
+
+    def process(self, input: int, batch: pa.RecordBatch, out: weir.spi.Collector) -> None:
+        out.emit(batch.append_column("subtask", pa.array([self._index] * batch.num_rows, pa.int64())))
+
+
+@pytest.mark.parametrize(("default", "groups"), [(3, 128), (100, 256)])
+def test_the_engine_sends_a_virtual_key_to_its_subtask(default: int, groups: int, jobs: Jobs, tmp_path: Path) -> None:
+    """S3-08, S3-09, S3-10, S3-11: by the key groups that derive from the parallelism of the job, here 1.5 times."""
+    given, output, parallelism = source(400), tmp_path / "out", 3
+    flow = weir.Dataflow("located")
+    rows = flow.source("numbers", given, parallelism=1)
+    chosen = rows.map_batches("selector", VirtualKeySelector(parallelism, groups), parallelism=1)
+    located = chosen.key_by("virtual").transform("located", Located, parallelism=parallelism)
+    located.sink("out", weir.ParquetSink(str(output)), parallelism=parallelism)
+    with jobs.running(flow.compile(default), tmp_path / "state") as run:
+        run.wait_for(lambda: len(committed(output)) == 400)
+        run.end("stop")
+    assert {manifest.max_parallelism for manifest in run.manifests} == {groups}
+    wanted = set(zip(virtual_keys(parallelism, groups), range(parallelism), strict=True))
+    assert {(row["virtual"], row["subtask"]) for row in committed(output)} == wanted
 
 
 def virtual(given: Gated, output: Path, watch: Watch, parallelism: int) -> CompiledJob:
     flow = weir.Dataflow("virtual")
-    rows = flow.source("numbers", given).map_batches("selector", VirtualKeySelector(parallelism))
+    rows = flow.source("numbers", given).map_batches("selector", VirtualKeySelector(parallelism, GROUPS))
     batches = rows.key_by("virtual").process("bulk", lambda: VirtualBatches(watch, MAX_ROWS, NEVER_MS), SCHEMA)
     batches.sink("out", weir.ParquetSink(str(output)))
     return flow.compile(parallelism)
@@ -115,7 +144,7 @@ def test_virtual_keys_break_the_order_of_a_key_at_a_rescale(
 
     The old virtual keys get no more rows, so their rows still wait when later rows of the same keys are out.
     """
-    assert not set(virtual_keys(2)) & set(virtual_keys(3))
+    assert not set(virtual_keys(2, GROUPS)) & set(virtual_keys(3, GROUPS))
     given, output, storage = source(20), tmp_path / "out", tmp_path / "state"
     with jobs.running(build(given, output, Watch(), 2), storage) as run:
         run.wait_for(lambda: has_read(run, storage, 20))

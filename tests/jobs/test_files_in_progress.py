@@ -69,6 +69,18 @@ def test_files_in_progress_survive_failures_stops_and_rescales(tmp_path: Path, j
     assert values == Counter(value for value in range(source.total) for _ in range(source.splits))
 
 
+def test_a_file_without_new_rows_becomes_visible(tmp_path: Path, jobs: Jobs) -> None:
+    """S1-45: neither size nor age would end it, and the job goes on."""
+    out, source = tmp_path / "out", Gated(total=20)
+    sink = weir.JsonLinesSink(str(out), **NO_LIMITS | {"roll_after_idle_ms": 300})
+    with jobs.running(compiled(sink, source, Bomb(), 2), tmp_path / "state") as run:
+        for _ in range(2):
+            run.wait_for(lambda: len([v for path in out.glob("part-*") for v in values_in(path)]) == 4 * source.total)
+            source.total += 20
+    values = Counter(value for path in out.glob("part-*") for value in values_in(path))
+    assert all(values[value] == source.splits for value in range(source.total - 20))
+
+
 @pytest.mark.parametrize("kind", ["json", "compacted"])
 def test_a_restore_with_another_sink_is_refused_and_deletes_no_file(tmp_path: Path, kind: str) -> None:
     """S1-52: the clean-up of the refused attempt keeps the hidden files of the savepoint."""

@@ -72,6 +72,10 @@ class MortalCommitter(SinkCommitter):
         self._mortal.at("committed")
         return count
 
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        """By the job master, which is not to end."""
+        self._committer.commit_epoch(permit, committables)
+
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         return self._committer.clean(job, uid, token, keep)
 

@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
-from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.snapshot.manifest import Manifest
+
+#: The acknowledgements of pending checkpoints.
+PendingProgress = Mapping[CheckpointId, Sequence[SubtaskProgress]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,11 @@ class RunStore(Protocol):
 
     def end_attempt(self, outcome: str, reason: str = "") -> None: ...
     def record_restore(self, folder: str | None) -> None: ...
-    def write_live(self, live: Mapping[str, Any]) -> None:
-        """Replaces the live report. With `add_history` it has a connection of its own: no other call waits for them."""
+    def write_live(self, live: Mapping[str, Any], pending: PendingProgress | None = None) -> None:
+        """Replaces the live report, and adds new acknowledgements to the rows of the `pending` checkpoints.
+
+        With `add_history` it has a connection of its own: no other call waits for them.
+        """
 
     def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
         """Adds intervals to the history of the run's metrics. An interval that is there already is skipped."""

@@ -11,9 +11,10 @@ from rest_framework.response import Response
 from console.accounts.middleware import request_id_of
 from console.api import serializers
 from console.api.base import IF_MATCH, RETRY_AFTER_S, ScopedView, StrictView, location_response
-from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
+from console.api.filters import OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
+from console.checkpoints.filters import CheckpointFilter
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations import services
@@ -55,10 +56,10 @@ class RunCheckpoints(Checkpoints):
 
 
 class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
-    """A checkpoint."""
+    """A checkpoint, with the acknowledgements of its subtasks."""
 
-    queryset = Checkpoint.objects.all()
-    serializer_class = serializers.CheckpointSerializer
+    queryset = Checkpoint.objects.defer(None)
+    serializer_class = serializers.CheckpointDetailSerializer
 
 
 class Operations(ScopedView, generics.ListAPIView[Operation]):

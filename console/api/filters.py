@@ -1,17 +1,11 @@
 """Filters of lists. `console.api.base` refuses all other query parameters."""
 
-from django import forms
 from django_filters import rest_framework as filters
 
-from console.checkpoints.models import QUERY_STATES, Checkpoint, Kind, ReviewState, Status
+from console.checkpoints.filters import WholeNumber
+from console.checkpoints.models import QUERY_STATES
 from console.jobs.models import RUN_STATES, VERSION_STATES, choices
 from console.operations.models import OPERATION_STATES, Operation, OperationKind
-
-
-class WholeNumber(filters.Filter):
-    """An integer filter. Django's own would truncate 1.5 to 1."""
-
-    field_class = forms.IntegerField
 
 
 class JobFilter(filters.FilterSet):
@@ -33,21 +27,6 @@ class RunFilter(filters.FilterSet):
     """Runs by state."""
 
     state = filters.ChoiceFilter(choices=RUN_STATES)
-
-
-class CheckpointFilter(filters.FilterSet):
-    """Checkpoints by kind, status, review, number or time."""
-
-    kind = filters.ChoiceFilter(choices=choices(Kind))
-    status = filters.ChoiceFilter(choices=choices(Status))
-    review_state = filters.ChoiceFilter(choices=choices(ReviewState))
-    triggered__gte = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="gte")
-    triggered__lt = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="lt")
-    number = WholeNumber()
-
-    class Meta:
-        model = Checkpoint
-        fields = ("run",)
 
 
 class StateQueryFilter(filters.FilterSet):

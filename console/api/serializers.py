@@ -9,7 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from console.api.openapi import inline_references
-from console.checkpoints.models import ABORTED, Checkpoint, Status
+from console.checkpoints.models import ABORTED, SUPERSEDED, Checkpoint, Status
 from console.health.findings import Level
 from console.health.housekeeping import encode, verdicts
 from console.health.models import JobHealth
@@ -231,12 +231,14 @@ class RunDetailSerializer(RunSerializer):
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     """`ended_at` is the time of completion or failure; `completed_at` is set for completed checkpoints only.
 
-    `outcome` distinguishes failed checkpoints from those aborted with their attempt (reason `suspended`).
+    `outcome` distinguishes failed checkpoints from aborted (reason `suspended`) and superseded checkpoints.
     """
 
     completed_at = serializers.SerializerMethodField()
     ended_at = serializers.DateTimeField(source="completed_at", read_only=True, allow_null=True)
-    outcome = serializers.ChoiceField(choices=[*(status.value for status in Status), ABORTED], read_only=True)
+    outcome = serializers.ChoiceField(
+        choices=[*(status.value for status in Status), ABORTED, SUPERSEDED], read_only=True
+    )
 
     @extend_schema_field(serializers.DateTimeField(allow_null=True))
     def get_completed_at(self, checkpoint: Checkpoint) -> Any:
@@ -245,12 +247,23 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
 
     class Meta:
         model = Checkpoint
-        fields = (
+        fields: tuple[str, ...] = (
             "id", "job", "run", "token", "number", "kind", "status", "outcome", "triggered_at", "completed_at",
             "ended_at", "duration_ms", "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail",
             "path", "operators", "finished_operators", "max_parallelism", "discarded_at", "review_state",
             "review_note", "reviewer", "reviewed_at",
         )  # fmt: skip
+
+
+class CheckpointDetailSerializer(CheckpointSerializer):
+    """A checkpoint with the acknowledgements of its subtasks, by operator: a list per number.
+
+    Times are in ms since the trigger (`at_ms`), or durations of phases. Numbers are null while an acknowledgement is
+    missing. Subtasks that had ended take no part.
+    """
+
+    class Meta(CheckpointSerializer.Meta):
+        fields = (*CheckpointSerializer.Meta.fields, "acknowledgements")
 
 
 class OperationRequest(StrictSerializer):

@@ -23,6 +23,7 @@ class CountsSerializer(serializers.Serializer[Any]):
     completed = serializers.IntegerField()
     failed = serializers.IntegerField()
     aborted = serializers.IntegerField(help_text="Ended with their attempt (reason `suspended`); not in `failed`.")
+    superseded = serializers.IntegerField(help_text="Replaced by a newer checkpoint; not in `failed`.")
     restored = serializers.IntegerField()
 
 

@@ -38,6 +38,9 @@ class Status(StrEnum):
 #: Reason of a checkpoint that ended with its attempt (cancel, restart or end of the job): no subtask caused a failure.
 ABORT_REASON = FailureReason.SUSPENDED
 ABORTED = "aborted"
+#: Reasons of a checkpoint that a newer checkpoint has replaced.
+SUPERSEDED_REASONS = (FailureReason.SUBSUMED, FailureReason.DECLINED_SUBSUMED)
+SUPERSEDED = "superseded"
 
 
 class QueryState(StrEnum):
@@ -56,6 +59,13 @@ class ReviewState(StrEnum):
     UNREVIEWED = "unreviewed"
     REVIEWED = "reviewed"
     WAIVED = "waived"
+
+
+class CheckpointManager(models.Manager["Checkpoint"]):
+    """Rows without their acknowledgements, which only the page of a checkpoint reads."""
+
+    def get_queryset(self) -> models.QuerySet["Checkpoint"]:
+        return super().get_queryset().defer("acknowledgements")
 
 
 class Checkpoint(models.Model):
@@ -79,6 +89,8 @@ class Checkpoint(models.Model):
     detail = models.TextField(default="", db_default="", blank=True)
     path = models.TextField(default="", db_default="", blank=True)
     operators = models.JSONField(default=list, db_default=Value([], models.JSONField()))
+    #: by operator, the subtasks that take part and their acknowledgements (`runtime.core.checkpoint.acknowledgements`)
+    acknowledgements = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     finished_operators = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     max_parallelism = models.IntegerField(default=DEFAULT_MAX_PARALLELISM, db_default=DEFAULT_MAX_PARALLELISM)
     discarded_at = models.DateTimeField(null=True)
@@ -88,6 +100,8 @@ class Checkpoint(models.Model):
     review_note = models.TextField(default="", db_default="", blank=True)
     reviewer = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
+
+    objects = CheckpointManager()
 
     class Meta:
         db_table = "weir_checkpoint"
@@ -113,6 +127,22 @@ class Checkpoint(models.Model):
                 name="weir_checkpoint_failures",
             ),
             models.Index(fields=("job", "run", "status"), name="weir_checkpoint_counts"),
+            # Filters of the list of checkpoints (`console.checkpoints.filters`): the wide index answers them in the
+            # order of the list, without reading the rows that do not match.
+            models.Index(
+                fields=("job", "reason", "-number"),
+                condition=Q(status=Status.FAILED.value),
+                name="weir_checkpoint_reasons",
+            ),
+            models.Index(
+                fields=("job", "-number", "triggered_at", "run", "duration_ms", "size_bytes"),
+                name="weir_checkpoint_filters",
+            ),
+            models.Index(
+                fields=("job", "-number"),
+                condition=~Q(review_state=ReviewState.UNREVIEWED.value),
+                name="weir_checkpoint_reviews",
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=("job", "number"), name="weir_checkpoint_number"),
@@ -136,9 +166,10 @@ class Checkpoint(models.Model):
 
     @property
     def outcome(self) -> str:
-        """The status for people, which distinguishes `aborted` from `failed`."""
-        aborted = self.status == Status.FAILED and self.reason == ABORT_REASON
-        return ABORTED if aborted else str(self.status)
+        """The status for people, which distinguishes `aborted` and `superseded` from `failed`."""
+        if self.status == Status.FAILED and self.reason == ABORT_REASON:
+            return ABORTED
+        return SUPERSEDED if self.status == Status.FAILED and self.reason in SUPERSEDED_REASONS else str(self.status)
 
     @property
     def is_restorable(self) -> bool:

@@ -8,7 +8,7 @@ from django.db.models import Count, F, Func, IntegerField, JSONField, Max, Query
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
-from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
+from console.checkpoints.models import ABORT_REASON, SUPERSEDED_REASONS, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
@@ -29,19 +29,20 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of checkpoints and savepoints. `aborted` checkpoints ended with their attempt; `restored` is the number
-    of attempts that were restored from a checkpoint.
+    """Numbers of checkpoints and savepoints. `aborted` checkpoints ended with their attempt, and a newer checkpoint has
+    replaced `superseded` checkpoints. `restored` is the number of attempts that were restored from a checkpoint.
     """
 
     in_progress: int
     completed: int
     failed: int
     aborted: int
+    superseded: int
     restored: int
 
     @property
     def triggered(self) -> int:
-        return self.in_progress + self.completed + self.failed + self.aborted
+        return self.in_progress + self.completed + self.failed + self.aborted + self.superseded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     completed = rows.filter(status=Status.COMPLETED).order_by("-number")
     summed_up = summarize(_measurements(rows))  # before the counts, which then include every summarised checkpoint
     ended = _failures(rows.filter(status=Status.FAILED))
-    failures = tuple(group for group in ended if group.reason != ABORT_REASON)
+    failures = tuple(group for group in ended if group.reason not in (ABORT_REASON, *SUPERSEDED_REASONS))
     return Statistics(
         counts=_counts(rows, ended, restored.count()),
         summary=summed_up,
@@ -153,11 +154,13 @@ def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpo
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:
     found = dict(rows.order_by().values_list("status").annotate(rows=Count("*")))
     aborted = sum(group.number for group in ended if group.reason == ABORT_REASON)
+    superseded = sum(group.number for group in ended if group.reason in SUPERSEDED_REASONS)
     return Counts(
         in_progress=found.get(Status.IN_PROGRESS, 0),
         completed=found.get(Status.COMPLETED, 0),
-        failed=max(found.get(Status.FAILED, 0) - aborted, 0),
+        failed=max(found.get(Status.FAILED, 0) - aborted - superseded, 0),
         aborted=aborted,
+        superseded=superseded,
         restored=restored,
     )
 

@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 
 from console.accounts.refusals import InvalidField
 from console.jobs.models import Attempt, Run
-from console.metrics.models import WHOLE_RUN, RollUp, SubtaskMetrics
+from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, RollUp, SubtaskMetrics
 from console.metrics.rollup import AGGREGATES, STEPS_S
 
 MAX_POINTS: Final = 500  #: of an operator
@@ -130,6 +130,23 @@ def load_history(runs: Sequence[int], grid: Grid) -> Mapping[str, Columns]:
     """`busy`, `backpressured` and `idle` by operator, over `runs` of a job. Two queries."""
     found = _read(runs, grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured")})
     return {uid: columns for uid, columns in found.items() if uid != WHOLE_RUN}
+
+
+def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[str, tuple[float, float]]:
+    """Shares of time (busy, backpressured) of each operator from `begin` to `end`. Two queries.
+
+    Empty if only rows of more than a minute are kept, which would attribute the load of other times.
+    """
+    grid = choose_grid(begin, end + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
+    if _source_step(grid.step_s) > STEPS_S[1]:
+        return {}
+    found = load_history([run.pk], grid)
+    return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in found.items()}
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def subtask_history(run: Run, operator: str, now: datetime) -> SubtaskHistory:

@@ -118,7 +118,11 @@ def latest_run(job: Job) -> Run | None:
 def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
-    return related.defer("restore_checkpoint__operators").annotate(attempt_count=Count("attempts")).order_by("-pk")
+    return (
+        related.defer("restore_checkpoint__operators", "restore_checkpoint__acknowledgements")
+        .annotate(attempt_count=Count("attempts"))
+        .order_by("-pk")
+    )
 
 
 def expected_ms(job_id: int, kind: str) -> float | None:

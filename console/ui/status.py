@@ -59,6 +59,7 @@ STATUSES: Mapping[str, Mapping[str, Status]] = {
         "completed": Status("disc", "Completed", Meaning.OK),
         "failed": Status("square", "Failed", Meaning.FAILED),
         "aborted": Status("cross", "Aborted", Meaning.NEUTRAL),
+        "superseded": Status("cross", "Superseded", Meaning.NEUTRAL),
     },
     "operation": {
         "queued": Status("half", "Queued", Meaning.BUSY),

@@ -23,7 +23,7 @@ _MAX_BAR_HEIGHT = 56.0
 _MIN_BAR_HEIGHT = 3.0
 _FOOT = 4.0
 _CROSS_ROOM = 10.0  #: height of a cross below a diamond
-_WITHOUT_BAR = ("failed", "aborted")
+_WITHOUT_BAR = ("failed", "aborted", "superseded")
 HEIGHT = _TOP + _MAX_BAR_HEIGHT + _FOOT
 
 
@@ -130,7 +130,8 @@ def _sentence(row: Checkpoint, *, restarted: bool) -> str:
 
 
 def _description(rows: Sequence[Checkpoint], longest: int) -> str:
-    failed, aborted = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
+    failed, aborted, superseded = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
+    aborted += superseded
     most = f", longest {formats.duration(longest)}" if longest else ""
     savepoints = sum(row.kind != "checkpoint" for row in rows)
     return (f"Checkpoints {rows[0].number} to {rows[-1].number}: {savepoints} savepoints, {failed} failed, "

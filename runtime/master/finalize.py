@@ -1,8 +1,9 @@
 """Completion of a checkpoint: its manifest is made durable, then recorded under the attempt's token."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.job.ids import SubtaskId
 from runtime.core.restore.mapping import has_state
 from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
@@ -14,8 +15,6 @@ from runtime.ports import SnapshotStore
 from runtime.run_store import CompletedCheckpoint, RunStore
 
 Timings = tuple[tuple[SubtaskId, SnapshotTimings], ...]
-
-_CHECKPOINT_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: shown in the console, in this order
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,9 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
     for uid, operator in manifest.operators.items():
         own = {subtask.index: t for subtask, t in timings if subtask.operator == uid}
         longest = {
-            f"max_{phase}_ms": max((_rounded_ms(t, phase) for t in own.values()), default=0.0)
-            for phase in _CHECKPOINT_PHASES
+            f"max_{phase}_ms": max((_rounded_ms(t, phase) for t in own.values()), default=0.0) for phase in PHASES
         }
-        slowest = max(
-            own, key=lambda index: sum(_rounded_ms(own[index], phase) for phase in _CHECKPOINT_PHASES), default=None
-        )
+        slowest = max(own, key=lambda index: sum(_rounded_ms(own[index], phase) for phase in PHASES), default=None)
         rows.append(
             {
                 "uid": uid,
@@ -84,7 +80,7 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
 
 
 def _phases_of(index: int, timings: SnapshotTimings) -> dict[str, Any]:
-    return {"subtask": index, **{f"{phase}_ms": _rounded_ms(timings, phase) for phase in _CHECKPOINT_PHASES}}
+    return {"subtask": index, **{f"{phase}_ms": _rounded_ms(timings, phase) for phase in PHASES}}
 
 
 def _rounded_ms(timings: SnapshotTimings, phase: str) -> float:

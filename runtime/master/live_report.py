@@ -16,7 +16,7 @@ from runtime.errors import EnvironmentFailure
 from runtime.master.metadata_thread import MetadataThread
 from runtime.master.metrics_history import MetricsHistory
 from runtime.master.slot_monitor import SlotMonitor
-from runtime.run_store import RunStore
+from runtime.run_store import PendingProgress, RunStore
 
 LIVE_INTERVAL_MS: Final = 1_000
 log = structlog.get_logger()
@@ -73,12 +73,12 @@ class LiveReports:
         progress, names = self._coordinator.progress, ("number", "kind", "acknowledged", "subtasks")
         checkpoint = None if progress is None else dict(zip(names, progress, strict=True))
         live |= {"checkpoint": checkpoint, **self._history.checkpoint_facts, **self._facts()}
-        self._thread.submit(partial(self._store, live), once=once)
+        self._thread.submit(partial(self._store, live, self._coordinator.progress_by_checkpoint()), once=once)
 
-    def _store(self, live: Mapping[str, Any]) -> None:
+    def _store(self, live: Mapping[str, Any], pending: PendingProgress) -> None:
         """Runs on the thread of the reports. Intervals that the database refuses are dropped: reports go on."""
         if not self._is_closed:
-            self._records.write_live(live)
+            self._records.write_live(live, pending)
         intervals = self._history.pending()
         if self._is_closed or not intervals:
             return

@@ -328,7 +328,9 @@ class Task:
     def _capture(self, effect: effects.CaptureState) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no state"
         barrier, started = effect.barrier, self.clock.monotonic_ms()
-        aligned_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
+        since_trigger_ms = self.clock.now_ms() - barrier.triggered_at
+        waited_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
+        aligned_ms = max(0.0, waited_ms - self._pre_barrier_ms)
         with self._collector.rejecting_output("while state is captured"):
             self._hook("snapshot", barrier.checkpoint)
         capture = self._call("snapshot", partial(self.state.capture, full=barrier.kind.is_savepoint))
@@ -340,7 +342,7 @@ class Task:
             key_types=self.key_types.by_column(),
         )
         timings = SnapshotTimings(
-            start_delay_ms=max(0.0, self.clock.now_ms() - barrier.triggered_at - aligned_ms),
+            start_delay_ms=max(0.0, since_trigger_ms - aligned_ms - self._pre_barrier_ms),
             alignment_ms=aligned_ms,
             pre_barrier_ms=self._pre_barrier_ms,
             sync_ms=self.clock.monotonic_ms() - started,

@@ -15,18 +15,20 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.services import fail_orphaned_checkpoints
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
+from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SnapshotTimings, SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.queries import load_statements
 from runtime.io.postgres.store import PostgresRunStore, connect, load_run
 from runtime.redaction import redact_json
 from runtime.run_store import CompletedCheckpoint, OperationRequest, RunStore
+from tests.core.builders import subtask
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -232,8 +234,15 @@ def test_a_completed_stop_is_found_again(world: World) -> None:
 # ---------------------------------------------------------------- Postgres only
 
 
+def progress(*times_ms: int | None) -> tuple[SubtaskProgress, ...]:
+    """Subtasks of operator a, by the times of their acknowledgements."""
+    timings = SnapshotTimings(start_delay_ms=1.04, async_ms=2)
+    return tuple(SubtaskProgress(subtask(f"a/{i}"), at_ms, timings, 7) for i, at_ms in enumerate(times_ms))
+
+
 def report(reason: FailureReason | None = None) -> ReportCheckpoint:
-    return ReportCheckpoint(CheckpointId(3), CheckpointKind.CHECKPOINT, 1_000, 2_000, 1, 4, reason, "")
+    found = progress(400, None, None, None)
+    return ReportCheckpoint(CheckpointId(3), CheckpointKind.CHECKPOINT, 1_000, 2_000, 1, 4, reason, "", found)
 
 
 def test_a_checkpoint_row_tells_how_it_stands() -> None:
@@ -244,6 +253,7 @@ def test_a_checkpoint_row_tells_how_it_stands() -> None:
     records.report_checkpoint(report(FailureReason.EXPIRED))
     row = run.checkpoints.get()
     assert (row.status, row.reason, row.duration_ms) == ("failed", "expired", 1_000)
+    assert row.acknowledgements["a"]["at_ms"] == [400, None, None, None]
     records.record_checkpoint(completed(4))
     assert run.checkpoints.get(number=4).finished_operators == ["source"]
     records.close()
@@ -251,22 +261,32 @@ def test_a_checkpoint_row_tells_how_it_stands() -> None:
 
 def test_acknowledgements_of_the_checkpoint_under_way_stand_in_its_row() -> None:
     """What the graph shows and what lists, API and admin show is one number; also after its master has died."""
+
+    def shown() -> tuple[int, list[int | None]]:
+        row = Checkpoint.objects.get()
+        return row.acknowledged, row.acknowledgements["a"]["at_ms"]
+
     run = make_run()
     records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     begun = report()
     records.report_checkpoint(begun)
-    live = {"number": begun.checkpoint, "kind": "checkpoint", "acknowledged": 6, "subtasks": 10}
-    records.write_live({"checkpoint": {**live, "number": begun.checkpoint + 1}})
-    assert Checkpoint.objects.get().acknowledged == begun.acknowledged
-    records.write_live({"checkpoint": live})
-    records.write_live({"checkpoint": None})
+    assert Checkpoint.objects.get().acknowledgements["a"] == {
+        "index": [0, 1, 2, 3], "at_ms": [400, None, None, None], "start_delay_ms": [1.0, None, None, None],
+        "alignment_ms": [0, None, None, None], "pre_barrier_ms": [0, None, None, None],
+        "sync_ms": [0, None, None, None], "async_ms": [2, None, None, None],
+        "written_bytes": [0, None, None, None], "state_bytes": [7, None, None, None],
+    }  # fmt: skip
+    records.write_live({}, {CheckpointId(begun.checkpoint + 1): progress(1, 1, 1, 1)})
+    assert shown() == (1, [400, None, None, None])
+    records.write_live({}, {begun.checkpoint: progress(400, 500, None, None)})
+    records.write_live({}, {})
     records.write_live({})
-    assert Checkpoint.objects.get().acknowledged == 6
+    assert shown() == (2, [400, 500, None, None])
     Run.objects.filter(pk=run.pk).update(token=run.token + 1)
-    records.write_live({"checkpoint": {**live, "acknowledged": 9}})
-    assert Checkpoint.objects.get().acknowledged == 6
+    records.write_live({}, {begun.checkpoint: progress(400, 500, 600, None)})
+    assert shown() == (2, [400, 500, None, None])
     assert fail_orphaned_checkpoints() == 1
-    assert Checkpoint.objects.get().acknowledged == 6
+    assert shown() == (2, [400, 500, None, None])
 
 
 def test_behind_what_a_run_was_started_from_comes_what_that_was_built_on() -> None:

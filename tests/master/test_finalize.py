@@ -8,7 +8,7 @@ from tests.core.builders import manifest, segment, subtask
 
 KEPT = SubtaskSnapshot(keyed={"counts": (segment("one"), segment("two"))})
 QUICK = SnapshotTimings(start_delay_ms=1, alignment_ms=30, sync_ms=1, async_ms=2, written_bytes=10)
-SLOW = SnapshotTimings(start_delay_ms=5, alignment_ms=0, sync_ms=4, async_ms=99.96, written_bytes=20)
+SLOW = SnapshotTimings(start_delay_ms=5, alignment_ms=0, pre_barrier_ms=3, sync_ms=4, async_ms=99.96, written_bytes=20)
 
 
 def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
@@ -20,9 +20,10 @@ def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
     assert (shown["subtasks"], shown["state_bytes"], shown["written_bytes"]) == (2, 40, 30)
     longest = {name: ms for name, ms in shown.items() if name.startswith("max_")}
     assert longest == {
-        "max_start_delay_ms": 5, "max_alignment_ms": 30, "max_sync_ms": 4, "max_async_ms": 100.0,
+        "max_start_delay_ms": 5, "max_alignment_ms": 30, "max_pre_barrier_ms": 3, "max_sync_ms": 4,
+        "max_async_ms": 100.0,
     }  # fmt: skip
     assert shown["slowest"] == {
-        "subtask": 1, "start_delay_ms": 5, "alignment_ms": 0, "sync_ms": 4, "async_ms": 100.0,
+        "subtask": 1, "start_delay_ms": 5, "alignment_ms": 0, "pre_barrier_ms": 3, "sync_ms": 4, "async_ms": 100.0,
     }  # fmt: skip
     assert (ended["max_alignment_ms"], ended["written_bytes"], ended["slowest"]) == (0, 0, None)

@@ -253,11 +253,12 @@ def test_two_barriers_may_be_in_the_stream_while_neither_is_stored() -> None:
 
 @pytest.mark.parametrize("busy_ms", [0, 30])
 def test_the_work_before_the_barrier_is_measured_and_told(busy_ms: int) -> None:
-    """S3-56: it holds everybody downstream up, so it has a number of its own."""
+    """S3-56: it holds everybody downstream up, so it has a number of its own, and is part of no other phase."""
     live = Live(busy_ms=busy_ms)
-    live.hear(barrier(1, at=1_000))
+    trigger = live.clock.now_ms() - 7
+    live.hear(barrier(1, at=trigger))
     (ack,) = live.store_all()
-    assert (ack.timings.pre_barrier_ms, ack.timings.sync_ms) == (busy_ms, 0)
+    assert (ack.timings.start_delay_ms, ack.timings.pre_barrier_ms, ack.timings.sync_ms) == (7, busy_ms, 0)
 
 
 def test_an_acknowledgement_brings_the_state_and_its_size() -> None:

@@ -1,32 +1,39 @@
 """The page of a checkpoint, and the statistics of a job's checkpoints."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import selectors
+from console.checkpoints.explanation import Circumstances, explain
+from console.checkpoints.lanes import Lane, lanes_of
 from console.checkpoints.models import Checkpoint, Status
 from console.formats import Quantity
 from console.jobs.models import Attempt, Job, Run
+from console.metrics.selectors import mean_load
 from console.operations.legality import allowed_discard
 from console.operations.models import OperationKind
 from console.operations.selectors import runs_of
 from console.ui.actions import discard_confirmation
+from console.ui.checkpointlist import checkpoint_list
+from console.ui.gantt import gantt
 from console.ui.jobpage import live_metrics, show_progress
-from console.ui.paging import whole_number
+from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.checkpoint.statistics import Distribution, Summary
 
-_PHASES = ("start_delay", "alignment", "sync", "async")
-_WIDTH = 160.0
 _RUNS = 6  #: newest runs in the filter
 _RECENT = 100  #: newest checkpoints, which may still change
 
@@ -36,7 +43,7 @@ _RECENT = 100  #: newest checkpoints, which may still change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLine:
-    """An operator in a checkpoint. `bars` are (phase, x, width) of a Gantt chart of its slowest subtask."""
+    """An operator in a checkpoint. `phases_ms` are the maxima over its subtasks."""
 
     uid: str
     name: str
@@ -46,21 +53,28 @@ class OperatorLine:
     written_bytes: int | None
     share: float
     phases_ms: tuple[float | None, ...]
-    slowest: int | None
-    bars: tuple[tuple[str, float, float], ...]
 
 
 @require_safe
 @require_login
 def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Checkpoint.objects.select_related("job", "run", "run__version", "reviewer")
+    rows = Checkpoint.objects.defer(None).select_related("job", "run", "run__version", "reviewer")
     found = get_object_or_404(rows, pk=pk)
 
     def load_content() -> PageContent:
         show_progress(live_metrics(found.run), [found])
+        now = timezone.now()
+        graph = found.run.version.graph or {}
+        names = {operator["uid"]: operator["name"] for operator in graph.get("operators", ())}
+        lanes = lanes_of(found.acknowledgements, list(names))
+        only = text(request.GET.get("operator"))
         context = {
             "checkpoint": found,
             "job": found.job,
+            "explanation": explain(_circumstances(found, lanes, graph, now)),
+            "gantt": gantt(lanes, names, _took_ms(found, now), completed=found.status == Status.COMPLETED, only=only),
+            "only": only,
+            "phases": PHASES,
             "lines": operator_lines(found),
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
@@ -71,6 +85,27 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1)])
 
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
+
+
+def _circumstances(found: Checkpoint, lanes: Sequence[Lane], graph: Mapping[str, Any], now: datetime) -> Circumstances:
+    end = found.completed_at or now
+    return Circumstances(
+        noun=found.noun,
+        outcome=found.outcome,
+        reason=found.reason,
+        detail=found.detail,
+        took_ms=_took_ms(found, now),
+        lanes=lanes,
+        graph=graph,
+        load=mean_load(found.run, found.triggered_at, max(end, found.triggered_at), now) if lanes else {},
+    )
+
+
+def _took_ms(found: Checkpoint, now: datetime) -> float:
+    """Time from the trigger to the end, or until now."""
+    if found.duration_ms is not None:
+        return float(found.duration_ms)
+    return max(0.0, ((found.completed_at or now) - found.triggered_at).total_seconds() * 1000)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -96,11 +131,10 @@ def operator_lines(checkpoint: Checkpoint) -> tuple[OperatorLine, ...]:
     order = list(names)
     rows = sorted(checkpoint.operators, key=lambda o: order.index(o["uid"]) if o["uid"] in names else len(order))
     largest = max((row.get("state_bytes") or 0 for row in rows), default=0)
-    longest = max((sum(_phases(row)) for row in rows), default=0.0)
-    return tuple(_line(row, names, largest, longest) for row in rows)
+    return tuple(_line(row, names, largest) for row in rows)
 
 
-def _line(row: dict[str, Any], names: dict[str, str], largest: int, longest: float) -> OperatorLine:
+def _line(row: dict[str, Any], names: dict[str, str], largest: int) -> OperatorLine:
     held = row.get("state_bytes")
     return OperatorLine(
         uid=row["uid"],
@@ -110,32 +144,42 @@ def _line(row: dict[str, Any], names: dict[str, str], largest: int, longest: flo
         state_bytes=held,
         written_bytes=row.get("written_bytes"),
         share=round((held or 0) / largest * 72, 1) if largest else 0.0,
-        phases_ms=tuple(row.get(f"max_{phase}_ms") for phase in _PHASES),
-        slowest=(row.get("slowest") or {}).get("subtask"),
-        bars=_bars(_phases(row), longest),
+        phases_ms=tuple(row.get(f"max_{phase}_ms") for phase in PHASES),
     )
-
-
-def _phases(row: dict[str, Any]) -> tuple[float, ...]:
-    """Milliseconds of each phase in the slowest subtask."""
-    slowest = row.get("slowest") or {}
-    return tuple(float(slowest.get(f"{phase}_ms") or 0) for phase in _PHASES)
-
-
-def _bars(phases: tuple[float, ...], longest: float) -> tuple[tuple[str, float, float], ...]:
-    bars, x = [], 0.0
-    for phase, ms in zip(_PHASES, phases, strict=True):
-        width = round(ms / longest * _WIDTH, 1) if longest else 0.0
-        bars.append((phase, round(x, 1), width))
-        x += width
-    return tuple(bars)
 
 
 def _beside(found: Checkpoint, *, order: str, **where: int) -> Checkpoint | None:
     return Checkpoint.objects.filter(job=found.job_id, **where).order_by(order).first()
 
 
-# ---------------------------------------------------------------- statistics of a job
+# ---------------------------------------------------------------- list and statistics of a job's checkpoints
+
+
+@require_safe
+@require_login
+def find(request: HttpRequest, pk: int) -> HttpResponse:
+    """The checkpoints of a job that match the filters in the address. `number` leads to the page of that checkpoint."""
+    job = get_object_or_404(Job, pk=pk)
+    number = text(request.GET.get("number"))
+    if number and not request.headers.get("HX-Request"):
+        chosen = selectors.job_checkpoints(job).filter(number=whole_number(number) or 0).only("pk").first()
+        if chosen is not None:
+            return redirect("ui:checkpoint", chosen.pk)
+    runs = runs_of(job)[:1]
+
+    def load_content() -> PageContent:
+        given = request.GET.copy()
+        given.pop("number", None)
+        found = checkpoint_list(job, given)
+        if found.page is not None and runs:
+            show_progress(live_metrics(runs[0]), found.page.rows)
+        return PageContent({"job": job, "found": found, "absent": number}, settled=not runs or runs[0].is_terminal)
+
+    def load_revision() -> str:
+        newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
+        return revision(request, [newest], [(row.pk, row.state) for row in runs])
+
+    return page_or_blocks(request, "checkpoints/list.html", "checkpoints/_list.html", load_content, load_revision)
 
 
 @require_safe

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from runtime.core.checkpoint import events
+from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import (
     CheckpointStatus,
     CompleteOperation,
@@ -105,6 +106,10 @@ class Coordinator:
         for checkpoint, pending in self.pending.items():
             return checkpoint, pending.barrier.kind, len(pending.acks), len(pending.plan.wait_for)
         return None
+
+    def progress_by_checkpoint(self) -> dict[CheckpointId, tuple[SubtaskProgress, ...]]:
+        """The acknowledgements of every pending checkpoint."""
+        return {checkpoint: pending.progress() for checkpoint, pending in self.pending.items()}
 
     # ------------------------------------------------------------ starting checkpoints
 
@@ -229,7 +234,7 @@ class Coordinator:
         pending = self.pending.get(ack.checkpoint)
         if pending is None:
             return [self._recent.late_answer(subtask, ack.checkpoint, declined=False)]
-        if not pending.acknowledge(subtask, ack.snapshot, ack.timings) or not pending.complete:
+        if not pending.acknowledge(at, subtask, ack) or not pending.complete:
             return []
         manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
         lost = partly_finished_union(manifest)
@@ -237,7 +242,7 @@ class Coordinator:
             return self._fail_checkpoint(at, ack.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
         pending.storing = True
         self._manifests[ack.checkpoint] = manifest
-        timings = tuple((subtask, timings) for subtask, (_, timings) in sorted(pending.acks.items()))
+        timings = tuple((subtask, pending.acks[subtask].timings) for subtask in sorted(pending.acks))
         return [StoreManifest(manifest, timings)]
 
     def _on_decline(self, at: int, subtask: SubtaskId, decline: Decline) -> Effects:
@@ -260,7 +265,7 @@ class Coordinator:
             self.savepoint = manifest
         if kind is not CheckpointKind.SAVEPOINT:
             self._released = self._released or pending.releases_all
-            finished = {s: snapshot for s, (snapshot, _) in pending.acks.items() if snapshot.finished}
+            finished = {s: each.snapshot for s, each in pending.acks.items() if each.snapshot.finished}
             if checkpoint < self._newest:  # completed out of order: files of this older checkpoint may be gone
                 self._last_snapshots = finished | self._last_snapshots
             else:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.job.ids import CheckpointId, SubtaskId
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.commit import CommitPermit
@@ -61,7 +62,10 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class ReportCheckpoint:
-    """Record the progress of a checkpoint for display. `reason` is set if it has failed."""
+    """Record the progress of a checkpoint for display. `reason` is set if it has failed.
+
+    `progress` has an entry for each subtask that takes part, by operator and index.
+    """
 
     checkpoint: CheckpointId
     kind: CheckpointKind
@@ -71,6 +75,7 @@ class ReportCheckpoint:
     subtasks: int
     reason: FailureReason | None = None
     detail: str = ""
+    progress: tuple[SubtaskProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

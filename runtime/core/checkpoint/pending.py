@@ -6,13 +6,15 @@ The coordinator decides when a checkpoint starts or fails. (Flink's `PendingChec
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.checkpoint.plan import CheckpointPlan, finished_state
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import Barrier
+from runtime.core.snapshot.control import Acknowledgement
 from runtime.core.snapshot.failure_reason import FailureReason
-from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 
 
 @dataclass(slots=True)
@@ -23,7 +25,8 @@ class PendingCheckpoint:
     plan: CheckpointPlan
     operation: str | None
     expires_at: int
-    acks: dict[SubtaskId, tuple[SubtaskSnapshot, SnapshotTimings]] = field(default_factory=dict)
+    acks: dict[SubtaskId, Acknowledgement] = field(default_factory=dict)
+    acknowledged_at: dict[SubtaskId, int] = field(default_factory=dict)
     storing: bool = False  #: the manifest is being stored: neither expiry nor a decline can fail the checkpoint
 
     @property
@@ -33,13 +36,13 @@ class PendingCheckpoint:
     @property
     def releases_all(self) -> bool:
         """Whether every subtask had finished its logic, so that completion lets all subtasks end."""
-        return all(snapshot.finished for snapshot, _ in self.acks.values())
+        return all(ack.snapshot.finished for ack in self.acks.values())
 
-    def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> bool:
+    def acknowledge(self, at: int, subtask: SubtaskId, ack: Acknowledgement) -> bool:
         """Stores an acknowledgement. Returns False if it is repeated or the subtask takes no part."""
         if subtask not in self.plan.wait_for or subtask in self.acks:
             return False
-        self.acks[subtask] = (snapshot, timings)
+        self.acks[subtask], self.acknowledged_at[subtask] = ack, at
         return True
 
     def report(self, at: int, reason: FailureReason | None = None, detail: str = "") -> ReportCheckpoint:
@@ -47,8 +50,28 @@ class PendingCheckpoint:
         barrier = self.barrier
         acknowledged, subtasks = len(self.acks), len(self.plan.wait_for)
         return ReportCheckpoint(
-            barrier.checkpoint, barrier.kind, barrier.triggered_at, at, acknowledged, subtasks, reason, detail
+            checkpoint=barrier.checkpoint,
+            kind=barrier.kind,
+            triggered_at=barrier.triggered_at,
+            at=at,
+            acknowledged=acknowledged,
+            subtasks=subtasks,
+            reason=reason,
+            detail=detail,
+            progress=self.progress(),
         )
+
+    def progress(self) -> tuple[SubtaskProgress, ...]:
+        """The subtasks that take part, by operator and index, with the acknowledgements that have arrived."""
+        return tuple(self._progress_of(subtask) for subtask in sorted(self.plan.wait_for))
+
+    def _progress_of(self, subtask: SubtaskId) -> SubtaskProgress:
+        ack = self.acks.get(subtask)
+        if ack is None:
+            return SubtaskProgress(subtask)
+        at_ms = max(0, self.acknowledged_at[subtask] - self.barrier.triggered_at)
+        state_bytes = sum(segment.nbytes for segment in ack.snapshot.segments())
+        return SubtaskProgress(subtask, at_ms, ack.timings, state_bytes)
 
     def manifest(self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]) -> Manifest:
         """The manifest of the acknowledged snapshots. `last`: the last snapshots of subtasks that have ended."""
@@ -56,7 +79,7 @@ class PendingCheckpoint:
         operators = {}
         for operator in graph.operators:
             own = [SubtaskId(operator.uid, i) for i in range(operator.parallelism)]
-            snapshots = {s.index: self.acks[s][0] if s in self.acks else last[s] for s in own}
+            snapshots = {s.index: self.acks[s].snapshot if s in self.acks else last[s] for s in own}
             done = sum(snapshot.finished for snapshot in snapshots.values())
             state = finished_state(operator.parallelism, done)
             operators[str(operator.uid)] = OperatorSnapshot(

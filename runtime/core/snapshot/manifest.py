@@ -129,7 +129,11 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of the phases of a subtask's snapshot, and the bytes written to storage."""
+    """Durations of the phases of a subtask's snapshot, and the bytes written to storage.
+
+    The phases follow each other: the start delay begins with the trigger and ends when the first barrier arrives, then
+    come alignment, the work before the barrier, the copy of the state (sync) and its storage (async).
+    """
 
     start_delay_ms: float = 0.0
     alignment_ms: float = 0.0

@@ -9,7 +9,7 @@ from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
-from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest
+from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
 
 
 @dataclass
@@ -79,7 +79,7 @@ class MemoryRunStore:
     def record_restore(self, folder: str | None) -> None:
         return None
 
-    def write_live(self, live: Mapping[str, Any]) -> None:
+    def write_live(self, live: Mapping[str, Any], pending: PendingProgress | None = None) -> None:
         self.live = live
 
     def add_history(self, intervals: Sequence[MetricsInterval]) -> None:

@@ -14,15 +14,16 @@ UPDATE weir_job SET last_checkpoint_id = last_checkpoint_id + 1
 WHERE id = (SELECT job_id FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 RETURNING last_checkpoint_id
 
--- begin_checkpoint --
--- Inserts a checkpoint in progress, for the console; never replaces a row.
+-- report_checkpoint --
+-- Inserts a checkpoint in progress, for the console. An existing row of this attempt gets the acknowledgements only.
 INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, acknowledged, subtasks,
                              reason, detail, path, operators, finished_operators, max_parallelism,
-                             review_state, review_note)
+                             review_state, review_note, acknowledgements)
 SELECT job_id, id, %(token)s, %(number)s, %(kind)s, 'in_progress', %(triggered_at)s, %(acknowledged)s, %(subtasks)s,
-       '', '', '', '[]'::jsonb, '[]'::jsonb, %(max_parallelism)s, 'unreviewed', ''
+       '', '', '', '[]'::jsonb, '[]'::jsonb, %(max_parallelism)s, 'unreviewed', '', %(acknowledgements)s
 FROM weir_run WHERE id = %(run)s AND token = %(token)s
-ON CONFLICT (job_id, number) DO NOTHING
+ON CONFLICT (job_id, number) DO UPDATE SET acknowledgements = excluded.acknowledgements
+WHERE weir_checkpoint.token = excluded.token
 
 -- fail_checkpoint --
 -- Marks a checkpoint as failed, if it is in progress; a completed checkpoint stays completed.
@@ -88,14 +89,14 @@ UPDATE weir_attempt SET restored_checkpoint_id = (
 WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- write_live --
--- Writes the live report of the run, and the progress of the pending checkpoint into the checkpoint's row.
+-- Writes the live report of the run, and new acknowledgements of pending checkpoints into the rows of the checkpoints.
 WITH written AS (
-    UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s
-    RETURNING id, token, live -> 'checkpoint' AS under_way
+    UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s RETURNING id, token
 )
-UPDATE weir_checkpoint c SET acknowledged = (w.under_way ->> 'acknowledged')::integer
-FROM written w
-WHERE c.run_id = w.id AND c.token = w.token AND c.status = 'in_progress' AND c.number = (w.under_way ->> 'number')::bigint
+UPDATE weir_checkpoint c SET acknowledged = (p.value ->> 'acknowledged')::integer, acknowledgements = p.value -> 'subtasks'
+FROM written w, jsonb_each(%(pending)s) AS p
+WHERE c.run_id = w.id AND c.token = w.token AND c.status = 'in_progress' AND c.number = p.key::bigint
+  AND c.acknowledged <> (p.value ->> 'acknowledged')::integer
 
 -- add_history --
 -- Adds intervals to the history of metrics. It locks no row of the run, which checkpoints need. Idempotent.

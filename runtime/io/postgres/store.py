@@ -19,12 +19,13 @@ from psycopg.errors import CheckViolation, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from runtime.core.checkpoint.acknowledgements import as_columns
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
-from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest
+from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
 
 T = TypeVar("T")
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
@@ -106,8 +107,9 @@ class PostgresRunStore:
             "acknowledged": report.acknowledged,
             "subtasks": report.subtasks,
             "max_parallelism": self._max_parallelism,
+            "acknowledgements": Jsonb(as_columns(report.progress)),
         }
-        self._execute("begin_checkpoint", **values)
+        self._execute("report_checkpoint", **values)
         if report.reason is not None:
             self._execute(
                 "fail_checkpoint",
@@ -205,8 +207,15 @@ class PostgresRunStore:
     def record_restore(self, folder: str | None) -> None:
         self._execute("note_restored", path=folder)
 
-    def write_live(self, live: Mapping[str, Any]) -> None:
-        self._report("write_live", live=Jsonb(dict(live)))
+    def write_live(self, live: Mapping[str, Any], pending: PendingProgress | None = None) -> None:
+        under_way = {
+            str(checkpoint): {
+                "acknowledged": sum(subtask.at_ms is not None for subtask in progress),
+                "subtasks": as_columns(progress),
+            }
+            for checkpoint, progress in (pending or {}).items()
+        }
+        self._report("write_live", live=Jsonb(dict(live)), pending=Jsonb(under_way))
 
     def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
         rows = [{"at": interval.at, **row} for interval in intervals for row in interval.rows]

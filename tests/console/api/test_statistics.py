@@ -140,6 +140,7 @@ def test_the_api_gives_the_same_numbers(api: APIClient, run: Run, make_checkpoin
         "completed": 2,
         "failed": 1,
         "aborted": 0,
+        "superseded": 0,
         "restored": 1,
     }
     assert body["summary"]["checkpoints"] == 2

@@ -68,9 +68,28 @@ def read_by(act: Callable[[], Any]) -> int:
     return sum(rows_read(sql) for sql in about)
 
 
+#: Lists by the filters with conditions on rows: few rows match, none, or all.
+LISTS = [
+    f"checkpoints/?{query}"
+    for query in (
+        "", "before=10000", "kind=savepoint", "outcome=failed", "outcome=aborted", "reason=expired", "restorable=true",
+        "review_state=reviewed", "run=1", "version=1", "version=1&kind=drain",
+    )
+]  # fmt: skip
+
+
 def test_pages(browser: Client, run: Run) -> None:
-    for path in ("", "?before=10000", "checkpoints/", f"checkpoints/?run={run.pk}", "restore/", "stop/", "start/"):
-        bound = SUMMED_UP if path.startswith("checkpoints") else FEW
+    for path in (
+        "",
+        "?before=10000",
+        *LISTS,
+        "checkpoints/statistics/",
+        f"checkpoints/statistics/?run={run.pk}",
+        "restore/",
+        "stop/",
+        "start/",
+    ):
+        bound = SUMMED_UP if path.startswith("checkpoints/statistics") else FEW
         assert read_by(partial(browser.get, f"/jobs/{run.job_id}/{path}")) <= bound, path
     assert read_by(partial(browser.get, "/jobs/")) <= FEW
 

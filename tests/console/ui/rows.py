@@ -181,6 +181,25 @@ def _operator(uid: str, state_bytes: int, alignment_ms: float, sync_ms: float, a
             "has_state": state_bytes > 0, **longest, "slowest": {"subtask": 1, **phases}}  # fmt: skip
 
 
+def acknowledgements(*missing: str) -> dict[str, Any]:
+    """The acknowledgements of a checkpoint of the flights job, without the subtasks of the `missing` operators."""
+    found: dict[str, Any] = {}
+    for operator in OPERATORS:
+        uid, phases = operator["uid"], ("start_delay", "alignment", "pre_barrier", "sync", "async")
+        if operator["finished"] == "finished":
+            continue
+        times = [operator[f"max_{phase}_ms"] for phase in phases if phase != "pre_barrier"]
+        here = uid not in missing
+        found[uid] = {
+            "index": [0, 1],
+            "at_ms": [round(sum(times)), round(sum(times)) + 2] if here else [None, None],
+            **{f"{phase}_ms": [operator.get(f"max_{phase}_ms", 0.0)] * 2 if here else [None] * 2 for phase in phases},
+            "written_bytes": [operator["written_bytes"] // 2] * 2 if here else [None] * 2,
+            "state_bytes": [operator["state_bytes"] // 2] * 2 if here else [None] * 2,
+        }
+    return found
+
+
 OPERATORS = [
     _operator("flights", 2_114, 0.0, 1.2, 14.0),
     _operator("prepared", 0, 0.0, 0.4, 2.0),
@@ -209,6 +228,7 @@ def checkpoint(
         "path": folder_of(CheckpointKind(kind), number, of.token * 10 + 1) if done else "",
         "operators": OPERATORS if done else [],
         "finished_operators": ["airlines"] if done else [],
+        "acknowledgements": acknowledgements() if done else acknowledgements("window", "parquet"),
     }
     row = Checkpoint.objects.create(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
     if done and is_stored:

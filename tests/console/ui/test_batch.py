@@ -104,7 +104,7 @@ def test_the_commit_at_its_end_is_no_checkpoint(at_console: Client) -> None:
         assert wrong not in said
     assert "none: batch" in blocks.text(at_console.get("/jobs/"))
     assert selectors.statistics(run.job).counts.completed == 0
-    assert blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/")).count("Savepoint 1") == 0
+    assert blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/statistics/")).count("Savepoint 1") == 0
 
 
 def test_spark_s_ui_is_linked_while_the_run_lives(at_console: Client) -> None:

@@ -34,8 +34,8 @@ def ends(**guarantees: str) -> dict[str, Any]:
 
 
 def test_the_page_counts_and_sums_up(at_console: Client, running: Run) -> None:
-    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/"))
-    assert "Triggered 63 In progress 1 Completed 60 Failed 2 Aborted 0 Restored 0" in said
+    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/"))
+    assert "Triggered 63 In progress 1 Completed 60 Failed 2 Aborted 0 Superseded 0 Restored 0" in said
     assert "of the latest 60 completed" in said
     assert "Measure Min Average p50 p90 p95 p99 Max Duration 0.25 s" in said
     assert "Longest alignment 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms" in said
@@ -45,7 +45,7 @@ def test_the_page_counts_and_sums_up(at_console: Client, running: Run) -> None:
 def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: Run) -> None:
     restored = running.checkpoints.get(number=174)
     Attempt.objects.filter(token=running.token * 10 + 1).update(restored_checkpoint=restored)
-    response = at_console.get(f"/jobs/{running.job_id}/checkpoints/")
+    response = at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/")
     said = blocks.text(response)
     assert "Completed checkpoint 213" in said
     assert "Savepoint 208" in said
@@ -57,7 +57,7 @@ def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: 
 
 def test_failures_stand_by_reason_with_the_newest(at_console: Client, running: Run) -> None:
     rows.checkpoint(running, 300, status="failed", reason="declined_task_not_ready", detail="join/0: not yet")
-    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/"))
+    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/"))
     assert "Async failed 1 yes 188 slot 1 was lost" in said
     assert "Expired 1 yes 189 slot 1 was lost" in said
     assert "Declined task not ready 1 no 300 join/0: not yet" in said
@@ -70,7 +70,7 @@ def test_one_run_may_be_chosen(at_console: Client) -> None:
     now = rows.run(job)
     rows.checkpoint(now, 2)
     rows.checkpoint(now, 3)
-    path = f"/jobs/{job.pk}/checkpoints/"
+    path = f"/jobs/{job.pk}/checkpoints/statistics/"
     assert "Triggered 3 " in blocks.text(at_console.get(path))
     assert "Triggered 1 " in blocks.text(at_console.get(path, {"run": ended.pk}))
     assert "Triggered 3 " in blocks.text(at_console.get(path, {"run": "the last"}))
@@ -78,14 +78,14 @@ def test_one_run_may_be_chosen(at_console: Client) -> None:
 
 
 def test_a_job_that_never_ran_says_what_comes(at_console: Client) -> None:
-    said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/checkpoints/"))
+    said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/checkpoints/statistics/"))
     assert "They appear after the first completed checkpoint" in said
     assert "No checkpoint has failed." in said
     assert "Completed checkpoint – never" in said
 
 
 def test_a_poll_brings_the_same_block_and_ends_with_the_run(at_console: Client, running: Run) -> None:
-    path = f"/jobs/{running.job_id}/checkpoints/"
+    path = f"/jobs/{running.job_id}/checkpoints/statistics/"
     page, poll = at_console.get(path), at_console.get(path, headers=POLL)
     assert blocks.live(poll) == blocks.live(page)
     assert blocks.swapped(poll) == set(blocks.live(page)) == {"history"}
@@ -97,13 +97,16 @@ def test_a_poll_brings_the_same_block_and_ends_with_the_run(at_console: Client, 
 
 def test_the_page_takes_the_same_few_queries_for_a_long_history(at_console: Client, running: Run) -> None:
     with CaptureQueriesContext(connection) as counted:
-        at_console.get(f"/jobs/{running.job_id}/checkpoints/")
+        at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/")
     assert len(counted) <= PAGE_QUERIES
 
 
 def test_a_version_that_is_older_than_a_setting_has_its_default(at_console: Client) -> None:
     run = rows.run(rows.job(version={"settings": {"checkpoint_interval_ms": 5000}}))
-    for path in (f"/jobs/{run.job_id}/checkpoints/", f"/jobs/{run.job_id}/checkpoints/?run={run.pk}"):
+    for path in (
+        f"/jobs/{run.job_id}/checkpoints/statistics/",
+        f"/jobs/{run.job_id}/checkpoints/statistics/?run={run.pk}",
+    ):
         assert "the job tolerates any number of failures" in blocks.text(at_console.get(path))
 
 
@@ -125,7 +128,7 @@ def test_a_job_shows_the_weakest_of_mode_sources_and_sinks_and_why(
 ) -> None:
     """S1-01, S1-23, S4-47: exactly once is downgraded before anybody relies on it, with the sentence."""
     job = rows.job(version={"graph": graph, "settings": {"checkpoint_mode": mode, "checkpoint_interval_ms": 5000}})
-    for path in (f"/jobs/{job.pk}/", f"/jobs/{job.pk}/checkpoints/"):
+    for path in (f"/jobs/{job.pk}/", f"/jobs/{job.pk}/checkpoints/statistics/"):
         run = job.runs.first() or rows.run(job)
         said = blocks.text(at_console.get(path))
         assert word in said, path

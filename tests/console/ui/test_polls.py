@@ -28,7 +28,8 @@ def running(db: None) -> Run:
 
 def paths(run: Run) -> list[str]:
     under_way = Checkpoint.objects.get(status="in_progress")
-    return ["/jobs/", f"/jobs/{run.job_id}/", f"/jobs/{run.job_id}/checkpoints/", f"/checkpoints/{under_way.pk}/",
+    return ["/jobs/", f"/jobs/{run.job_id}/", f"/jobs/{run.job_id}/checkpoints/",
+            f"/jobs/{run.job_id}/checkpoints/statistics/", f"/checkpoints/{under_way.pk}/",
             "/operations/", f"/operations/{Operation.objects.get().pk}/"]  # fmt: skip
 
 

@@ -105,7 +105,8 @@ def test_a_failed_checkpoint_says_how_many_acknowledged_and_never_completed(at_c
     said = blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
     assert "6 of 10" in said
     assert "No operator got as far as a snapshot" not in said
-    assert "6 of 10 subtasks had acknowledged" in said
+    assert "Subtasks 0 and 1 of window had not acknowledged when the checkpoint expired after 10 min." in said
+    assert "6 of 10 subtasks acknowledged, subtask 1 of flights last" not in said
     assert not re.search(r"Completed\s+\d", said)
     assert "Failed now" in said or re.search(r"Failed \d+ s ago", said)
 
@@ -133,7 +134,7 @@ def test_what_a_cancel_aborts_is_no_failure(at_console: Client) -> None:
     page = at_console.get(f"/checkpoints/{row.pk}/").content.decode()
     assert "Aborted" in page
     assert "notice failed" not in page
-    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/"))
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/statistics/"))
     assert "Failed 0" in said
     assert "Aborted 1" in said
     assert "No checkpoint has failed." in said

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.coordinator import MIN_FINAL_RETRY_MS, Coordinator
 from runtime.core.checkpoint.effects import (
     CheckpointStatus,
@@ -41,7 +42,7 @@ from runtime.core.job.messages import CheckpointKind as Kind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.control import Acknowledgement, Decline, LogicFinished, SubtaskEnded, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason as Why
-from runtime.core.snapshot.manifest import FinishedState, Manifest, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, Manifest, SnapshotTimings, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, segment
 
 GRAPH = chain()
@@ -124,8 +125,9 @@ def test_from_request_to_completion() -> None:
     job = Job()
     assert job.ask() == [IssueId()]
     barrier = Barrier(CheckpointId(7), Kind.CHECKPOINT, 100)
+    nothing = tuple(SubtaskProgress(each) for each in (A, B, C))
     assert job.issue(7) == [
-        ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 0, 3),
+        ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 0, 3, progress=nothing),
         WakeAt(1_100),
         TriggerSubtask(A, barrier),
     ]
@@ -134,7 +136,8 @@ def test_from_request_to_completion() -> None:
     manifest = manifest_in(job.ack(7, C))
     assert (manifest.checkpoint, manifest.token, sorted(manifest.operators)) == (7, 5, ["a", "b", "c"])
     completed = job.record(7)
-    assert completed[0] == ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 3, 3)
+    everything = tuple(SubtaskProgress(each, 0, TIMINGS) for each in (A, B, C))
+    assert completed[0] == ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 3, 3, progress=everything)
     (notice,) = of(NotifyCompleted, completed)
     assert (notice.permit.checkpoint, notice.permit.token, notice.subtasks) == (7, 5, ALL)
     assert completed[-1] == CompleteOperation("op", CheckpointId(7))
@@ -327,7 +330,17 @@ def test_a_decline_gives_it_up_and_the_next_waiting_one_starts() -> None:
     job.issue(1)
     job.ask(operation="two")
     assert job.decline(1) == [
-        ReportCheckpoint(CheckpointId(1), Kind.CHECKPOINT, 100, 100, 0, 3, Why.ASYNC_FAILED, "b/0: disk full"),
+        ReportCheckpoint(
+            CheckpointId(1),
+            Kind.CHECKPOINT,
+            100,
+            100,
+            0,
+            3,
+            Why.ASYNC_FAILED,
+            "b/0: disk full",
+            tuple(SubtaskProgress(each) for each in (A, B, C)),
+        ),
         NotifyAborted(CheckpointId(1), ALL),
         CompleteOperation("one", None, Why.ASYNC_FAILED, "b/0: disk full"),
         IssueId(),
@@ -476,15 +489,23 @@ def test_every_end_of_a_pending_checkpoint_wakes_the_queue(end: str) -> None:
     assert of(IssueId, effects) == [IssueId()]
 
 
+KEPT, SLOW = SubtaskSnapshot(keyed={"counts": (segment("one"),)}), SnapshotTimings(start_delay_ms=30, async_ms=9)
+
+
 def test_one_that_takes_too_long_expires_and_names_who_is_late() -> None:
-    """S2-21, S2-22."""
+    """S2-21, S2-22: the acknowledgements that came are reported with their phases."""
     job = Job()
     job.ask()
     job.issue(1)
-    job.ack(1, A)
+    job.machine.handle(SubtaskReported(140, A, Acknowledgement(CheckpointId(1), KEPT, SLOW)))
     assert job.tick(1_099) == []
     (report,) = of(ReportCheckpoint, job.tick(1_100))
     assert (report.reason, report.detail) == (Why.EXPIRED, "no acknowledgement from b/0, c/0")
+    assert report.progress == (
+        SubtaskProgress(A, 40, SLOW, KEPT.segments()[0].nbytes),
+        SubtaskProgress(B),
+        SubtaskProgress(C),
+    )
 
 
 def test_an_expired_checkpoint_says_how_many_it_does_not_name() -> None:

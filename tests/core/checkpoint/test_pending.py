@@ -4,8 +4,9 @@ import pytest
 
 from runtime.core.checkpoint.pending import PendingCheckpoint
 from runtime.core.checkpoint.plan import plan_checkpoint
-from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.snapshot.control import Acknowledgement
 from runtime.core.snapshot.manifest import FinishedState, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, subtask
 
@@ -18,24 +19,28 @@ def pending(ended: set[str] | None = None) -> PendingCheckpoint:
     return PendingCheckpoint(barrier, plan_checkpoint(GRAPH, {subtask(name) for name in ended or ()}), None, 500)
 
 
+def acknowledge(made: PendingCheckpoint, subtask: SubtaskId, snapshot: SubtaskSnapshot) -> bool:
+    return made.acknowledge(140, subtask, Acknowledgement(CheckpointId(7), snapshot, TIMINGS))
+
+
 def test_repeats_count_once_and_strangers_not_at_all() -> None:
     """S2-46."""
     made = pending(ended={"a/0"})
-    assert made.acknowledge(B, SNAPSHOT, TIMINGS)
-    assert not made.acknowledge(B, DONE, TIMINGS), "a repeat"
-    assert not made.acknowledge(A, SNAPSHOT, TIMINGS), "it takes no part"
+    assert acknowledge(made, B, SNAPSHOT)
+    assert not acknowledge(made, B, DONE), "a repeat"
+    assert not acknowledge(made, A, SNAPSHOT), "it takes no part"
     complete = [made.complete]
-    assert made.acknowledge(C, SNAPSHOT, TIMINGS)
+    assert acknowledge(made, C, SNAPSHOT)
     complete.append(made.complete)
     assert complete == [False, True]
-    assert made.acks[B][0] == SNAPSHOT
+    assert made.acks[B].snapshot == SNAPSHOT
 
 
 def test_the_manifest_takes_the_last_snapshot_of_what_has_ended() -> None:
     """S0-15, S0-20: ended and done subtasks both count as finished."""
     made = pending(ended={"a/0"})
-    made.acknowledge(B, DONE, TIMINGS)
-    made.acknowledge(C, SNAPSHOT, TIMINGS)
+    acknowledge(made, B, DONE)
+    acknowledge(made, C, SNAPSHOT)
     last = SubtaskSnapshot(finished=True, watermark=9)
     manifest = made.manifest("job", Token(3), GRAPH, {A: last})
     assert manifest.operators["a"].subtasks == {0: last}
@@ -50,9 +55,9 @@ def test_the_manifest_takes_the_last_snapshot_of_what_has_ended() -> None:
 def test_it_releases_all_only_when_every_snapshot_was_taken_after_the_end() -> None:
     made = pending()
     for one, snapshot in ((A, DONE), (B, DONE), (C, SNAPSHOT)):
-        made.acknowledge(one, snapshot, TIMINGS)
+        acknowledge(made, one, snapshot)
     assert not made.releases_all
-    made.acks[C] = (DONE, TIMINGS)
+    made.acks[C] = Acknowledgement(CheckpointId(7), DONE, TIMINGS)
     assert made.releases_all
 
 

@@ -1,0 +1,224 @@
+"""The sentence that explains a checkpoint: which subtask was slow, in which phase, and which operator caused it.
+
+A barrier travels with the records. A subtask that waits for its barrier is therefore rarely the cause. The search
+follows the latest barrier upstream, to the operator in whose input the barrier waited longest, and along backpressure
+downstream, to the busy operator.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from console import formats
+from console.checkpoints.lanes import Lane
+from console.checkpoints.models import ABORTED, SUPERSEDED, Status
+from runtime.core.snapshot.failure_reason import FailureReason
+
+MIN_CAUSE: Final = 0.5  #: minimum share of time that an operator was busy or backpressured to be named as a cause
+MAX_NAMED_SUBTASKS: Final = 3
+#: Shares of time (busy, backpressured) of each operator while the checkpoint was taken.
+Load = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """A checkpoint and its surroundings. `took_ms`: from the trigger to the end, or until now if it is in progress."""
+
+    noun: str
+    outcome: str
+    reason: str
+    detail: str
+    took_ms: float
+    lanes: Sequence[Lane]
+    graph: Mapping[str, Any]
+    load: Load
+
+
+def explain(found: Circumstances) -> str:
+    """The explanation in one to three sentences. "" if the row has no acknowledgements, as of earlier versions."""
+    if not found.lanes:
+        return ""
+    search = _Search(found)
+    match found.outcome:
+        case Status.COMPLETED:
+            return search.completion()
+        case Status.IN_PROGRESS:
+            return search.progress()
+        case _ if found.outcome == ABORTED:
+            return f"Aborted {search.took} after its trigger: {search.why_ended}. {search.count} No subtask failed it."
+        case _ if found.outcome == SUPERSEDED:
+            return f"Not needed any more {search.took} after its trigger: {search.why_ended}. {search.count}"
+        case _:
+            return search.failure()
+
+
+class _Search:
+    def __init__(self, found: Circumstances) -> None:
+        self._found = found
+        self._upstream: dict[str, list[str]] = {}
+        self._downstream: dict[str, list[str]] = {}
+        for edge in found.graph.get("edges", ()):
+            if not edge.get("feedback"):
+                self._upstream.setdefault(edge["target"], []).append(edge["source"])
+                self._downstream.setdefault(edge["source"], []).append(edge["target"])
+        self._arrived = [lane for lane in found.lanes if lane.at_ms is not None]
+        self._missing = [lane for lane in found.lanes if lane.at_ms is None]
+
+    @property
+    def took(self) -> str:
+        return _time(self._found.took_ms)
+
+    @property
+    def count(self) -> str:
+        return f"{len(self._arrived)} of {len(self._found.lanes)} subtasks had acknowledged."
+
+    @property
+    def why_ended(self) -> str:
+        return self._found.detail.rstrip(".") or self._found.reason.replace("_", " ")
+
+    # ------------------------------------------------------------ by outcome
+
+    def completion(self) -> str:
+        last = self._last()
+        rest_ms = self._found.took_ms - (last.at_ms or 0)
+        if rest_ms > (last.at_ms or 0):
+            done = f"All {len(self._arrived)} subtasks had acknowledged {_time(last.at_ms)} after the trigger"
+            return f"{done}. To store and record the manifest then took {_time(rest_ms)}."
+        return f"{_subtask(last)} acknowledged last, {_time(last.at_ms)} after the trigger: {self._slow(last)}."
+
+    def progress(self) -> str:
+        if not self._missing:
+            return f"All {len(self._arrived)} subtasks have acknowledged. The manifest is being stored."
+        return (
+            f"{len(self._arrived)} of {len(self._found.lanes)} subtasks have acknowledged, {self.took} after the "
+            f"trigger. {self._missing_names('is awaited', 'are awaited')}{self._why_missing('is')}."
+        )
+
+    def failure(self) -> str:
+        if self._found.reason != FailureReason.EXPIRED or not self._missing:
+            return f"Failed {self.took} after its trigger: {self.why_ended}. {self.count}"
+        none = "had not acknowledged when the checkpoint expired"
+        came = f"{len(self._arrived)} of {len(self._found.lanes)} subtasks acknowledged"
+        if self._arrived:
+            came += f", {_subtask(self._last(), start=False)} last, after {_time(self._last().at_ms)}"
+        return f"{self._missing_names(none, none)} after {self.took}{self._why_missing('was')}. {came}."
+
+    # ------------------------------------------------------------ causes
+
+    def _last(self) -> Lane:
+        return max(self._arrived, key=lambda lane: lane.at_ms or 0)
+
+    def _slow(self, lane: Lane) -> str:
+        """The longest phase of `lane`, and its cause."""
+        times = {
+            "barriers": lane.barriers_ms,
+            "pre_barrier": lane.phase_ms("pre_barrier"),
+            "sync": lane.phase_ms("sync"),
+            "async": lane.phase_ms("async"),
+        }
+        times["report"] = (lane.at_ms or 0) - sum(times.values())
+        phase = max(times, key=lambda name: times[name])
+        ms = _time(times[phase])
+        match phase:
+            case "barriers":
+                return self._late_barrier(lane)
+            case "pre_barrier":
+                return f"to emit its buffered rows before the barrier took {ms}"
+            case "sync":
+                return f"to copy its state took {ms}, during which it processed no records"
+            case "async":
+                return f"to write {formats.size(lane.written_bytes)} to the checkpoint storage took {ms}"
+            case _:
+                return f"its acknowledgement reached the job master {ms} after its snapshot was stored"
+
+    def _late_barrier(self, lane: Lane) -> str:
+        first_ms, aligned_ms = lane.phase_ms("start_delay"), lane.phase_ms("alignment")
+        cause = self._origin(lane)
+        since = self._because(cause.operator, "was")
+        if not self._upstream.get(lane.operator):
+            return f"its trigger waited {_time(first_ms)}{since}"
+        if aligned_ms > first_ms:
+            arrived = (
+                f"its first barrier arrived after {_time(first_ms)}, and the barrier of its last input "
+                f"{_time(aligned_ms)} later"
+            )
+        else:
+            arrived = f"its barrier arrived after {_time(lane.barriers_ms)}"
+        if cause is lane:
+            return arrived + since
+        left = f"its barrier left {_subtask(cause, start=False)} only {_time(cause.forwarded_ms)} after the trigger"
+        return left + since
+
+    def _origin(self, lane: Lane) -> Lane:
+        """The lane in whose input the latest barrier waited longest, upstream of `lane` or `lane` itself."""
+        seen = {lane.operator}
+        while True:
+            before = [
+                other
+                for other in self._arrived
+                if other.operator in self._upstream.get(lane.operator, ()) and other.operator not in seen
+            ]
+            latest = max(before, key=lambda other: other.forwarded_ms, default=None)
+            if latest is None or latest.forwarded_ms < lane.barriers_ms - latest.forwarded_ms:
+                return lane
+            lane = latest
+            seen.add(lane.operator)
+
+    def _missing_names(self, is_one: str, are_more: str) -> str:
+        """The missing subtasks of the first operators: operators behind them wait for the same barrier."""
+        first = self._first_missing()
+        shown = [lane for lane in self._missing if lane.operator in first]
+        texts = [_subtasks([lane.index for lane in shown if lane.operator == uid], uid) for uid in first]
+        text = " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+        return f"{text[0].upper()}{text[1:]} {is_one if len(shown) == 1 else are_more}"
+
+    def _why_missing(self, verb: str) -> str:
+        return next(filter(None, (self._because(uid, verb) for uid in self._first_missing())), "")
+
+    def _first_missing(self) -> list[str]:
+        """The operators whose acknowledgements are missing, except for operators behind another of them."""
+        late = dict.fromkeys(lane.operator for lane in self._missing)
+        behind = self._behind(late)
+        return [uid for uid in late if uid not in behind] or list(late)
+
+    def _behind(self, uids: Iterable[str]) -> set[str]:
+        """All operators downstream of `uids`."""
+        found: set[str] = set()
+        edge = list(uids)
+        while edge:
+            for target in self._downstream.get(edge.pop(), ()):
+                if target not in found:
+                    found.add(target)
+                    edge.append(target)
+        return found
+
+    def _because(self, uid: str, verb: str) -> str:
+        """`, since … was 100 % busy`; "" if the operator was neither busy nor backpressured."""
+        busy, blocked = self._found.load.get(uid, (0.0, 0.0))
+        if blocked >= MIN_CAUSE and blocked >= busy:
+            root = self._busiest_behind(uid)
+            behind = f" by `{root}`, which {verb} {formats.percent(self._found.load[root][0])} busy" if root else ""
+            return f", since `{uid}` {verb} {formats.percent(blocked)} backpressured{behind}"
+        return f", since `{uid}` {verb} {formats.percent(busy)} busy" if busy >= MIN_CAUSE else ""
+
+    def _busiest_behind(self, uid: str) -> str | None:
+        busy = {other: self._found.load[other][0] for other in self._behind([uid]) if other in self._found.load}
+        root = max(busy, key=lambda other: busy[other], default=None)
+        return root if root is not None and busy[root] >= MIN_CAUSE else None
+
+
+def _subtask(lane: Lane, *, start: bool = True) -> str:
+    return f"{'S' if start else 's'}ubtask {lane.index} of `{lane.operator}`"
+
+
+def _subtasks(indexes: Sequence[int], uid: str) -> str:
+    if len(indexes) == 1:
+        return f"subtask {indexes[0]} of `{uid}`"
+    named = [str(index) for index in indexes[:MAX_NAMED_SUBTASKS]]
+    rest = [f"{len(indexes) - len(named)} more"] if len(indexes) > len(named) else []
+    *most, last = named + rest
+    return f"subtasks {', '.join(most)} and {last} of `{uid}`"
+
+
+def _time(ms: float | None) -> str:
+    return str(formats.duration(ms))

@@ -255,7 +255,7 @@ def test_a_checkpoint_of_an_earlier_run_does_not_count_in_the_list(at_console: C
 def test_without_a_completed_checkpoint_none_is_the_longest(at_console: Client) -> None:
     run = rows.run(rows.job())
     rows.checkpoint(run, 1, status="failed", reason="expired", duration_ms=5000)
-    assert "longest" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "longest 5" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 
 
 def test_the_savepoint_of_a_stop_is_a_savepoint(at_console: Client) -> None:

@@ -24,6 +24,7 @@ from runtime.ports import SinkCommitter
 
 FILES_IN_PROGRESS: Final = "files-in-progress"  #: list state of sinks whose files grow over checkpoints
 SMALL_FILES: Final = "small-files"  #: list state of compaction
+_ROWS_VISIBLE: Final = "rows-already-visible"
 
 
 class FileCommitter(SinkCommitter):
@@ -51,9 +52,7 @@ class FileCommitter(SinkCommitter):
 
     def _show(self, files: Sequence[Mapping[str, Any]], checkpoint: int) -> int:
         """Makes valid committables visible. Returns the number of files that were not visible."""
-        due = [file for file in files if self._is_pending(file)]
-        for file in due:
-            self._claim(file, checkpoint)
+        due = [file for file in [each for each in files if self._is_pending(each)] if self._claim(file, checkpoint)]
         if due:
             self._write_marks(due)
         for name in {str(PurePath(file["final"]).parent) for file in due if "/" in file["final"]}:
@@ -114,12 +113,11 @@ class FileCommitter(SinkCommitter):
         self._checked.check()
         self._log.clean(encode_name(job), encode_name(uid), token)
         # A sink of another kind may have written older checkpoints.
-        kept = {
-            _hidden_name(each) for each in keep if isinstance(each, Mapping) and {"pending", "hidden"} & each.keys()
-        }
+        files = [each for each in keep if isinstance(each, Mapping) and {"pending", "hidden"} & each.keys()]
+        kept = {_hidden_name(each) for each in files}
         owner = (encode_name(job), encode_name(uid))
         self._complete_claimed(job, owner, token)
-        self._claims.clean(owner, token, (origin for each in keep for origin in _origins_in(each)))
+        self._claims.clean(owner, token, (origin for each in files for origin in _origins_in(each)))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             found = HIDDEN_NAME.fullmatch(path.name)
@@ -206,42 +204,70 @@ class FileCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ claims
 
-    def _claim(self, file: Mapping[str, Any], checkpoint: int) -> None:
-        """Claims the origins of the rows of a pending file.
+    def _claim(self, file: Mapping[str, Any], checkpoint: int) -> bool:
+        """Claims the origins of the rows of a pending file. Returns whether the file is pending still.
 
         Raises:
             JobRejected: rows of the file are visible in another file; the message names both.
+            EnvironmentFailure: a clean-up has deleted the file before the claim.
         """
-        partition = str(PurePath(file["final"]).parent)
         for origin in origins_of(file):
             claim = self._claims.acquire(origin, Claim(file, checkpoint))
             other = claim.file["final"]
             if other == file["final"]:
-                if _is_own(origin, file) or not is_committed_in(self._folder, partition, origin):
+                if _is_own(origin, file) or not self._is_committed_itself(origin, file):
                     continue
-                self._claims.release([origin])
                 other = f"the file that was begun as {origin}"
+            if (self._folder / file["pending"]).exists():  # else its commit was completed elsewhere
+                self._give_back(file)
             raise JobRejected(
-                "rows-already-visible",
+                _ROWS_VISIBLE,
                 "path",
                 f"{self._folder / file['final']} cannot be committed: rows of it are visible in {other}, since a "
                 "savepoint was restored more than once into this folder. Restore that savepoint again, which leaves "
                 "these rows out, or restore into another folder",
             )
+        try:
+            return not origins_of(file) or self._is_pending(file)
+        except EnvironmentFailure:
+            self._give_back(file)
+            raise
+
+    def _is_committed_itself(self, origin: str, file: Mapping[str, Any]) -> bool:
+        return is_committed_in(self._folder, str(PurePath(file["final"]).parent), origin)
+
+    def _give_back(self, file: Mapping[str, Any]) -> None:
+        """Releases the claims of a file that does not become visible."""
+        found = ((origin, self._claims.find(origin)) for origin in origins_of(file))
+        self._claims.release(origin for origin, claim in found if claim and claim.file["final"] == file["final"])
 
     def _complete_claimed(self, job: str, owner: tuple[str, str], token: Token) -> None:
-        """Completes the commits of older attempts that ended between their claims and the commit log."""
-        pending: dict[str, Claim] = {}
+        """Completes the commits of older attempts that ended between their claims and the commit log.
+
+        Releases claims of files that will not become visible: their rows are visible elsewhere, or a clean-up has
+        deleted them before their claim.
+        """
+        claimed: dict[str, Claim] = {}
         for origin in self._claims.origins():
             name = HIDDEN_NAME.fullmatch(origin)
             claim = self._claims.find(origin) if name and name.group("job", "uid") == owner else None
             if claim is not None:
                 file = _check_committable(claim.file, job)
-                if int(_final_name(file)["token"]) < token and (self._folder / file["pending"]).exists():
-                    pending[file["final"]] = claim
-        for claim in pending.values():
-            self._show([claim.file], claim.checkpoint)
-            self._record([claim.file], claim.checkpoint)
+                if int(_final_name(file)["token"]) < token:
+                    claimed[file["final"]] = claim
+        epochs = self._log.epochs(*owner) if claimed else []
+        for final in sorted(claimed.keys() - {file.name for epoch in epochs for file in epoch.files}):
+            file = claimed[final].file
+            if not (self._folder / file["pending"]).exists() and not self._is_committed(file):
+                self._give_back(file)
+                continue
+            try:
+                self._show([file], claimed[final].checkpoint)
+            except JobRejected as error:
+                if error.code != _ROWS_VISIBLE:
+                    raise
+            else:
+                self._record([file], claimed[final].checkpoint)
 
     # ------------------------------------------------------------ commit marks
 
@@ -314,12 +340,11 @@ def _is_own(hidden: str, file: Mapping[str, Any]) -> bool:
     return name is not None and name["owner"] == _final_name(file)["owner"]
 
 
-def _origins_in(entry: Any) -> Iterator[str]:
+def _origins_in(entry: Mapping[str, Any]) -> Iterator[str]:
     """The origins of the rows of a committable, or of an entry of the list state of a writer."""
-    if isinstance(entry, Mapping):
-        yield from origins_of(entry)
-        if "hidden" in entry:
-            yield origin_of(entry.get("copied") or {entry["hidden"]: 0})
+    yield from origins_of(entry)
+    if "hidden" in entry:
+        yield origin_of(entry.get("copied") or {entry["hidden"]: 0})
 
 
 def _final_name(file: Mapping[str, Any]) -> re.Match[str]:

@@ -12,8 +12,9 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 import weir
 from runtime.connectors.sinks.file_committer import SMALL_FILES
+from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected
-from tests.connectors.sinks.test_row_files import Resuming, Subtask, commit, hidden, opened
+from tests.connectors.sinks.test_row_files import JOB, UID, Resuming, Subtask, commit, hidden, opened
 from tests.waiting import until
 
 
@@ -124,6 +125,26 @@ def test_a_checkpoint_before_the_merge_can_be_restored(tmp_path: Path, taken: bo
     third = start(sink, entries, token=3)
     third.finish()
     assert third.snapshot(5) == ([], [])
+
+
+def test_a_refused_merge_keeps_no_claim(tmp_path: Path) -> None:
+    """An older attempt has committed one of its files meanwhile. The next restore publishes the other."""
+    sink = compacting(tmp_path)
+    one = start(sink)
+    for checkpoint in (1, 2):
+        one.write(rows(checkpoint))
+        _, entries = one.snapshot(checkpoint)
+    zombie, refused = start(sink, entries[1:], token=2), start(sink, entries, token=3)
+    for each in (zombie, refused):
+        each.finish()
+    commit(sink, zombie.snapshot(3)[0], 3, 2)
+    with pytest.raises(JobRejected, match="rows of it are visible in"):
+        commit(sink, refused.snapshot(4)[0], 4, 3)
+    sink.committer().clean(JOB, UID, Token(4), entries)
+    again = start(sink, entries, token=4)
+    again.finish()
+    commit(sink, again.snapshot(5)[0], 5, 4)
+    assert visible(tmp_path) == [[1], [2]]
 
 
 def test_a_savepoint_is_restored_into_another_folder(tmp_path: Path) -> None:

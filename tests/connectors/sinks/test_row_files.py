@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.sinks import file_committer, row_files
+from runtime.connectors.sinks.claims import Claim, Claims
 from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS
 from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.core.job.ids import CheckpointId, Token
@@ -223,7 +224,7 @@ def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path, taken: b
         sink.committer().clean(JOB, UID, Token(token), [*savepoint, *later])
         publish(restored(sink, savepoint, token, 10 * token), sink, 5)
     assert visible(tmp_path) == sorted([*before, 40, 50])
-    sink.committer().clean(JOB, UID, Token(6), [])
+    sink.committer().clean(JOB, UID, Token(6), [{"parts": [1]}])  # of a sink of another kind
     assert not any((tmp_path / ".claims").iterdir())
     assert hidden(tmp_path) == []
 
@@ -261,8 +262,9 @@ def test_a_copy_of_a_file_that_a_zombie_has_committed_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("at", ["rename", "log"])
 def test_a_commit_that_ends_after_its_claim_is_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool, at: str
 ) -> None:
     """S1-05: before the next attempt, also if it restores an older savepoint. Until then no attempt copies the rows."""
     sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
@@ -274,15 +276,45 @@ def test_a_commit_that_ends_after_its_claim_is_completed(
         raise EnvironmentFailure("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(file_committer, "rename_without_replacing", die)
+        place: Any = file_committer if at == "rename" else CommitLog
+        patch.setattr(place, "rename_without_replacing" if at == "rename" else "add", die)
         with pytest.raises(EnvironmentFailure, match="killed"):
             publish(dying, sink, 2)
-    with pytest.raises(EnvironmentFailure, match="another attempt is committing"):
-        opened(sink, savepoint, token=3)
+    if at == "rename":
+        with pytest.raises(EnvironmentFailure, match="another attempt is committing"):
+            opened(sink, savepoint, token=3)
     sink.committer().clean(JOB, UID, Token(4), savepoint)
     publish(restored(sink, savepoint, 4, 4), sink, 3)
     assert visible(tmp_path) == [1, *([2] if copied else []), 4]
     assert [file.rows for epoch in CommitLog(tmp_path).epochs(JOB, UID) for file in epoch.files] == [1 + copied, 1]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_zombie_that_claims_after_the_clean_up_takes_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """S1-52: its file is gone by then, so a claim of it would hide the rows for ever."""
+    sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
+    first = restored(sink, [], 1, 1)
+    _, savepoint = first.snapshot(1)
+    zombie = restored(sink, savepoint, 2, 2)
+    acquire = Claims.acquire
+
+    def clean_before(claims: Claims, origin: str, claim: Claim) -> Claim:
+        sink.committer().clean(JOB, UID, Token(3), savepoint)
+        found = acquire(claims, origin, claim)
+        if killed:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Claims, "acquire", clean_before)
+        with pytest.raises(KeyboardInterrupt if killed else EnvironmentFailure):
+            publish(zombie, sink, 2)
+    if killed:
+        sink.committer().clean(JOB, UID, Token(4), savepoint)
+    publish(restored(sink, savepoint, 4, 4), sink, 3)
+    assert visible(tmp_path) == [1, 4]
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -150,7 +150,8 @@ class DataflowPlan:
         by_uid = {spec.uid: spec for spec in specs}
         edges = tuple(_resolve_edge(edge, by_uid) for edge in self.edges)
         used = UsedColumns(self.edges, self.column_uses)
-        used_columns = {number: used.of_edge(number) for number in range(len(edges))}
+        # From the last edge on, so that the columns of later steps are known: the recursion stays shallow.
+        used_columns = {number: used.of_edge(number) for number in reversed(range(len(edges)))}
         return CompiledJob(
             name=name,
             graph=JobGraph(specs, edges, max_parallelism),

@@ -134,6 +134,14 @@ def test_partitioned_files_with_declared_columns(tmp_path: Path, names: Partitio
     assert Reading(read).rows() == [{"zone": n, "fare": n, "tip": n, "day": 3} for n in (1, 2)]
 
 
+def test_a_job_may_have_many_steps_in_a_row() -> None:
+    flow = weir.Dataflow("long")
+    stream = rides(flow)
+    for number in range(500):
+        stream = stream.filter(f"above-{number}", pc.field("fare") > number)
+    assert columns_read(ended(stream.select("narrow", "tip"))) == ["at", "fare", "tip"]
+
+
 def test_an_aggregate_of_an_author_reads_all_columns() -> None:
     class Median(weir.Sum):
         def columns(self) -> None:

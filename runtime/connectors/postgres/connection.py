@@ -26,10 +26,10 @@ _LIMITS: Final = "SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOC
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-#: The transaction of a writer is open between two checkpoints, however short the limits of the role are.
+#: A writer waits for rows, and for the next checkpoint in a transaction, however short the limits of the role are.
 _OPEN_BETWEEN_CHECKPOINTS: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings "
-    "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+    "WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"
 )
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
 _REFUSED: Final = re.compile(
@@ -74,7 +74,7 @@ def limit_transaction(connection: psycopg.Connection[Any]) -> None:
 
 
 def allow_open_transactions(connection: psycopg.Connection[Any]) -> None:
-    """Lifts the time limits of transactions for the session, once the current transaction is committed."""
+    """Lifts the time limits of the session and its transactions, once the current transaction is committed."""
     connection.execute(_OPEN_BETWEEN_CHECKPOINTS)
 
 

@@ -616,19 +616,20 @@ def test_a_committable_that_the_sink_did_not_write_is_refused(database: Database
 
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
 def test_a_quiet_sink_outlives_the_time_limits_of_its_role(database: Database, mode: Any) -> None:
-    """The transaction of a writer is open between two checkpoints."""
-    limited = make_conninfo(database.address, options="-c idle_in_transaction_session_timeout=50")
-    of = PostgresSink(limited, database.table, commit=mode)
+    """The session of a writer waits for rows, and its transaction is open between two checkpoints."""
+    limits = "-c idle_session_timeout=300 -c idle_in_transaction_session_timeout=300"  # a busy machine takes time, too
+    of = PostgresSink(make_conninfo(database.address, options=limits), database.table, commit=mode)
     writer = open_writer(of)
+    time.sleep(0.5)
     writer.write(rows((1, "a")))
-    time.sleep(0.3)
+    time.sleep(0.5)
     assert commit(of, *writer.prepare(1)) == 1
     writer.close()
     assert database.rows() == [(1, "a")]
 
 
 def test_a_time_limit_of_the_server_is_named_with_its_remedy(database: Database) -> None:
-    limited = make_conninfo(database.address, options="-c statement_timeout=20")
+    limited = make_conninfo(database.address, options="-c statement_timeout=300")
     with (
         pytest.raises(TargetAway, match=r"Postgres: shop\.rows: .*statement timeout: raise statement_timeout"),
         connect(limited) as connection,

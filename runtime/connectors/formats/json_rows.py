@@ -14,7 +14,7 @@ from runtime.kernels.loading import native
 _MAX_OTHER_SHARE: Final = 64  #: Arrow reads the whole text if more than a row in so many is outside the kernel's subset
 _FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _MAX_INT64: Final = 2**63 - 1
-_MAX_TEXT_BYTES: Final = 2**31 - 1  #: offsets of a text column have 32 bits
+_MAX_TEXT_BYTES: Final = 2**31 - 2  #: Arrow's block size and the offsets of a text column have 32 bits
 
 
 @lru_cache(maxsize=64)
@@ -25,7 +25,13 @@ def row_parser(schema: pa.Schema) -> "RowParser":
 
 
 def read_by_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
-    """All objects in `data`. Raises ArrowInvalid for a malformed one. Crashes on `null` in place of an object."""
+    """All objects in `data`. Crashes on `null` in place of an object.
+
+    Raises:
+        ArrowInvalid: an object is malformed, or `data` is too long; callers then divide the rows.
+    """
+    if len(data) > _MAX_TEXT_BYTES:
+        raise pa.ArrowInvalid(f"the rows have {len(data)} bytes, of at most {_MAX_TEXT_BYTES}")
     options = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parsing = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     return pa_json.read_json(pa.BufferReader(data), options, parsing)

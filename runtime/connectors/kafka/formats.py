@@ -155,9 +155,10 @@ def decode_with(
     bad = [Malformed(row=number, column="", reason=NO_VALUE, text="") for number, v in enumerate(values) if v is None]
     search = _Bisection([values[number] or b"" for number in present], parse, bad.append, explain, present)
     search.read(0, len(present))
+    batches = search.batches or [pa.RecordBatch.from_pylist([], schema)]
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     if not bad:
-        return Decoded(search.batches[0] if search.batches else pa.RecordBatch.from_pylist([], schema))
-    batch = pa.concat_batches(search.batches) if search.batches else pa.RecordBatch.from_pylist([], schema)
+        return Decoded(batch)
     rows = np.array(search.valid, dtype=np.int64)
     return Decoded(batch, rows, tuple(sorted(bad, key=lambda found: found.row or 0)))
 

@@ -27,7 +27,7 @@ _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
 #: A writer waits for rows, and for the next checkpoint in a transaction, however short the limits of the role are.
-_OPEN_BETWEEN_CHECKPOINTS: Final = (
+_NO_TIME_LIMITS: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings "
     "WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"
 )
@@ -73,9 +73,9 @@ def limit_transaction(connection: psycopg.Connection[Any]) -> None:
     connection.execute(_LIMITS)
 
 
-def allow_open_transactions(connection: psycopg.Connection[Any]) -> None:
+def lift_time_limits(connection: psycopg.Connection[Any]) -> None:
     """Lifts the time limits of the session and its transactions, once the current transaction is committed."""
-    connection.execute(_OPEN_BETWEEN_CHECKPOINTS)
+    connection.execute(_NO_TIME_LIMITS)
 
 
 def make_durable(connection: psycopg.Connection[Any]) -> None:

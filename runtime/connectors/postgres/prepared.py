@@ -24,7 +24,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
-from runtime.connectors.postgres.connection import allow_open_transactions, connect, postgres_errors
+from runtime.connectors.postgres.connection import connect, lift_time_limits, postgres_errors
 from runtime.connectors.postgres.sink_writers import (
     SinkWriters,
     Written,
@@ -114,7 +114,7 @@ class PreparedWriter(SinkWriter):
             _check_server(self._connection, context.parallelism)
             table = find_table(self._connection, self._name)
             self._place = _Place(table, context.job, context.uid)
-            allow_open_transactions(self._connection)
+            lift_time_limits(self._connection)
             self._place.lock(self._connection)
             self._place.create(self._connection)
             self._token, self._subtask = int(context.token), context.index

@@ -23,8 +23,8 @@ from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import (
-    allow_open_transactions,
     connect,
+    lift_time_limits,
     make_durable,
     postgres_errors,
 )
@@ -144,7 +144,7 @@ class StagedWriter(SinkWriter):
             table = find_table(self._connection, self._name)
             table.check_key(self._connection, self._key)
             self._place = _Place(table, context.job, context.uid)
-            allow_open_transactions(self._connection)
+            lift_time_limits(self._connection)
             self._place.lock(self._connection)
             self._place.create(self._connection)
             if self._uncommitted is not None:

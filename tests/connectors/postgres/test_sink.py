@@ -614,16 +614,18 @@ def test_a_committable_that_the_sink_did_not_write_is_refused(database: Database
     assert database.rows() == []
 
 
-@pytest.mark.parametrize("mode", ["staged", "prepared"])
+@pytest.mark.parametrize("mode", ["immediate", "staged", "prepared"])
 def test_a_quiet_sink_outlives_the_time_limits_of_its_role(database: Database, mode: Any) -> None:
     """The session of a writer waits for rows, and its transaction is open between two checkpoints."""
     limits = "-c idle_session_timeout=300 -c idle_in_transaction_session_timeout=300"  # a busy machine takes time, too
-    of = PostgresSink(make_conninfo(database.address, options=limits), database.table, commit=mode)
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
+    key = ("id",) if mode == "immediate" else ()
+    of = PostgresSink(make_conninfo(database.address, options=limits), database.table, key=key, commit=mode)
     writer = open_writer(of)
     time.sleep(0.5)
     writer.write(rows((1, "a")))
     time.sleep(0.5)
-    assert commit(of, *writer.prepare(1)) == 1
+    commit(of, *writer.prepare(1))
     writer.close()
     assert database.rows() == [(1, "a")]
 

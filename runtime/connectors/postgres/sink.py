@@ -15,7 +15,14 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
-from runtime.connectors.postgres.connection import check_url, connect, limit_transaction, make_durable, postgres_errors
+from runtime.connectors.postgres.connection import (
+    check_url,
+    connect,
+    lift_time_limits,
+    limit_transaction,
+    make_durable,
+    postgres_errors,
+)
 from runtime.connectors.postgres.prepared import PreparedCommitter, PreparedWriter
 from runtime.connectors.postgres.staging import StagedCommitter, StagedWriter
 from runtime.connectors.postgres.table import (
@@ -126,6 +133,7 @@ class UpsertWriter(SinkWriter):
                 "* FROM {table} WITH NO DATA; ALTER TABLE pg_temp.weir_rows ALTER {deleted} SET DEFAULT false"
             )
             self._connection.execute(create.format(table=self._table.identifier, deleted=sql.Identifier(DELETED)))
+            lift_time_limits(self._connection)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:

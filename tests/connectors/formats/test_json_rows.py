@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.formats import json_rows
 from runtime.connectors.formats.json_rows import ArrowRows, KernelRows, row_parser
+from runtime.connectors.kafka.formats import KafkaJson
 
 SCHEMA = pa.schema(
     [
@@ -161,3 +163,15 @@ def test_values_beside_the_kernel_are_checked() -> None:
         parser.parse(b'{"n": 1}\n', 2)
     with pytest.raises(pa.ArrowInvalid):
         parser.parse(b'{"n": 1}\n{"n": 2}\n', 1)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_rows_that_are_too_long_together_are_read_in_parts(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-20: messages of 2 GiB in a batch. None is lost, though the first attempt fails."""
+    schema = pa.schema([pa.field("n", pa.int64())])
+    parser = row_parser(schema) if kernels else ArrowRows(schema)
+    monkeypatch.setattr("runtime.connectors.formats.json_lines.row_parser", lambda _: parser)
+    monkeypatch.setattr(json_rows, "_MAX_TEXT_BYTES", 40)
+    found = KafkaJson(schema).decoder()([f'{{"n": {row}}}'.encode() for row in range(20)])
+    assert (found.rows, found.malformed) == (None, ())
+    assert found.batch.to_pylist() == [{"n": row} for row in range(20)]

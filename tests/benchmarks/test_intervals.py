@@ -92,7 +92,7 @@ def test_no_row_passes_while_the_world_is_stopped(tmp_path: Path) -> None:
 def run(seconds: float, rows: int = 3_000_000, **changes: Any) -> JobRun:
     counted = dict(totals(rows, 100_003))
     phases = {"start_delay": 1.0, "alignment": 2.0, "sync": 3.0, "async": 4.0}
-    values = {"cpu_seconds": 2 * seconds, "checkpoints": 5, "failed": 0, "checkpoint_ms": 12.0}
+    values = {"cpu_seconds": 2 * seconds, "checkpoints": 5, "failed": 0, "checkpoint_ms": 12.0, "late_rows": 0}
     return JobRun(seconds=seconds, phases_ms=phases, counted=counted, **{**values, **changes})
 
 

@@ -37,6 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, event_log: Path) -> Iterat
     extra = {
         "spark.task.maxFailures": str(BATCH_MAX_FAILURES),
         "spark.speculation": "false",
+        "spark.authenticate": "false",  # an earlier local session leaves it in the JVM, and a cluster has no secret
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": event_log.as_uri(),
         "spark.eventLog.compress": "false",

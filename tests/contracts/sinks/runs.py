@@ -10,7 +10,7 @@ from tests.waiting import until
 
 
 def log_of(target: Target) -> str:
-    return (target.place.job / "log").read_text(errors="replace")[-4_000:]
+    return (target.place.job / "log").read_text(errors="replace")[-40_000:]
 
 
 def check(target: Target) -> None:

@@ -12,6 +12,7 @@ from django_filters import rest_framework as filters
 from console.checkpoints.models import (
     ABORT_REASON,
     ABORTED,
+    NOT_FAILURES,
     SUPERSEDED,
     SUPERSEDED_REASONS,
     Checkpoint,
@@ -23,9 +24,7 @@ from console.jobs.models import Job, Run, choices
 from runtime.core.snapshot.failure_reason import FailureReason
 
 MAX_BIGINT: Final = 2**63 - 1
-FAILURE_REASONS: Final = tuple(
-    reason for reason in FailureReason if reason != ABORT_REASON and reason not in SUPERSEDED_REASONS
-)
+FAILURE_REASONS: Final = tuple(reason for reason in FailureReason if reason not in NOT_FAILURES)
 OUTCOMES: Final = (*(status.value for status in Status), ABORTED, SUPERSEDED)
 _OUTCOMES: Final[Mapping[str, Q]] = {
     **{status.value: Q(status=status.value) for status in (Status.IN_PROGRESS, Status.COMPLETED)},

@@ -41,6 +41,7 @@ ABORTED = "aborted"
 #: Reasons of a checkpoint that a newer checkpoint has replaced.
 SUPERSEDED_REASONS = (FailureReason.SUBSUMED, FailureReason.DECLINED_SUBSUMED)
 SUPERSEDED = "superseded"
+NOT_FAILURES = (ABORT_REASON, *SUPERSEDED_REASONS)  #: reasons of checkpoints that count neither here nor as failures
 
 
 class QueryState(StrEnum):

@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from django.db.models import Count, F, Func, IntegerField, JSONField, Max, QuerySet, Value
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
-from console.checkpoints.models import ABORT_REASON, SUPERSEDED_REASONS, Checkpoint, Kind, Status
+from console.checkpoints.models import ABORT_REASON, NOT_FAILURES, SUPERSEDED_REASONS, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
 from runtime.core.snapshot.failure_reason import FailureReason
 
-MAX_COUNTED_FAILURES: Final = 100  #: failures counted exactly; more are shown as "100 or more"
 #: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]
 
@@ -118,7 +117,7 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     completed = rows.filter(status=Status.COMPLETED).order_by("-number")
     summed_up = summarize(_measurements(rows))  # before the counts, which then include every summarised checkpoint
     ended = _failures(rows.filter(status=Status.FAILED))
-    failures = tuple(group for group in ended if group.reason not in (ABORT_REASON, *SUPERSEDED_REASONS))
+    failures = tuple(group for group in ended if group.reason not in NOT_FAILURES)
     return Statistics(
         counts=_counts(rows, ended, restored.count()),
         summary=summed_up,
@@ -130,25 +129,9 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     )
 
 
-def newest_completed_checkpoint(run: Run) -> Checkpoint | None:
-    """The run's newest completed checkpoint that is not a savepoint. Uses the index of restorable rows."""
-    retained = Checkpoint.objects.filter(job=run.job_id, status=Status.COMPLETED, discarded_at=None)
-    return retained.filter(run=run, kind=Kind.CHECKPOINT).defer("operators").order_by("-number").first()
-
-
 def newest_with_operators(job: Job) -> Checkpoint | None:
     """The newest checkpoint of a job that can be restored, with its figures by operator."""
-    retained = Checkpoint.objects.filter(job=job, status=Status.COMPLETED, discarded_at=None)
-    return retained.order_by("-number").first()
-
-
-def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
-    """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED_FAILURES`, and the newest
-    failed checkpoint.
-    """
-    failed = Checkpoint.objects.filter(run=run, status=Status.FAILED, number__gt=completed.number if completed else 0)
-    found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED_FAILURES])
-    return len(found), found[0] if found else None
+    return job_checkpoints(job).filter(status=Status.COMPLETED, discarded_at=None).order_by("-number").first()
 
 
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:

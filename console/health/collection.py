@@ -9,6 +9,7 @@ import msgspec
 from django.conf import settings
 from django.db import connection
 
+from console.checkpoints.models import NOT_FAILURES
 from console.health.facts import (
     CheckpointFacts,
     CompletedCheckpoint,
@@ -58,7 +59,8 @@ LEFT JOIN LATERAL (
     SELECT count(*), (array_agg(id))[1], (array_agg(number))[1], (array_agg(reason))[1], (array_agg(detail))[1]
     FROM (
         SELECT id, number, reason, detail FROM weir_checkpoint
-        WHERE run_id = r.id AND status = 'failed' AND reason <> 'suspended' AND number > coalesce(newest.number, 0)
+        WHERE run_id = r.id AND status = 'failed' AND reason <> ALL(%(not_failures)s)
+            AND number > coalesce(newest.number, 0)
         ORDER BY number DESC LIMIT %(failures)s) AS failures
 ) AS failed ON true
 LEFT JOIN LATERAL (
@@ -213,7 +215,10 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
     intervals = {
         run.pk: None if run.version.is_batch else run.version.settings.get("checkpoint_interval_ms") for run in runs
     }
-    limits = {"recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS}
+    limits = {
+        "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
+        "not_failures": [str(reason) for reason in NOT_FAILURES],
+    }  # fmt: skip
     found = {}
     for run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks in _fetch(
         _PAST, list(intervals), now=now, **limits

@@ -87,9 +87,7 @@ class RescaleForm(forms.Form):
     parallelism = forms.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)
 
 
-class RestoreForm(forms.Form):
+class RestoreForm(RescaleForm):
     """Checkpoint, version and parallelism of a restore. Only ids of this job are valid."""
 
     checkpoint = forms.IntegerField(min_value=1)
-    version = forms.IntegerField(min_value=1)
-    parallelism = forms.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)

@@ -131,8 +131,8 @@ def _sentence(row: Checkpoint, *, restarted: bool) -> str:
 
 def _description(rows: Sequence[Checkpoint], longest: int) -> str:
     failed, aborted, superseded = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
-    aborted += superseded
+    replaced = f", {superseded} superseded" if superseded else ""
     most = f", longest {formats.duration(longest)}" if longest else ""
     savepoints = sum(row.kind != "checkpoint" for row in rows)
     return (f"Checkpoints {rows[0].number} to {rows[-1].number}: {savepoints} savepoints, {failed} failed, "
-            f"{aborted} aborted{most}. The table below shows the same data.")  # fmt: skip
+            f"{aborted} aborted{replaced}{most}. The table below shows the same data.")  # fmt: skip

@@ -1,7 +1,7 @@
 """The plots of a job below its graph: records, watermark lag, load of operators, checkpoints and state, with events.
 
-All plots share a window of time. Three queries read the numbers, and one the events. `key` names the content without
-reading it, so a poll whose browser has the plots costs none of them.
+All plots share a window of time. A query finds its runs, four read the numbers, and one the events. `key` names the
+content without reading it, so a poll whose browser has the plots costs none of them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import blake2s
 from typing import Any, Final
+
+from django.db.models import Q
 
 from console import formats
 from console.formats import Quantity
@@ -20,13 +22,14 @@ from console.ui.plots import scale, shapes
 from console.ui.plots.marks import Mark, marks
 from console.ui.plots.scale import Scale
 from console.ui.plots.window import SPANS, Chosen, Span, Window, chosen, window
+from runtime.core.checkpoint import acknowledgements
 
 MAX_ROWS: Final = 40  #: operators in the heat map
 TABLE_ROWS: Final = 30  #: at most, of the table with the same numbers
 LEVELS: Final = 4  #: of the heat map
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy"  #: 0 to 100 % in steps of 2 %
 _MAX_DRAWN_LAG_MS: Final = 2 * 86_400_000  #: a larger lag shows that the data is historic
-PHASES: Final = ("start_delay", "pre_barrier", "alignment", "sync", "async", "commit")
+PHASES: Final = (*acknowledgements.PHASES, "commit")  #: in the order in which they happen
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +145,14 @@ class Timeline:
         return min(self.window.percent(self._now), 100.0)
 
     @cached_property
+    def _runs(self) -> list[int]:
+        """The runs of the job that ran within the window."""
+        begun = Run.objects.filter(job=self._page.job, created_at__lte=self.window.end)
+        return list(begun.filter(Q(ended_at=None) | Q(ended_at__gte=self.window.begin)).values_list("pk", flat=True))
+
+    @cached_property
     def numbers(self) -> Columns:
-        return job_history(_runs(self._page.runs, self.window), self.window.lines)
+        return job_history(self._runs, self.window.lines)
 
     @cached_property
     def has_numbers(self) -> bool:
@@ -169,7 +178,7 @@ class Timeline:
     @cached_property
     def load(self) -> LoadPlot | None:
         grid = self.window.cells
-        found = load_history(_runs(self._page.runs, self.window), grid)
+        found = load_history(self._runs, grid)
         operators = (self._page.version.graph or {}).get("operators", ()) if self._page.version else ()
         named = [(o["uid"], o["name"]) for o in operators if o["uid"] in found]
         named += [(uid, uid) for uid in sorted(found) if uid not in {known for known, _ in named}]
@@ -281,14 +290,6 @@ def checkpoint_phases(numbers: Columns) -> dict[str, list[float | None]]:
             found[phase].append(None if lasted is None else ms * share)
         found["commit"].append(None if lasted is None else max(0.0, lasted - total))
     return found
-
-
-def _runs(runs: Iterable[Run], window: Window) -> list[int]:
-    return [
-        run.pk
-        for run in runs
-        if run.created_at <= window.end and (run.ended_at is None or run.ended_at >= window.begin)
-    ]
 
 
 def _box(window: Window, grid: Grid, height: int) -> str:

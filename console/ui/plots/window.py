@@ -80,9 +80,6 @@ class Window:
         """The place of a time on the axis."""
         return round((at - self.begin) / (self.end - self.begin) * 100, 3)
 
-    def contains(self, at: datetime) -> bool:
-        return self.begin <= at <= self.end
-
     @property
     def ticks(self) -> tuple[Tick, ...]:
         first = _ceil(self.begin, self.span.tick)

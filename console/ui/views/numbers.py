@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 def numbers_csv(request: HttpRequest, pk: int) -> HttpResponse:
     """The numbers of the window in the address, a row per interval of the plots. Empty: no number is known."""
     job = get_object_or_404(Job, pk=pk)
-    timeline = job_timeline(selectors.job_page(job, request.user, rows=20), request.GET, timezone.now())
+    timeline = job_timeline(selectors.job_page(job, request.user), request.GET, timezone.now())
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="job-{job.pk}-history.csv"'
     writer = csv.writer(response)

@@ -72,6 +72,14 @@ def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
     assert queries(runs) == queries(runs[:1]) == 4
 
 
+def test_superseded_and_aborted_checkpoints_are_not_counted_as_failures() -> None:
+    run = sick("late", 5)
+    for number, reason in enumerate(("expired", "subsumed", "declined_subsumed", "suspended"), 8):
+        rows.checkpoint(run, number, status="failed", reason=reason)
+    facts = collect([run], timezone.now())[run.pk].checkpoints
+    assert (facts.failed, facts.failed_number, facts.failed_reason) == (1, 8, "expired")
+
+
 def test_the_subtasks_of_the_last_half_minute_become_facts() -> None:
     """Means over the samples of the current attempt; a watermark stands still since its last change."""
     run, now = rows.run(rows.job()), timezone.now()

@@ -92,6 +92,14 @@ def test_the_same_numbers_as_csv(at_console: Client, running: Run) -> None:
             assert float(shown[begin + at * step]["records_in_per_s"]) == pytest.approx(value)
 
 
+def test_a_run_behind_many_newer_runs_keeps_its_plots(at_console: Client, running: Run, now: datetime) -> None:
+    Run.objects.filter(pk=running.pk).update(state="stopped", ended_at=now)
+    for number in range(25):
+        rows.run(running.job, "stopped", created_at=now + timedelta(minutes=number), ended_at=now + timedelta(hours=1))
+    page = at_console.get(f"/jobs/{running.job_id}/?span=6h&until={now.strftime('%Y-%m-%dT%H:%M:%SZ')}")
+    assert any(page.context["timeline"].numbers["records_in_per_s"])
+
+
 def test_a_job_without_numbers_has_words_in_place_of_plots(at_console: Client) -> None:
     run = rows.run(rows.job())
     page = at_console.get(f"/jobs/{run.job_id}/?until=2020-01-01T00:00:00Z")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
-from runtime.core.restore.durations import SESSION_GAP, window_durations
+from runtime.core.restore.durations import SESSION_GAP, WITHIN, window_durations
 from runtime.dataflow.checks import check_late_columns, validate_factory, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
@@ -176,7 +176,7 @@ class KeyedStream:
             columns=self.stream.columns,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its state would never be freed",
-            durations=window_durations(within_ms, within_ms),
+            durations={WITHIN: within_ms},
         )
 
     def aggregate(

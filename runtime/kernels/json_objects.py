@@ -78,7 +78,6 @@ def _powers_of_five() -> npt.NDArray[np.uint64]:
 
 
 _POWERS: Final = _powers_of_five()
-_EXACT_TENS: Final = np.array([10.0**power for power in range(23)])
 _MONTH_DAYS: Final = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _TENS: Final = np.array([10**power for power in range(10)], dtype=np.int64)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.job.graph import JobGraph, OperatorSpec, Role
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
@@ -26,7 +27,6 @@ from runtime.run_store import MetricsInterval
 INTERVAL_MS: Final = 5_000
 MAX_PENDING: Final = 120  #: ended intervals that wait for the database (10 min); later the oldest is dropped
 WHOLE_RUN: Final = OperatorId("")
-_PHASES: Final = ("start_delay", "pre_barrier", "alignment", "sync", "async")
 
 Metrics = Mapping[OperatorId, Sequence[SubtaskMetrics]]  #: per operator, by index of the subtask
 
@@ -89,7 +89,7 @@ class MetricsHistory:
         for subtask, timing in timings:
             own.written_bytes += timing.written_bytes
             longest = own.phases.setdefault(subtask.operator, {})
-            for phase in _PHASES:
+            for phase in PHASES:
                 name = f"{phase}_ms"
                 longest[name] = max(longest.get(name, 0.0), round(getattr(timing, name), 1))
         self._state_bytes = {
@@ -100,7 +100,7 @@ class MetricsHistory:
         self._newest_checkpoint = {
             "duration_ms": duration_ms,
             "written_bytes": sum(timing.written_bytes for _, timing in timings),
-            "phases": {phase: max((getattr(t, f"{phase}_ms") for _, t in timings), default=0.0) for phase in _PHASES},
+            "phases": {phase: max((getattr(t, f"{phase}_ms") for _, t in timings), default=0.0) for phase in PHASES},
         }
 
     def on_failed_checkpoint(self) -> None:
@@ -198,7 +198,7 @@ class MetricsHistory:
         }
         highest = (
             "busy", "backpressured", "skew", "processing_lag_ms", "event_lag_ms",
-            *(f"{phase}_ms" for phase in _PHASES),
+            *(f"{phase}_ms" for phase in PHASES),
         )  # fmt: skip
         watermarks = [row["watermark"] for row in rows if row["watermark"] is not None]
         cpu = (usage.cpu_ms - self._cpu_base[process] for process, usage in processes.items())

@@ -24,3 +24,19 @@ def late_columns_error(tag: OutputTag, columns: pa.Schema) -> JobRejected | None
         return None
     detail = f"late rows have the columns {own}, but {tag.name!r} declares {declared}"
     return JobRejected("bad-late-to", "late_to", detail)
+
+
+class LateColumns:
+    """Checks the columns of late rows at the first row, before any row is late. `tag`: their side output, if any."""
+
+    def __init__(self, tag: OutputTag | None) -> None:
+        self._tag = tag
+        self._checked: pa.Schema | None = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raises JobRejected if late rows would not have the declared columns."""
+        if self._tag is None or schema is self._checked:
+            return
+        if (error := late_columns_error(self._tag, schema)) is not None:
+            raise error
+        self._checked = schema

@@ -37,7 +37,6 @@ class _Edge:
     channels: tuple[ChannelId, ...]
     pre_aggregator: PreAggregator | None
     pane_ms: int | None  #: forward watermarks at pane ends only; None: forward all
-    used_columns: frozenset[str] | None = None  #: by later steps; None: all
     sent_columns: list[int] | None = None  #: numbers of the columns to send, from the first batch on; None: all
     next_channel: int = 0
     last_watermark: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
@@ -83,10 +82,9 @@ class Outputs:
     def _edge(self, number: int, channels: tuple[ChannelId, ...]) -> _Edge:
         spec, folding = self.graph.edges[number], self.pre_aggregations.get(number)
         if folding is None:
-            return _Edge(spec, channels, None, None, self.used_columns.get(number))
+            return _Edge(spec, channels, None, None)
         pane_ms = folding.pane_ms if self._is_followed_by_sinks(spec.target) else None
-        used = self.used_columns.get(number)
-        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ms, used)
+        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ms)
 
     def _is_followed_by_sinks(self, uid: OperatorId) -> bool:
         """Whether only sinks read the operator's output."""
@@ -153,9 +151,11 @@ class Outputs:
         Determines the columns that each edge sends.
         """
         for edge in self._edges:
-            if edge.spec.output == output and edge.used_columns is not None:
-                edge.sent_columns = _used(schema, edge.used_columns)
-            if edge.spec.output == output and edge.spec.partitioning is Partitioning.HASH:
+            if edge.spec.output != output:
+                continue
+            used = self.used_columns.get(edge.channels[0].edge)
+            edge.sent_columns = None if used is None else _used_positions(schema, used)
+            if edge.spec.partitioning is Partitioning.HASH:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
         if output not in self.columns:
             return
@@ -246,7 +246,7 @@ class GuardedCollector:
             self.reject_output(before)
 
 
-def _used(schema: pa.Schema, used: frozenset[str]) -> list[int] | None:
+def _used_positions(schema: pa.Schema, used: frozenset[str]) -> list[int] | None:
     """The numbers of the used columns; None: all. At least one, since a batch without columns has no rows."""
     found = [number for number, name in enumerate(schema.names) if name in used]
     return None if len(found) == len(schema) else found or [0]

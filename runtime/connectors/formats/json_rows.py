@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from runtime.connectors.formats.bisect_malformed import as_array
 from runtime.kernels.loading import native
 
 _MAX_OTHER_SHARE: Final = 64  #: Arrow reads the whole text if more than a row in so many is outside the kernel's subset
@@ -48,7 +49,7 @@ class ArrowRows:
         table = read_by_arrow(data, self.schema)
         if table.num_rows != count:
             raise pa.ArrowInvalid(f"{table.num_rows} objects in {count} lines")
-        return pa.RecordBatch.from_arrays([_combined(column) for column in table.columns], schema=self.schema)
+        return pa.RecordBatch.from_arrays([as_array(column) for column in table.columns], schema=self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class KernelRows:
         shape = len(self.types), count
         values, lengths = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int32)
         valid = np.zeros(shape, dtype=np.bool_)
-        row, place, refused = 0, 0, list[tuple[int, pa.RecordBatch]]()
+        row, place, refused, lines = 0, 0, list[int](), list[bytes]()
         while True:
             row, place = self.kernel.parse_rows(
                 text, place, row, count, self.names, self.name_ends, self.types, self.low, self.high, self.required,
@@ -84,7 +85,8 @@ class KernelRows:
             if len(refused) * _MAX_OTHER_SHARE > count:
                 return ArrowRows(self.schema).parse(data, count)
             end = data.find(b"\n", place) + 1 or len(data)
-            refused.append((row, ArrowRows(self.schema).parse(data[place:end], 1)))
+            refused.append(row)
+            lines.append(data[place:end])
             valid[:, row] = False
             row, place = row + 1, end
         if data[place:].strip():
@@ -97,7 +99,9 @@ class KernelRows:
             for index, (item, as_type) in enumerate(zip(self.schema, self.types, strict=True))
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return _with_rows(batch, refused) if refused else batch
+        if not refused:
+            return batch
+        return _with_rows(batch, refused, ArrowRows(self.schema).parse(b"".join(lines), len(refused)))
 
     def _array(self, wanted: pa.DataType, as_type: int, values: Any, lengths: Any, valid: Any) -> pa.Array:
         """The column with the values that the kernel has written for it."""
@@ -156,14 +160,8 @@ def _kernel_type(wanted: pa.DataType, kernel: Any) -> tuple[int, int, int]:
     return kernel.SKIPPED_COLUMN, 0, 0
 
 
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _with_rows(batch: pa.RecordBatch, rows: list[tuple[int, pa.RecordBatch]]) -> pa.RecordBatch:
-    """`batch` with other rows at the given places, in increasing order."""
-    parts, begin = [], 0
-    for row, other in rows:
-        parts += [batch.slice(begin, row - begin), other]
-        begin = row + 1
-    return pa.concat_batches([*parts, batch.slice(begin)])
+def _with_rows(batch: pa.RecordBatch, rows: list[int], others: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with `others` in the places `rows`."""
+    places = np.arange(batch.num_rows)
+    places[rows] = batch.num_rows + np.arange(len(rows))
+    return pa.concat_batches([batch, others]).take(pa.array(places))

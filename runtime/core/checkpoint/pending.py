@@ -26,7 +26,7 @@ class PendingCheckpoint:
     operation: str | None
     expires_at: int
     acks: dict[SubtaskId, Acknowledgement] = field(default_factory=dict)
-    acknowledged_at: dict[SubtaskId, int] = field(default_factory=dict)
+    _progress: dict[SubtaskId, SubtaskProgress] = field(default_factory=dict)
     storing: bool = False  #: the manifest is being stored: neither expiry nor a decline can fail the checkpoint
 
     @property
@@ -42,7 +42,10 @@ class PendingCheckpoint:
         """Stores an acknowledgement. Returns False if it is repeated or the subtask takes no part."""
         if subtask not in self.plan.wait_for or subtask in self.acks:
             return False
-        self.acks[subtask], self.acknowledged_at[subtask] = ack, at
+        self.acks[subtask] = ack
+        at_ms = max(0, at - self.barrier.triggered_at)
+        state_bytes = sum(segment.nbytes for segment in ack.snapshot.segments())
+        self._progress[subtask] = SubtaskProgress(subtask, at_ms, ack.timings, state_bytes)
         return True
 
     def report(self, at: int, reason: FailureReason | None = None, detail: str = "") -> ReportCheckpoint:
@@ -63,15 +66,7 @@ class PendingCheckpoint:
 
     def progress(self) -> tuple[SubtaskProgress, ...]:
         """The subtasks that take part, by operator and index, with the acknowledgements that have arrived."""
-        return tuple(self._progress_of(subtask) for subtask in sorted(self.plan.wait_for))
-
-    def _progress_of(self, subtask: SubtaskId) -> SubtaskProgress:
-        ack = self.acks.get(subtask)
-        if ack is None:
-            return SubtaskProgress(subtask)
-        at_ms = max(0, self.acknowledged_at[subtask] - self.barrier.triggered_at)
-        state_bytes = sum(segment.nbytes for segment in ack.snapshot.segments())
-        return SubtaskProgress(subtask, at_ms, ack.timings, state_bytes)
+        return tuple(self._progress.get(each) or SubtaskProgress(each) for each in sorted(self.plan.wait_for))
 
     def manifest(self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]) -> Manifest:
         """The manifest of the acknowledged snapshots. `last`: the last snapshots of subtasks that have ended."""

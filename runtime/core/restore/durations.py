@@ -12,6 +12,7 @@ from typing import Final
 WINDOW_SIZE: Final = "window size"
 WINDOW_SLIDE: Final = "window slide"
 SESSION_GAP: Final = "session gap"
+WITHIN: Final = "within"  #: of `deduplicate`
 LOWER_BOUND: Final = "lower bound"
 UPPER_BOUND: Final = "upper bound"
 

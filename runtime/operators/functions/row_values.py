@@ -65,7 +65,7 @@ def values_of(column: pa.Array, maps_as_dicts: bool = False) -> list[Any]:
         return nested
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    values: list[Any] = (_plain_times(column) if _are_plain_times(column) else column).tolist()
+    values: list[Any] = _plain_times(column) if _are_plain_times(column) else column.tolist()
     return values
 
 
@@ -107,14 +107,15 @@ def _column_values(rows: Sequence[Row], name: str) -> list[Any]:
         raise TypeError(f"output rows must be dicts by column name, not {kinds}") from error
 
 
-def _plain_times(column: pa.Array) -> Any:
+def _plain_times(column: pa.Array) -> list[Any]:
     """The times of the column. In UTC, they are sums with the epoch: Arrow needs some 5 µs for a time with a zone."""
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz is None:
-        return column.to_numpy(zero_copy_only=False).astype(object)
+        times: list[Any] = column.to_numpy(zero_copy_only=False).astype(object).tolist()
+        return times
     epoch: datetime = pa.scalar(0, kind).as_py()
     since = column.view(pa.duration(kind.unit)).to_numpy(zero_copy_only=False).astype(object)
-    return np.array([None if each is None else epoch + each for each in since.tolist()], dtype=object)
+    return [None if each is None else epoch + each for each in since.tolist()]
 
 
 def _are_plain_times(column: pa.Array) -> bool:

@@ -29,7 +29,6 @@ from runtime.operators.late_rows import LATE_RECORDS_COUNTER, late_columns_error
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.paired_keys import check_key_pairs
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.index.factorise import factorise
 from runtime.state.index.hashing import key_groups
 from runtime.state.index.key_codec import common_value_type
 from runtime.state.keyed_table import KeyedTable
@@ -258,8 +257,7 @@ class TwoStreamJoin(Operator):
         """The rows with the numbers of their keys, sorted. New keys get a number."""
         keys = [rows.column(name) for name in side.keys]
         self._index.bind_types([key.type for key in keys], self._index.schema.values.types)
-        distinct = factorise(keys)
-        key_numbers = self._index.upsert(distinct.take_keys(keys))[distinct.key_numbers]
+        key_numbers = self._index.upsert(keys)
         first = int(times.min())
         if int(times.max()) - first < 1 << TIME_BITS:
             order = np.argsort((key_numbers.astype(np.int64) << TIME_BITS) | (times - first))

@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.event_time import Times, pane_numbers
-from runtime.operators.late_rows import late_columns_error
+from runtime.operators.late_rows import LateColumns
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.late_records import FiredWatermarks
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.index.factorise import DistinctKeys, factorise
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, namespace_field
 
@@ -37,7 +36,7 @@ class Deduplicate(Operator):
 
     def __init__(self, keys: Sequence[str], within_ms: int, time: str, late_to: OutputTag | None = None) -> None:
         self._keys, self._within_ms, self._time, self._late_to = tuple(keys), within_ms, time, late_to
-        self._checked_schema: pa.Schema | None = None
+        self._late_columns = LateColumns(late_to)
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -51,23 +50,25 @@ class Deduplicate(Operator):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if not batch.num_rows:
             return
-        self._check_late_columns(batch.schema)
-        rows, late = self._fired.split_late(batch, self._part_starts(batch), self._watermark)
+        self._late_columns.check(batch.schema)
+        starts = self._part_starts(batch)
+        rows, late = self._fired.split_late(batch, starts, self._watermark)
         if late is not None and self._late_to is not None:
             out.emit_to(self._late_to.name, late)
         if not rows.num_rows:
             return
-        starts = self._part_starts(rows)
+        if late is not None:
+            starts = self._part_starts(rows)
         columns = [*(rows.column(key) for key in self._keys), pa.array(starts)]
         self._table.bind_types([column.type for column in columns], [pa.bool_()])
-        first = first_rows(factorise(columns))
-        row_ids = self._table.upsert([column.take(pa.array(first)) for column in columns])
+        row_ids = self._table.upsert(columns)
         seen = self._table.column(_SEEN)
-        is_new = ~seen[row_ids].astype(bool)
-        seen[row_ids] = True
-        self._table.touch(row_ids[is_new])
+        unseen = np.flatnonzero(~seen[row_ids].astype(bool))
+        new, first = np.unique(row_ids[unseen], return_index=True)
+        kept = np.sort(unseen[first])
+        seen[new] = True
+        self._table.touch(new)
         self._first_end = min(self._first_end, int(starts.min()) + self._within_ms)
-        kept = np.sort(first[is_new])
         self._context.count(DUPLICATES_COUNTER, rows.num_rows - len(kept))
         if len(kept):
             out.emit(rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))
@@ -91,19 +92,3 @@ class Deduplicate(Operator):
     def _earliest_end(self) -> int:
         row_ids = self._table.row_ids()
         return int(self._table.key_codes(_PART)[row_ids].min()) + self._within_ms if len(row_ids) else MAX_WATERMARK
-
-    def _check_late_columns(self, schema: pa.Schema) -> None:
-        """Raises JobRejected at the first row if late rows would not have the declared columns."""
-        if self._late_to is None or schema is self._checked_schema:
-            return
-        if (error := late_columns_error(self._late_to, schema)) is not None:
-            raise error
-        self._checked_schema = schema
-
-
-def first_rows(distinct: DistinctKeys) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """By distinct key, the number of its first row."""
-    rows = len(distinct.key_numbers)
-    first = np.empty(len(distinct), np.intp)
-    first[distinct.key_numbers[::-1]] = np.arange(rows - 1, -1, -1)
-    return first

@@ -23,7 +23,7 @@ from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.column_names import free_name
 from runtime.operators.event_time import Times, event_times_ms
 from runtime.operators.group_watermarks import GroupWatermarks
-from runtime.operators.late_rows import LATE_RECORDS_COUNTER, late_columns_error
+from runtime.operators.late_rows import LATE_RECORDS_COUNTER, LateColumns
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.merging import Intervals, Merged, merge_sessions, sessions_of_rows
 from runtime.operators.windows.open_sessions import OpenSessions
@@ -64,7 +64,7 @@ class SessionWindow(Operator):
         self._session = free_name(":session", keys)  #: state column: time of the row that opened the session
         self._aggregates = AggregateSet(aggregates)
         self._late = late
-        self._checked_schema: pa.Schema | None = None
+        self._late_columns = LateColumns(late)
         self._names = [*keys, START_COLUMN, END_COLUMN, *aggregates]
         if len(set(self._names)) != len(self._names):
             detail = f"output columns must differ: {', '.join(self._names)}"
@@ -88,7 +88,7 @@ class SessionWindow(Operator):
         self._first_end = self._earliest_end()
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        self._check_late_columns(batch.schema)
+        self._late_columns.check(batch.schema)
         if batch.num_rows:
             self._add(batch, out)
 
@@ -118,14 +118,6 @@ class SessionWindow(Operator):
                 raise JobRejected("window-changed", self._context.uid, detail)
 
     # ------------------------------------------------------------ rows
-
-    def _check_late_columns(self, schema: pa.Schema) -> None:
-        """Raises JobRejected if late rows would not have the declared columns: at the first row, not the first late."""
-        if self._late is None or schema is self._checked_schema:
-            return
-        if (error := late_columns_error(self._late, schema)) is not None:
-            raise error
-        self._checked_schema = schema
 
     def _add(self, batch: pa.RecordBatch, out: Collector) -> RowIds:
         """Adds the rows of a batch to sessions. Returns the session of each row that is not late, as a table row."""

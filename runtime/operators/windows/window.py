@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import AggregateSet
 from runtime.operators.event_time import Times, pane_numbers
-from runtime.operators.late_rows import late_columns_error
+from runtime.operators.late_rows import LateColumns
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.late_records import FiredWatermarks
 from runtime.operators.windows.pre_aggregation import PreAggregator, state_columns
@@ -82,7 +82,7 @@ class WindowOperator(Operator):
         self._state_name, self._pane_column = state
         self._late = late
         self._pre_aggregator = None if late is None else late.create()
-        self._checked_schema: pa.Schema | None = None
+        self._late_columns = LateColumns(None if late is None else late.tag)
         self._names = [*keys, START_COLUMN, END_COLUMN, *outputs]
         if len(set(self._names)) != len(self._names):
             detail = f"output columns must differ: {', '.join(self._names)}"
@@ -98,7 +98,7 @@ class WindowOperator(Operator):
         if self._late is None or self._pre_aggregator is None:
             self._merge(batch)
             return
-        self._check_late_columns(batch.schema)
+        self._late_columns.check(batch.schema)
         numbers = pane_numbers(batch, self._late.time, self._late.pane_ms)
         panes = np.broadcast_to(np.asarray(numbers) * self._late.pane_ms, batch.num_rows)
         rows, late = self._fired.split_late(batch, panes, self._watermark)
@@ -106,14 +106,6 @@ class WindowOperator(Operator):
             out.emit_to(self._late.tag.name, late)
         for parts in (*self._pre_aggregator.add(rows), *self._pre_aggregator.flush()):
             self._merge(parts)
-
-    def _check_late_columns(self, schema: pa.Schema) -> None:
-        """Raises JobRejected if late rows would not have the declared columns: at the first row, not the first late."""
-        if self._late is None or schema is self._checked_schema:
-            return
-        if (error := late_columns_error(self._late.tag, schema)) is not None:
-            raise error
-        self._checked_schema = schema
 
     def _merge(self, batch: pa.RecordBatch) -> None:
         """Merges pre-aggregated rows into the state."""

@@ -41,6 +41,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 SINK: Final = OperatorId("out")
+EARLY_SOURCE: Final = OperatorId("early")
 RELEASE_FILE: Final = "released"
 
 
@@ -58,7 +59,7 @@ class JobSpec:
     waits: bool = False  #: gives single rows, a few for each checkpoint, until a test calls `release`
     attempts: int = 5  #: restarts before the job fails
     timeout_ms: int = 60_000  #: of a checkpoint
-    ends_early: bool = False  #: a quarter of the rows come from a source that ends at once
+    ends_early: bool = False  #: a quarter of the rows come from `EARLY_SOURCE`, which ends at once
     drops_rows: bool = False  #: no further row reaches the sink
 
 
@@ -92,6 +93,9 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
             slow_until=str(spec.folder / RELEASE_FILE), polls_per_row=6 if spec.waits else 0,
         )  # fmt: skip
         rows = flow.source("numbers", source).map_batches("rows", no_rows if spec.drops_rows else rows_of)
+        if spec.ends_early:
+            early = flow.source(EARLY_SOURCE, Numbers(total=ROWS_PER_SPLIT, splits=1, keys=KEYS))
+            rows = rows.map_batches("rest", without_first_split).union("all", early.map_batches("early-rows", rows_of))
         rows.sink(SINK, spec.sink)
         job = flow.compile(spec.parallelism)
     finally:

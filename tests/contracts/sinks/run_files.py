@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
-from runtime.core.job.ids import Token
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.snapshot.manifest import FinishedState
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.run_store import CompletedCheckpoint
 from tests.contracts.sinks.kills import Kill
@@ -100,6 +101,13 @@ def newest_checkpoint_in(path: Path) -> int:
     """The id of the newest recorded checkpoint; 0: none."""
     with _locked(path) as row:
         return max((each.manifest.checkpoint for each in row.completed), default=0)
+
+
+def finished_operators_in(path: Path) -> set[OperatorId]:
+    """The operators that had finished at the newest recorded checkpoint."""
+    with _locked(path) as row:
+        operators = row.completed[-1].manifest.operators
+    return {uid for uid, each in operators.items() if each.finished is FinishedState.FINISHED}
 
 
 def failed_checkpoints_in(path: Path) -> list[str]:

@@ -12,8 +12,9 @@ from typing import Final
 
 import pytest
 
+from tests.contracts.sinks.job_process import EARLY_SOURCE, SINK
 from tests.contracts.sinks.processes import run, running
-from tests.contracts.sinks.run_files import checkpoints_in
+from tests.contracts.sinks.run_files import checkpoints_in, finished_operators_in
 from tests.contracts.sinks.runs import check, finish, log_of, spec_of
 from tests.contracts.sinks.targets import Target
 
@@ -40,10 +41,13 @@ def test_a_process_killed_at_a_window_is_taken_over_exactly(target: Target, wind
 
 
 def test_a_process_killed_after_a_branch_has_ended_is_taken_over_exactly(target: Target) -> None:
-    """S1-06, FLIP-147: a source ends before the first checkpoint; its output is committed with a later checkpoint."""
-    spec = replace(spec_of(target, "after-record"), ends_early=True)
+    """S1-06, FLIP-147: a source that has ended is part of the checkpoint, and the rest of the job goes on without it."""
+    spec = replace(spec_of(target, "after-record"), ends_early=True, waits=True)
     assert run(spec) == -signal.SIGKILL, log_of(target)
-    assert run(replace(spec, window="", parallelism=3)) == 0, log_of(target)
+    ended = finished_operators_in(target.place.job / "run")
+    assert EARLY_SOURCE in ended
+    assert SINK not in ended
+    assert run(replace(spec, window="", waits=False, parallelism=3)) == 0, log_of(target)
     check(target)
 
 

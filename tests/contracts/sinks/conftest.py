@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.contracts.sinks.targets import TARGETS, Place, Server, Target
+from tests.contracts.sinks.targets import TARGETS, NewTarget, Place, Server, Target
 from tests.kafka_proxy import serial_broker
 from tests.stalls import stalling_proxy
 from tests.webhook_server import running_webhook
@@ -35,8 +35,8 @@ def postgres(database_url: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[type[Target], Path], Target]:
-    """Makes a target whose files lie in a folder."""
+def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> NewTarget:
+    """Makes targets."""
 
     def make(kind: type[Target], folder: Path) -> Target:
         servers = {name: request.getfixturevalue(name) for name in kind.servers}
@@ -48,7 +48,5 @@ def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[type
 
 
 @pytest.fixture(params=TARGETS, ids=lambda kind: kind.__name__)
-def target(
-    request: pytest.FixtureRequest, new_target: Callable[[type[Target], Path], Target], tmp_path: Path
-) -> Target:
+def target(request: pytest.FixtureRequest, new_target: NewTarget, tmp_path: Path) -> Target:
     return new_target(request.param, tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
-from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.ids import Token
 from runtime.core.snapshot.manifest import FinishedState
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.run_store import CompletedCheckpoint
@@ -103,7 +103,7 @@ def newest_checkpoint_in(path: Path) -> int:
         return max((each.manifest.checkpoint for each in row.completed), default=0)
 
 
-def finished_operators_in(path: Path) -> set[OperatorId]:
+def finished_operators_in(path: Path) -> set[str]:
     """The operators that had finished at the newest recorded checkpoint."""
     with _locked(path) as row:
         operators = row.completed[-1].manifest.operators

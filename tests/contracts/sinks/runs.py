@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
 from tests.contracts.sinks.job_process import RELEASE_FILE, TOTAL, JobSpec
-from tests.contracts.sinks.processes import JobProcess, run
+from tests.contracts.sinks.processes import JobProcess, run, running
 from tests.contracts.sinks.run_files import failed_checkpoints_in, newest_checkpoint_in
 from tests.contracts.sinks.targets import Target
 from tests.waiting import until
@@ -54,6 +59,19 @@ def _newest(target: Target) -> int:
 
 def spec_of(target: Target, window: str = "", fraction: float = 0.5, parallelism: int = 2) -> JobSpec:
     return JobSpec(target.sink(), target.place.job, window, fraction, parallelism)
+
+
+@contextmanager
+def failing_job(target: Target, pattern: str, attempts: int = 5) -> Iterator[ExitStack]:
+    """A job, with recorded checkpoints, that the block makes fail by an error that matches `pattern`.
+
+    Contexts that enter the stack end after the job.
+    """
+    with running(replace(spec_of(target), waits=True, attempts=attempts)) as job, ExitStack() as stack:
+        await_checkpoints(target, job, 2)
+        yield stack
+        assert job.wait() > 0, log_of(target)
+    assert re.search(pattern, log_of(target)), log_of(target)
 
 
 def finish(target: Target, parallelism: int) -> None:

@@ -41,7 +41,7 @@ def test_a_process_killed_at_a_window_is_taken_over_exactly(target: Target, wind
 
 
 def test_a_process_killed_after_a_branch_has_ended_is_taken_over_exactly(target: Target) -> None:
-    """S1-06, FLIP-147: a source that has ended is part of the checkpoint, and the rest of the job goes on without it."""
+    """S1-06, FLIP-147: a source has ended before the checkpoint, and is restored as finished."""
     spec = replace(spec_of(target, "after-record"), ends_early=True, waits=True)
     assert run(spec) == -signal.SIGKILL, log_of(target)
     ended = finished_operators_in(target.place.job / "run")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,14 +9,12 @@ from typing import Final
 import pytest
 
 from tests.contracts.sinks.processes import running
-from tests.contracts.sinks.runs import await_checkpoints, check, log_of, release, spec_of
-from tests.contracts.sinks.targets import TARGETS, Target
+from tests.contracts.sinks.runs import await_checkpoints, check, failing_job, log_of, release, spec_of
+from tests.contracts.sinks.targets import TARGETS, NewTarget, Target
 
 pytestmark = pytest.mark.slow
 HARMLESS: Final = [kind for kind in TARGETS if "" in kind.expiries.values()]
 LOSSES: Final = [(kind, name) for kind in TARGETS for name, pattern in kind.expiries.items() if pattern]
-
-NewTarget = Callable[[type[Target], Path], Target]
 
 
 @pytest.mark.parametrize("kind", HARMLESS, ids=lambda kind: kind.__name__)
@@ -41,8 +37,5 @@ def test_prepared_rows_that_the_server_drops_end_the_job_by_name(
 ) -> None:
     """S1-52: never lost in silence; the error names connector, object and remedy."""
     target = new_target(kind, tmp_path)
-    with running(replace(spec_of(target), waits=True, attempts=1)) as job:
-        await_checkpoints(target, job, 2)
+    with failing_job(target, kind.expiries[name], attempts=1):
         target.expire(name)
-        assert job.wait() > 0, log_of(target)
-    assert re.search(kind.expiries[name], log_of(target)), log_of(target)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,14 @@ import pytest
 
 from tests.contracts.sinks.disks import small_disk
 from tests.contracts.sinks.processes import running
-from tests.contracts.sinks.runs import await_checkpoints, check, finish, log_of, release, spec_of
-from tests.contracts.sinks.targets import TARGETS, Target
+from tests.contracts.sinks.runs import await_checkpoints, check, failing_job, finish, log_of, release, spec_of
+from tests.contracts.sinks.targets import TARGETS, NewTarget, Target
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 OBSTRUCTIONS = [(kind, name) for kind in TARGETS for name in kind.obstructions]
 REFUSALS = [(kind, name) for kind in TARGETS for name in kind.refusals]
 DELETIONS = [kind for kind in TARGETS if kind.on_deletion]
-
-NewTarget = Callable[[type[Target], Path], Target]
 
 
 @pytest.fixture
@@ -52,11 +49,8 @@ def test_a_refusal_ends_the_job_by_name_and_the_job_goes_on_when_it_is_mended(
 ) -> None:
     """S1-54: a person must act; neither restarts nor time mend the cause."""
     target = new_target(kind, tmp_path)
-    with running(replace(spec_of(target), waits=True, attempts=1_000)) as job:
-        await_checkpoints(target, job, 2)
-        with target.obstructed(refusal):
-            assert job.wait() > 0, log_of(target)
-    assert re.search(target.refusals[refusal], log_of(target)), log_of(target)
+    with failing_job(target, target.refusals[refusal], attempts=1_000) as stack:
+        stack.enter_context(target.obstructed(refusal))
     release(target)
     finish(target, parallelism=3)
 
@@ -67,8 +61,5 @@ def test_a_target_that_is_deleted_under_a_running_job_ends_it_by_name(
 ) -> None:
     """S1-54: a sink neither goes on into an empty target nor waits for ever."""
     target = new_target(kind, tmp_path)
-    with running(replace(spec_of(target), waits=True)) as job:
-        await_checkpoints(target, job, 2)
+    with failing_job(target, target.on_deletion):
         target.delete()
-        assert job.wait() > 0, log_of(target)
-    assert re.search(target.on_deletion, log_of(target)), log_of(target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.contracts.sinks.holds import held
 from tests.contracts.sinks.processes import running
 from tests.contracts.sinks.run_files import failed_checkpoints_in
 from tests.contracts.sinks.runs import await_checkpoints, await_failed_checkpoint, check, log_of, release, spec_of
-from tests.contracts.sinks.targets import TARGETS, Target
+from tests.contracts.sinks.targets import TARGETS, NewTarget, Target
 
 pytestmark = pytest.mark.slow
 SLOW: Final = [kind for kind in TARGETS if "slow" not in kind.without]
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("kind", SLOW, ids=lambda kind: kind.__name__)
 def test_a_slow_target_delays_checkpoints_and_gets_every_row_once(
-    new_target: Callable[[type[Target], Path], Target], disk: Path, kind: type[Target]
+    new_target: NewTarget, disk: Path, kind: type[Target]
 ) -> None:
     """S1-54: a checkpoint that takes too long expires as declared; output that was prepared rides on."""
     target = new_target(kind, disk)

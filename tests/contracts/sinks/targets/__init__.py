@@ -3,6 +3,8 @@
 A new sink needs a class in a module of this package and a line in `TARGETS`; every test of the suite then runs on it.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from tests.contracts.sinks.targets.files import CompactedFolder, JsonLinesFolder, ParquetFolder, PartitionedFolder
@@ -12,7 +14,9 @@ from tests.contracts.sinks.targets.tables import DeltaFolder, IcebergTable
 from tests.contracts.sinks.targets.target import Place, Server, Target
 from tests.contracts.sinks.targets.webhook import HeldWebhook
 
-__all__ = ["TARGETS", "Place", "Server", "Target"]
+__all__ = ["TARGETS", "NewTarget", "Place", "Server", "Target"]
+
+NewTarget = Callable[[type[Target], Path], Target]  #: of a kind, with its files in a folder
 
 TARGETS: Final[tuple[type[Target], ...]] = (
     ParquetFolder,

@@ -14,6 +14,7 @@ from runtime.kernels.jit import CODE_ROWS, INT32S_OUT, INTEGER, INTEGERS, INTEGE
 
 Buckets = npt.NDArray[np.int32]
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK_ROWS: Final = 256  #: rows whose buckets are read together: the processor then waits for many at a time
 
 
 @inlined
@@ -36,19 +37,43 @@ def is_same(codes: Integers, row: int, stored: Integers, row_id: np.int64) -> bo
 
 @compiled(NOTHING, CODE_ROWS, CODE_ROWS, INT32S_OUT, INTEGERS_OUT)
 def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -> None:
-    """`found[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key)."""
+    """`found[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key).
+
+    Works in blocks of rows, a step for all rows of a block: hash, first bucket, comparison. Rows that are not done then
+    probe further.
+    """
     last = np.uint64(len(buckets) - 1)
-    for row in range(codes.shape[1]):
-        at = first_bucket(codes, row, last)
-        while True:
-            here = np.int64(buckets[at])
-            if here == 0:
-                found[row] = -1
-                break
-            if here > 0 and is_same(codes, row, stored, np.int64(here - 1)):
-                found[row] = here - 1
-                break
-            at = (at + 1) & np.int64(last)
+    width = codes.shape[0]
+    hashes, candidates = np.empty(_BLOCK_ROWS, dtype=np.uint64), np.empty(_BLOCK_ROWS, dtype=np.int64)
+    for start in range(0, codes.shape[1], _BLOCK_ROWS):
+        rows = min(_BLOCK_ROWS, codes.shape[1] - start)
+        for i in range(rows):
+            hashes[i] = np.uint64(codes[0, start + i])
+        for place in range(1, width):
+            for i in range(rows):
+                hashes[i] = hashes[i] * _HASH_MULTIPLIER + np.uint64(codes[place, start + i])
+        for i in range(rows):
+            hashes[i] = mix_word(hashes[i]) & last
+        for i in range(rows):
+            candidates[i] = np.int64(buckets[hashes[i]]) - 1
+        for i in range(rows):
+            found[start + i] = candidates[i] if candidates[i] >= 0 else -1
+        for place in range(width):
+            for i in range(rows):
+                if stored[np.uint64(max(candidates[i], 0)), place] != codes[place, start + i]:
+                    found[start + i] = -1
+        for i in range(rows):
+            if found[start + i] >= 0 or candidates[i] == -1:
+                continue
+            at = np.int64(hashes[i])
+            while True:
+                at = (at + 1) & np.int64(last)
+                here = np.int64(buckets[at])
+                if here == 0:
+                    break
+                if here > 0 and is_same(codes, start + i, stored, np.int64(here - 1)):
+                    found[start + i] = here - 1
+                    break
 
 
 @compiled(NOTHING, CODE_ROWS, INTEGERS, INT32S_OUT)

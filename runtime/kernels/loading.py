@@ -37,6 +37,7 @@ class Kernels(NamedTuple):
     hashes: Any
     texts: Any
     buckets: Any
+    folds: Any
     json_objects: Any
 
 

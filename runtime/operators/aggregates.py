@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected
+from runtime.kernels.loading import native
 from runtime.state.columns import storage_dtype
 
 _INT64_LIMIT: Final = 2**63
@@ -88,7 +89,7 @@ class Count(Aggregate):
         return [pa.int64()]
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        return partial(np.add.at, state.column(f"{name}:count"), at, 1)
+        return _count_rows(state.column(f"{name}:count"), at)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return _add_counts(state, f"{name}:count", parts, at)
@@ -114,7 +115,7 @@ class CountIf(Count):
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         true = batch.column(self._column).fill_null(False).to_numpy(zero_copy_only=False)
-        return partial(np.add.at, state.column(f"{name}:count"), at[true], 1)
+        return _count_rows(state.column(f"{name}:count"), at[true])
 
 
 class Sum(Aggregate):
@@ -148,8 +149,7 @@ class Sum(Aggregate):
 
     def _accumulate_values(self, state: StateColumns, name: str, column: pa.Array, at: Positions) -> Change:
         values, at = _valid_values(column, at)
-        add = _add_values(state.column(f"{name}:sum"), at, values, name)
-        return _in_sequence(add, partial(setitem, state.valid(f"{name}:sum"), at, True))
+        return _add_values(state.column(f"{name}:sum"), state.valid(f"{name}:sum"), at, values, name)
 
 
 class Mean(Sum):
@@ -163,7 +163,7 @@ class Mean(Sum):
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         _, known = _valid_values(batch.column(self._column), at)
-        count = partial(np.add.at, state.column(f"{name}:count"), known, 1)
+        count = _count_rows(state.column(f"{name}:count"), known)
         return _in_sequence(super().accumulate(state, name, batch, at), count)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
@@ -304,7 +304,26 @@ def _valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
     return column.to_numpy(zero_copy_only=False), at
 
 
-def _add_values(sums: Values, at: Positions, values: Values, name: str) -> Change:
+def _count_rows(counts: Values, at: Positions) -> Change:
+    if (kernels := native()) is None:
+        return partial(np.add.at, counts, at, 1)
+    return partial(kernels.folds.count_rows, at, counts)
+
+
+def _add_values(sums: Values, valid: Mask, at: Positions, values: Values, name: str) -> Change:
+    kernels = native()
+    if kernels is not None and sums.dtype == np.int64 and values.dtype.kind == "i":
+        values = np.ascontiguousarray(values, dtype=np.int64)
+        if kernels.folds.fits_int64(at, values, sums):
+            return partial(kernels.folds.add_integers, at, values, sums, valid)
+    elif kernels is not None and sums.dtype == np.float64:
+        values = np.ascontiguousarray(values, dtype=np.float64)
+        return partial(kernels.folds.add_floats, at, values, sums, valid)
+    return _in_sequence(_add_by_numpy(sums, at, values, name), partial(setitem, valid, at, True))
+
+
+def _add_by_numpy(sums: Values, at: Positions, values: Values, name: str) -> Change:
+    """The twin of the kernels, and the only way for sums near the limits of 64 bits."""
     if sums.dtype == np.int64 and len(values) and not _fits_int64(sums, at, values):
         return _add_exactly(sums, at, values, name)
     values = values.astype(sums.dtype, copy=False)  # numpy has a fast loop for equal types only

@@ -47,7 +47,8 @@ def to_plain(column: pa.Array) -> pa.Array:
     """The values of `column` without dictionaries and views."""
     if pa.types.is_dictionary(column.type):
         return to_plain(column.dictionary_decode())
-    return column.cast(plain_type(column.type))
+    kind = plain_type(column.type)
+    return column if kind == column.type else column.cast(kind)  # even a cast to the same type visits each value
 
 
 def common_key_type(one: Any, other: Any) -> Any:

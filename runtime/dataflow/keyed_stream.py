@@ -187,7 +187,7 @@ class KeyedStream:
         changelog: bool = False,
         parallelism: int | None = None,
     ) -> Stream:
-        """Running aggregates; each batch emits the new values of its keys.
+        """Running aggregates; each batch emits the new values of its keys, in the order of their first rows.
 
         Args:
             changelog: emit inserts and updates, with the row kind in column `op`; see `RunningAggregate`.

@@ -1,4 +1,4 @@
-"""Kernels of the hash table of `index.buckets`, whose layout and twins are there, and of distinct rows of codes.
+"""Kernels of the hash table of `index.buckets`, whose layout and twins are there, and of distinct keys and row ids.
 
 A key is a column of `codes`, shape (codes per key, keys). Open addressing with linear probing; a bucket holds a row id
 + 1, 0: empty, -1: removed. The number of buckets is a power of two, and some buckets are always empty.
@@ -10,9 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.kernels.hashes import Integers, mix_word
-from runtime.kernels.jit import CODE_ROWS, INT32S_OUT, INTEGER, INTEGERS, INTEGERS_OUT, NOTHING, compiled, inlined
+from runtime.kernels.jit import (
+    CODE_ROWS,
+    FLAGS_OUT,
+    INT32S_OUT,
+    INTEGER,
+    INTEGERS,
+    INTEGERS_OUT,
+    NOTHING,
+    compiled,
+    inlined,
+)
 
 Buckets = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK_ROWS: Final = 256  #: rows whose buckets are read together: the processor then waits for many at a time
 
@@ -132,4 +143,21 @@ def distinct(codes: Integers, buckets: Buckets, first_rows: Integers, numbers: I
                 numbers[row] = here - 1
                 break
             at = (at + 1) & np.int64(last)
+    return count
+
+
+@compiled(INTEGER, INTEGERS, FLAGS_OUT, INTEGERS_OUT)
+def first_rows(row_ids: Integers, seen: Flags, rows: Integers) -> int:
+    """Writes to `rows` where each distinct row id occurs first, in order; returns the number of distinct row ids.
+
+    `seen` holds False for every row id, before and after.
+    """
+    count = 0
+    for row in range(len(row_ids)):
+        if not seen[np.uint64(row_ids[row])]:
+            seen[np.uint64(row_ids[row])] = True
+            rows[count] = row
+            count += 1
+    for i in range(count):
+        seen[np.uint64(row_ids[rows[i]])] = False
     return count

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtime.kernels.buckets import Flags
 from runtime.kernels.hashes import Integers
 from runtime.kernels.jit import FLAG, FLAGS_OUT, FLOATS, FLOATS_OUT, INTEGERS, INTEGERS_OUT, NOTHING, compiled
 
-Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.index.factorise import DistinctKeys, factorise
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_codec import take_rows
 from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE
@@ -27,7 +28,7 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update
 
 
 class RunningAggregate(Operator):
-    """Emits the keys, then a column per aggregate, sorted by key within a batch.
+    """Emits the keys, then a column per aggregate. Within a batch, keys are in the order of their first rows.
 
     Args:
         keys: key columns.
@@ -55,18 +56,15 @@ class RunningAggregate(Operator):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if not batch.num_rows:
             return
-        distinct, keys = self._factorise_keys(batch)
-        rows = (
-            self._changes(batch, distinct, keys) if self._changelog else self._accumulated_rows(batch, distinct, keys)
-        )
+        rows = self._changes(batch) if self._changelog else self._new_values(batch)
         if rows.num_rows:
-            out.emit(self._sort(rows))
+            out.emit(rows)
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
         """Accumulates rows and emits none: `finish` emits the values of each key once."""
         self._has_sorted_input = True
         if batch.num_rows:
-            self._accumulate(batch, *self._factorise_keys(batch))
+            self._table.touch(self._accumulate(batch, self._key_columns(batch)))
 
     def finish(self, out: Collector) -> None:
         if not self._has_sorted_input:
@@ -75,56 +73,49 @@ class RunningAggregate(Operator):
         for start in range(0, len(row_ids), _MAX_ROWS_PER_BATCH):
             some = row_ids[start : start + _MAX_ROWS_PER_BATCH]
             rows = self._output_batch([self._table.key_column(key, some) for key in self._keys], some)
-            out.emit(_with_op(self._sort(rows), INSERT) if self._changelog else self._sort(rows))
+            out.emit(_with_op(rows, INSERT) if self._changelog else rows)
 
-    def _factorise_keys(self, batch: pa.RecordBatch) -> tuple[DistinctKeys, list[pa.Array]]:
+    def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         kinds = [batch.schema.field(key).type for key in self._keys]
         self._table.bind_types(kinds, self._aggregates.state_types(batch.schema))
-        columns = [batch.column(key) for key in self._keys]
-        distinct = factorise(columns)
-        return distinct, distinct.take_keys(columns)
+        return [batch.column(key) for key in self._keys]
 
-    def _sort(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows sorted by key. Distinct integers are mostly in order already; if not, numpy sorts faster than Arrow."""
-        keys = rows.column(0)
-        if (
-            OP_COLUMN in rows.schema.names
-            or len(self._keys) > 1
-            or keys.null_count
-            or not pa.types.is_integer(keys.type)
-        ):
-            return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys]))
-        values = keys.to_numpy()
-        return rows if (values[1:] > values[:-1]).all() else rows.take(pa.array(np.argsort(values)))
-
-    def _accumulated_rows(
-        self, batch: pa.RecordBatch, distinct: DistinctKeys, keys: Sequence[pa.Array]
-    ) -> pa.RecordBatch:
-        return self._results(self._accumulate(batch, distinct, keys), keys)
-
-    def _accumulate(self, batch: pa.RecordBatch, distinct: DistinctKeys, keys: Sequence[pa.Array]) -> RowIds:
+    def _accumulate(self, batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> RowIds:
+        """Adds the rows; returns the row id of each, whose keys may repeat."""
         row_ids = self._table.upsert(keys)
-        self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
-        self._table.touch(row_ids)
+        self._aggregates.accumulate(self._table, batch, row_ids)
         return row_ids
 
-    def _changes(self, batch: pa.RecordBatch, distinct: DistinctKeys, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        known = pa.array(self._table.find(keys) != NOT_FOUND)
-        before = self._results(self._table.upsert(keys), keys)
-        now = self._accumulated_rows(batch, distinct, keys)
-        changed = pc.and_(known, _any_different(before, now, self._aggregates.names))
-        kinds = [
-            (now.filter(pc.invert(known)), INSERT),
-            (before.filter(changed), UPDATE_BEFORE),  # stays before its replacement: the sort by key is stable
-            (now.filter(changed), UPDATE_AFTER),
-        ]
-        return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
+    def _new_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = self._key_columns(batch)
+        row_ids = self._accumulate(batch, keys)
+        first_rows = self._table.first_rows(row_ids)
+        changed = row_ids[first_rows]
+        self._table.touch(changed)
+        return self._results(changed, [take_rows(key, first_rows) for key in keys])
+
+    def _changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = self._key_columns(batch)
+        distinct = factorise(columns)
+        keys = distinct.take_keys(columns)
+        known = self._table.find(keys) != NOT_FOUND
+        row_ids = self._table.upsert(keys)
+        before = self._results(row_ids, keys)
+        self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
+        self._table.touch(row_ids)
+        now = self._results(row_ids, keys)
+        changed = known & _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
+        kinds = [(now, ~known, INSERT), (before, changed, UPDATE_BEFORE), (now, changed, UPDATE_AFTER)]
+        rows = pa.concat_batches([_with_op(rows.filter(pa.array(kept)), op) for rows, kept, op in kinds])
+        first_rows = np.concatenate([distinct.first_rows[kept] for _, kept, _ in kinds])
+        return rows.take(pa.array(np.argsort(first_rows, kind="stable")))  # changes of a key stay in their order
 
     def _results(self, row_ids: RowIds, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The output rows of `keys`. Columns that the table normalises (dictionaries, -0.0) are read from the table."""
+        """The output rows of `keys`. Columns that the table converts (dictionaries, -0.0) are read from the table."""
+        types = [field.type for field in self._table.schema.keys]
         shown = [
-            values if pa.types.is_integer(values.type) else self._table.key_column(key, row_ids)
-            for key, values in zip(self._keys, keys, strict=True)
+            values if values.type == kind and not pa.types.is_floating(kind) else self._table.key_column(key, row_ids)
+            for key, kind, values in zip(self._keys, types, keys, strict=True)
         ]
         return self._output_batch(shown, row_ids)
 

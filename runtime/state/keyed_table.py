@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.kernels.loading import native
 from runtime.state.columns import Mask, ValueColumn, storage_dtype
 from runtime.state.index.factorise import distinct_codes
 from runtime.state.index.growing import GrowingArray
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
-from runtime.state.index.key_codec import KeyCodec, encode_column, key_codec, plain_type
+from runtime.state.index.key_codec import KeyCodec, encode_column, key_codec, plain_type, take_rows
 from runtime.state.index.key_index import NOT_FOUND, CodeRows, KeyIndex, RowIds
 from runtime.state.rows import TableRows, segment_rows, segment_types
 from runtime.state.schema import TableSchema
@@ -44,6 +45,7 @@ class KeyedTable:
         self._groups = GrowingArray(np.int32, self._index.capacity)
         self._dirty = GrowingArray(bool, self._index.capacity)
         self._captured = GrowingArray(bool, self._index.capacity)  #: whether a base or delta holds the key
+        self._seen = GrowingArray(bool, 1)  #: by row id, False; for `first_rows`
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
         self._bound_types: tuple[list[Any], list[Any]] | None = None
         self.bind_types([field.type for field in schema.keys], [field.type for field in schema.values])
@@ -88,6 +90,14 @@ class KeyedTable:
     def find(self, keys: Sequence[pa.Array]) -> RowIds:
         """The row id of each row of `keys`, or `NOT_FOUND`."""
         return self._index.find(self._encode(keys, learn=False))
+
+    def first_rows(self, row_ids: RowIds) -> RowIds:
+        """Where each distinct row id occurs first in `row_ids`, in order."""
+        if (kernels := native()) is None:
+            return np.sort(distinct_codes(row_ids[np.newaxis, :]).first_rows)
+        self._seen.grow(self._index.capacity)
+        rows = np.empty(len(row_ids), dtype=np.intp)
+        return rows[: kernels.buckets.first_rows(row_ids, self._seen.data, rows)]
 
     def row_ids(self) -> RowIds:
         """The row ids of all keys."""
@@ -252,8 +262,7 @@ class KeyedTable:
     def _add(self, keys: Sequence[pa.Array], codes: CodeRows, missing: RowIds) -> RowIds:
         row_ids = self._index.add(codes[:, missing])
         self._grow()
-        rows = pa.array(missing)
-        hashes = hash_columns([keys[position].take(rows) for position in self.schema.partition_columns])
+        hashes = hash_columns([take_rows(keys[position], missing) for position in self.schema.partition_columns])
         self._groups.data[row_ids] = key_groups_of_hashes(hashes, self._max_parallelism)
         for column in self._columns.values():
             column.clear(row_ids)

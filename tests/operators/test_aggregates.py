@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from collections import defaultdict
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet, Count, CountIf, Max, Mean, Min, Sum
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.cells import AggregateCells
+from tests.kernels.twins import numpy_twins
 from tests.operators.harness import Harness
 
 ALL: dict[str, Aggregate] = {
@@ -52,11 +54,12 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
         for row in rows:
             by_key[row[0]].append(row)
         found = harness.process(batch(list(keys), pa.array(values, kind), list(flags)))
-        touched = sorted(set(keys), key=lambda key: (key is None, key))
+        touched = list(dict.fromkeys(keys))
         assert [row.pop("k") for row in found] == touched
         assert found == [expected(by_key[key]) for key in touched]
 
 
+@pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize(
     "keys",
     [
@@ -68,14 +71,22 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
     ],
     ids=["few", "more than 63 bits", "nulls", "far apart, and often", "codes"],
 )
-def test_what_comes_out_is_in_the_order_of_the_keys(keys: pa.Array) -> None:
-    harness = Harness(RunningAggregate(["k"], {"n": Count()}))
-    for _ in range(2):
-        found = harness.process(pa.record_batch({"k": keys}))
-        values = keys.to_pylist()
-        touched = sorted(set(values), key=lambda key: (key is None, key))
-        assert [row["k"] for row in found] == touched
-    assert [row["n"] for row in found] == [2 * values.count(key) for key in touched]
+def test_keys_come_out_in_the_order_of_their_first_rows(keys: pa.Array, kernels: bool) -> None:
+    """Known keys too, whose row ids have another order."""
+    known = keys.take(pa.array([1, 0]))
+    with nullcontext() if kernels else numpy_twins():
+        plain, changes = (Harness(RunningAggregate(["k"], {"n": Count()}, changelog)) for changelog in (False, True))
+        for harness in (plain, changes):
+            harness.process(pa.record_batch({"k": known}))
+        new_values, changed = (harness.process(pa.record_batch({"k": keys})) for harness in (plain, changes))
+    values, before = keys.to_pylist(), set(known.to_pylist())
+    expected = [(key, values.count(key) + (key in before)) for key in dict.fromkeys(values)]
+    assert [(row["k"], row["n"]) for row in new_values] == expected
+    assert [(row["k"], row["n"], row["op"]) for row in changed] == [
+        row
+        for key, n in expected
+        for row in ([(key, 1, "update_before"), (key, n, "update_after")] if key in before else [(key, n, "insert")])
+    ]
 
 
 def one(aggregate: Aggregate, values: pa.Array) -> Any:

@@ -177,7 +177,7 @@ class WindowPreAggregator:
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
     def _add_by_number(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
-        at = self._numbered.positions([_without_views(batch.column(key)) for key in self._keys], numbers)
+        at = self._numbered.positions([batch.column(key) for key in self._keys], numbers)
         if at is None:
             return False
         self._aggregates.accumulate(self._numbered.cells, batch, at)
@@ -251,11 +251,6 @@ def _key_type(schema: pa.Schema, key: str) -> Any:
     if types.is_null(kind):
         raise JobRejected("bad-key-type", key, "a column of nulls alone cannot be the key of a window")
     return kind
-
-
-def _without_views(column: pa.Array) -> pa.Array:
-    """The column, converted if it has a view type: Arrow has no kernel that takes rows of view types."""
-    return to_plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
 
 
 def _due_panes(panes: range, before: int | None) -> range:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from runtime.kernels.loading import Kernels, native
 from runtime.state.index.buckets import CodeRows
 from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
+from runtime.state.index.key_codec import take_rows
 
 _MIN_MARKED_CODES: Final = 1 << 16  #: a code range up to this size is always marked
 _MARKED_CODES_PER_ROW: Final = 8  #: a larger code range is marked up to this many codes per row
@@ -28,7 +29,7 @@ Codes = npt.NDArray[np.int64]
 class DistinctKeys:
     """The distinct keys of some rows."""
 
-    first_rows: npt.NDArray[np.intp]  #: by distinct key, the number of a row with this key
+    first_rows: npt.NDArray[np.intp]  #: by distinct key, the number of its first row
     key_numbers: npt.NDArray[np.intp]  #: by row, the number of its distinct key
 
     def __len__(self) -> int:
@@ -36,8 +37,7 @@ class DistinctKeys:
 
     def take_keys(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """Each distinct key once, in the order of the numbers; `columns` are the key columns of the rows."""
-        first = pa.array(self.first_rows)
-        return [column.take(first) for column in columns]
+        return [take_rows(column, self.first_rows) for column in columns]
 
 
 def factorise(columns: Sequence[pa.Array]) -> DistinctKeys:
@@ -55,7 +55,7 @@ def _distinct(columns: Sequence[tuple[Codes, int]], rows: int) -> DistinctKeys:
         codes, space = codes * width + more, space * width
     which, count = _renumber_densely(codes, space)
     first = np.empty(count, dtype=np.intp)
-    first[which] = np.arange(rows)
+    first[which[::-1]] = np.arange(rows - 1, -1, -1)  # of repeated numbers, numpy keeps the last: the first row
     return DistinctKeys(first, which.astype(np.intp, copy=False))
 
 

@@ -51,6 +51,12 @@ def to_plain(column: pa.Array) -> pa.Array:
     return column if kind == column.type else column.cast(kind)  # even a cast to the same type visits each value
 
 
+def take_rows(column: pa.Array, rows: npt.NDArray[np.intp]) -> pa.Array:
+    """The given rows of `column`. Views become plain: Arrow has no kernel that takes rows of view types."""
+    is_view = pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)
+    return (to_plain(column) if is_view else column).take(pa.array(rows))
+
+
 def common_key_type(one: Any, other: Any) -> Any:
     """The type of a key column that holds values of types `one` and `other`; None: there is no such type."""
     one, other = plain_type(one), plain_type(other)

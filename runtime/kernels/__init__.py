@@ -1,5 +1,5 @@
-"""Compiled inner loops over Arrow buffers and numpy arrays: hashes, key tables, folds.
+"""Compiled inner loops over Arrow buffers and numpy arrays: hashes, key tables, JSON rows.
 
-Each kernel has a twin in numpy at its only caller. `loading.native` returns the compiled kernels, or None where they
-cannot be compiled: callers then use their twin, with the same results. Nothing here is compiled at import.
+`loading.native` returns the compiled kernels, or None where they cannot be compiled: their only caller then uses numpy,
+or Arrow for JSON, with the same results. Nothing here is compiled at import.
 """

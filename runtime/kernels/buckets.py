@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from runtime.kernels.hashes import Integers, mix_word
 from runtime.kernels.jit import (
-    CODE_ROWS,
     FLAGS_OUT,
     INT32S_OUT,
     INTEGER,
+    INTEGER_ROWS,
     INTEGERS,
     INTEGERS_OUT,
     NOTHING,
@@ -46,7 +46,7 @@ def is_same(codes: Integers, row: int, stored: Integers, row_id: np.int64) -> bo
     return True
 
 
-@compiled(NOTHING, CODE_ROWS, CODE_ROWS, INT32S_OUT, INTEGERS_OUT)
+@compiled(NOTHING, INTEGER_ROWS, INTEGER_ROWS, INT32S_OUT, INTEGERS_OUT)
 def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -> None:
     """`found[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key).
 
@@ -87,7 +87,7 @@ def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -
                     break
 
 
-@compiled(NOTHING, CODE_ROWS, INTEGERS, INT32S_OUT)
+@compiled(NOTHING, INTEGER_ROWS, INTEGERS, INT32S_OUT)
 def insert(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
     """Adds keys, which must be absent and fit."""
     last = np.uint64(len(buckets) - 1)
@@ -98,7 +98,7 @@ def insert(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
         buckets[at] = np.int32(row_ids[row] + 1)
 
 
-@compiled(NOTHING, CODE_ROWS, INTEGERS, INT32S_OUT)
+@compiled(NOTHING, INTEGER_ROWS, INTEGERS, INT32S_OUT)
 def remove(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
     """Marks the buckets of keys, which must be present, as removed."""
     last = np.uint64(len(buckets) - 1)
@@ -109,7 +109,7 @@ def remove(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
         buckets[at] = np.int32(-1)
 
 
-@compiled(INTEGER, CODE_ROWS, INT32S_OUT, INTEGERS_OUT, INTEGERS_OUT)
+@compiled(INTEGER, INTEGER_ROWS, INT32S_OUT, INTEGERS_OUT, INTEGERS_OUT)
 def distinct(codes: Integers, buckets: Buckets, first_rows: Integers, numbers: Integers) -> int:
     """Numbers the distinct keys in the order of their first rows. Twin: `index.factorise`.
 

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.jit import BYTES, HASHES, HASHES_OUT, INTEGERS, NOTHING, compiled, inlined, load_word
+from runtime.kernels.jit import BYTES, INTEGERS, NOTHING, WORDS, WORDS_OUT, compiled, inlined, load_word
 
 Bytes = npt.NDArray[np.uint8]
 Hashes = npt.NDArray[np.uint64]
@@ -35,21 +35,21 @@ def word_at(data: Bytes, at: int, count: int) -> np.uint64:
     return (load_word(data, at) << unused_bits) >> unused_bits
 
 
-@compiled(NOTHING, HASHES, HASHES_OUT)
+@compiled(NOTHING, WORDS, WORDS_OUT)
 def mix(words: Hashes, mixed: Hashes) -> None:
     """`mixed[i]` becomes the mixed `words[i]`. Both may be the same array. 2 multiplications a word."""
     for row in range(len(words)):
         mixed[row] = mix_word(words[row])
 
 
-@compiled(NOTHING, HASHES_OUT, HASHES)
+@compiled(NOTHING, WORDS_OUT, WORDS)
 def combine(combined: Hashes, following: Hashes) -> None:
     """Adds the hashes of the next key column to `combined`, in place."""
     for row in range(len(combined)):
         combined[row] = mix_word(combined[row] * _COMBINE_MULTIPLIER + following[row])
 
 
-@compiled(NOTHING, BYTES, INTEGERS, INTEGERS, HASHES_OUT)
+@compiled(NOTHING, BYTES, INTEGERS, INTEGERS, WORDS_OUT)
 def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Hashes) -> None:
     """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` (at least 16) from `starts[i]` on.
 

@@ -22,9 +22,9 @@ BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
 FLAGS: Final = types.Array(types.boolean, 1, "C", readonly=True)
 INTEGERS: Final = types.Array(types.int64, 1, "C", readonly=True)
 FLOATS: Final = types.Array(types.float64, 1, "C", readonly=True)
-HASHES: Final = types.Array(types.uint64, 1, "C", readonly=True)
+WORDS: Final = types.Array(types.uint64, 1, "C", readonly=True)
 INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
-CODE_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
+INTEGER_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
 
 #: Arguments that a kernel writes.
 BYTES_OUT: Final = types.Array(types.uint8, 1, "C")
@@ -32,16 +32,16 @@ FLAGS_OUT: Final = types.Array(types.boolean, 1, "C")
 INTEGERS_OUT: Final = types.Array(types.int64, 1, "C")
 INT32S_OUT: Final = types.Array(types.int32, 1, "C")
 FLOATS_OUT: Final = types.Array(types.float64, 1, "C")
-HASHES_OUT: Final = types.Array(types.uint64, 1, "C")
-CODE_ROWS_OUT: Final = types.Array(types.int64, 2, "C")
+WORDS_OUT: Final = types.Array(types.uint64, 1, "C")
+INTEGER_ROWS_OUT: Final = types.Array(types.int64, 2, "C")
 INT32_ROWS_OUT: Final = types.Array(types.int32, 2, "C")
 FLAG_ROWS_OUT: Final = types.Array(types.boolean, 2, "C")
 
 INTEGER: Final = types.int64
 FLAG: Final = types.boolean
-HASH: Final = types.uint64
+WORD: Final = types.uint64
 NOTHING: Final = types.void
-PLACE: Final[Any] = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  #: two integers
+TWO_INTEGERS: Final[Any] = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:

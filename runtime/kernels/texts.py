@@ -16,13 +16,13 @@ from runtime.kernels.jit import (
     BYTES,
     BYTES_OUT,
     FLAG,
-    HASH,
-    HASHES,
-    HASHES_OUT,
     INTEGER,
     INTEGERS,
     INTEGERS_OUT,
     NOTHING,
+    WORD,
+    WORDS,
+    WORDS_OUT,
     compiled,
     inlined,
     load_word,
@@ -73,8 +73,8 @@ def shift_of(buckets: Hashes) -> np.uint64:
     return shift
 
 
-@compiled(INTEGER, BYTES, INTEGERS, INTEGERS, INTEGER, HASHES_OUT, BYTES_OUT, INTEGERS_OUT, INTEGERS_OUT, INTEGERS_OUT,
-          FLAG, HASH)  # fmt: skip
+@compiled(INTEGER, BYTES, INTEGERS, INTEGERS, INTEGER, WORDS_OUT, BYTES_OUT, INTEGERS_OUT, INTEGERS_OUT, INTEGERS_OUT,
+          FLAG, WORD)  # fmt: skip
 def number_texts(
     data: Bytes,
     starts: Integers,
@@ -162,7 +162,7 @@ def number_texts(
     return len(starts)
 
 
-@compiled(NOTHING, HASHES, HASHES_OUT)
+@compiled(NOTHING, WORDS, WORDS_OUT)
 def spread_buckets(buckets: Hashes, larger: npt.NDArray[np.uint64]) -> None:
     """Moves all buckets to the empty `larger`, nearly in sequence."""
     shift, last = shift_of(larger), np.int64(len(larger) - 1)

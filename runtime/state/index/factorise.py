@@ -1,6 +1,6 @@
 """The distinct keys of a batch, and the distinct key of each row.
 
-Tables are accessed once per distinct key, so factorising is the cost that every row pays. Columns become dense codes;
+For callers that work once per distinct key; `KeyedTable.upsert` accepts repeated keys itself. Columns become dense codes;
 codes of several columns are combined by arithmetic. Where the range of codes is small (small integers, window starts,
 dictionary-encoded strings), marking the codes that occur is many times cheaper than hashing.
 """

@@ -1,8 +1,8 @@
 """The distinct keys of a batch, and the distinct key of each row.
 
-For callers that work once per distinct key; `KeyedTable.upsert` accepts repeated keys itself. Columns become dense codes;
-codes of several columns are combined by arithmetic. Where the range of codes is small (small integers, window starts,
-dictionary-encoded strings), marking the codes that occur is many times cheaper than hashing.
+For callers that work once per distinct key; `KeyedTable.upsert` accepts repeated keys itself. Columns become dense
+codes; codes of several columns are combined by arithmetic. Where the range of codes is small (small integers, window
+starts, dictionary-encoded strings), marking the codes that occur is many times cheaper than hashing.
 """
 
 from collections.abc import Sequence

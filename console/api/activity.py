@@ -36,7 +36,7 @@ class Runs(ScopedView, generics.ListAPIView[Run]):
 class RunDetail(StrictView, generics.RetrieveAPIView[Run]):
     """A run with its state, live metrics and attempts, and the operations that are legal now."""
 
-    queryset = Run.objects.select_related("version", "job").prefetch_related("attempts", "standing_stages")
+    queryset = Run.objects.select_related("version", "job__health").prefetch_related("attempts", "standing_stages")
     serializer_class = serializers.RunDetailSerializer
 
 

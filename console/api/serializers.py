@@ -2,6 +2,8 @@
 refused.
 """
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from django.utils import timezone
@@ -10,7 +12,7 @@ from rest_framework import serializers
 
 from console.api.openapi import inline_references
 from console.checkpoints.models import ABORTED, SUPERSEDED, Checkpoint, Status
-from console.health.findings import Level
+from console.health.findings import Level, Verdict
 from console.health.housekeeping import encode, verdicts
 from console.health.models import JobHealth
 from console.jobs import services
@@ -92,6 +94,11 @@ class HealthSerializer(serializers.Serializer[Any]):
     findings = FindingSerializer(many=True)
 
 
+def _health(found: JobHealth | Verdict, level: Level, checked_at: datetime, findings: Sequence[Any]) -> Any:
+    whole = {"level": level.word, "sentence": found.sentence, "since": found.since}
+    return HealthSerializer({**whole, "checked_at": checked_at, "findings": findings}).data
+
+
 class ListedJobSerializer(JobSerializer):
     """A job in the list, with the newest stored health of its runs. It is at most some seconds old."""
 
@@ -100,11 +107,7 @@ class ListedJobSerializer(JobSerializer):
     @extend_schema_field(HealthSerializer(allow_null=True))
     def get_health(self, job: Job) -> Any:
         stored = getattr(job, "health", None)
-        if stored is None:
-            return None
-        found = {"sentence": stored.sentence, "since": stored.since, "checked_at": stored.checked_at}
-        level = Level(stored.level).word
-        return HealthSerializer({**found, "level": level, "findings": stored.findings}).data
+        return stored and _health(stored, Level(stored.level), stored.checked_at, stored.findings)
 
     class Meta(JobSerializer.Meta):
         fields = (*JobSerializer.Meta.fields, "health")
@@ -217,10 +220,8 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(HealthSerializer)
     def get_health(self, run: Run) -> Any:
         """The health now. Rules that hold until a lower limit know the stored findings."""
-        ((_, facts, verdict),) = verdicts([run], JobHealth.objects.filter(run_id=run.pk), timezone.now())
-        found = {"sentence": verdict.sentence, "since": verdict.since, "checked_at": facts.now}
-        findings = [encode(finding) for finding in verdict.findings]
-        return HealthSerializer({**found, "level": verdict.level.word, "findings": findings}).data
+        ((_, facts, verdict),) = verdicts([run], timezone.now())
+        return _health(verdict, verdict.level, facts.now, [encode(finding) for finding in verdict.findings])
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:

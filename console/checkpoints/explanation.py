@@ -24,7 +24,6 @@ Load = Mapping[str, tuple[float, float]]
 class Circumstances:
     """A checkpoint and its surroundings. `took_ms`: from the trigger to the end, or until now if it is in progress."""
 
-    noun: str
     outcome: str
     reason: str
     detail: str

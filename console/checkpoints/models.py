@@ -62,6 +62,11 @@ class ReviewState(StrEnum):
     WAIVED = "waived"
 
 
+def large_columns(relation: str) -> tuple[str, str]:
+    """The large columns of a related checkpoint, for `defer`: `select_related` does not use the manager."""
+    return f"{relation}__operators", f"{relation}__acknowledgements"
+
+
 class CheckpointManager(models.Manager["Checkpoint"]):
     """Rows without their acknowledgements, which only the page of a checkpoint reads."""
 

@@ -8,7 +8,15 @@ from django.db.models import Count, F, Func, IntegerField, JSONField, Max, Query
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
-from console.checkpoints.models import ABORT_REASON, NOT_FAILURES, SUPERSEDED_REASONS, Checkpoint, Kind, Status
+from console.checkpoints.models import (
+    ABORT_REASON,
+    NOT_FAILURES,
+    SUPERSEDED_REASONS,
+    Checkpoint,
+    Kind,
+    Status,
+    large_columns,
+)
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
@@ -125,7 +133,10 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
         latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
         latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),
         latest_failed=max((group.newest for group in failures), key=lambda row: row.number, default=None),
-        latest_restored=restored.select_related("restored_checkpoint").order_by("-token").first(),
+        latest_restored=restored.select_related("restored_checkpoint")
+        .defer(*large_columns("restored_checkpoint"))
+        .order_by("-token")
+        .first(),
     )
 
 

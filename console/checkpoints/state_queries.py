@@ -15,7 +15,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints import storage
-from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
+from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery, large_columns
 from console.jobs.models import Pipeline
 from console.runs.lease import ago
 from runtime.core.snapshot.contents import StoredState, stored_states
@@ -134,7 +134,11 @@ def claim(query_id: int, owner: str) -> StateQuery | None:
         state=QueryState.RUNNING, owner=owner, beat_at=Now(), started_at=Coalesce("started_at", Now()), progress=None
     ):
         return None
-    return StateQuery.objects.select_related("checkpoint__run__version__job").get(pk=query_id)
+    return (
+        StateQuery.objects.select_related("checkpoint__run__version__job")
+        .defer(*large_columns("checkpoint"))
+        .get(pk=query_id)
+    )
 
 
 def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:

@@ -10,12 +10,11 @@ from console import formats
 from console.health.facts import RunFacts
 from console.health.findings import Finding, Level, Rule, Verdict
 from console.health.rules import attempts, checkpoints, flow, workers
-from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 
 _S = RunState
 _ACTIVE: Final = frozenset(RunState) - TERMINAL_STATES
 _EXECUTING: Final = _ACTIVE - {_S.QUEUED}
-_FLOWING: Final = frozenset({_S.RUNNING, _S.STOPPING, _S.DRAINING})
 _CHECKPOINTING: Final = frozenset({_S.RUNNING, _S.RESTARTING})
 
 #: All rules. Findings of the same level have the order of this table: causes before their effects.
@@ -35,8 +34,8 @@ RULES: Final = (
     ),
     Rule("no-worker", {_S.QUEUED}, workers.no_worker, "Start a Celery worker of the queue runs, or end another job."),
     Rule("no-slots", {_S.WAITING}, workers.no_slots, "Add executors, or end another job."),
-    Rule("silent-master", _FLOWING, workers.silent_master, "Check the host of the Celery worker, and Postgres."),
-    Rule("silent-slot", _FLOWING, workers.silent_slot, "Check the host of the slot; its log is listed below."),
+    Rule("silent-master", FLOWING_STATES, workers.silent_master, "Check the host of the Celery worker, and Postgres."),
+    Rule("silent-slot", FLOWING_STATES, workers.silent_slot, "Check the host of the slot; its log is listed below."),
     Rule(
         "checkpoints-fail", _CHECKPOINTING, checkpoints.failing,
         "Open the failed checkpoint; output stays uncommitted until a checkpoint completes.",
@@ -50,21 +49,21 @@ RULES: Final = (
         "Relieve the operator that the sentence names, or take checkpoints less often.",
     ),
     Rule(
-        flow.SKEW, _FLOWING, flow.skew,
+        flow.SKEW, FLOWING_STATES, flow.skew,
         "Look for a hot key; aggregate before the shuffle, or add a salt to the key.",
     ),
     Rule(
-        flow.BACKPRESSURE, _FLOWING, flow.backpressure,
+        flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
         "Raise the parallelism of the operator, or make its code cheaper.",
     ),
     Rule("checkpoints-overdue", _CHECKPOINTING, checkpoints.overdue, "Open the checkpoint in progress."),
     Rule(
-        "watermark", _FLOWING, flow.watermark_stands,
+        "watermark", FLOWING_STATES, flow.watermark_stands,
         "Give the source an idle timeout, or find out why it has no records.",
     ),
-    Rule("sink-backlog", _FLOWING, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
+    Rule("sink-backlog", FLOWING_STATES, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
     Rule("standing-stage", _ACTIVE, workers.standing_stages, "See the log of the stage, and the queue standing."),
-    Rule("state-growth", _FLOWING, flow.state_growth, "Give the state a time to live, or check its timers."),
+    Rule("state-growth", FLOWING_STATES, flow.state_growth, "Give the state a time to live, or check its timers."),
     Rule("unreadable", frozenset(RunState), checkpoints.unreadable, "Open the checkpoint in the list below."),
     Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
 )  # fmt: skip

@@ -104,7 +104,6 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
         own, (failed, checkpoints) = samples.get(run.pk, []), past.get(run.pk, ((), CheckpointFacts()))
         found[run.pk] = RunFacts(
             now=now,
-            run=run.pk,
             state=run.run_state,
             is_batch=run.version.is_batch,
             created_at=run.created_at,

@@ -139,7 +139,6 @@ class RunFacts:
     """
 
     now: datetime
-    run: int
     state: RunState
     is_batch: bool = False
     created_at: datetime

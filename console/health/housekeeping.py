@@ -33,14 +33,18 @@ def store_verdicts(now: datetime | None = None) -> None:
     pks = list(oldest_first.values_list("run_pk", flat=True))
     deadline = time.monotonic() + MAX_PASS_S
     for start in range(0, len(pks), _RUNS_AT_A_TIME):
-        runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job")
-        _store(verdicts(list(runs), JobHealth.objects.filter(run_id__in=pks), now or datetime.now(UTC)))
+        runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job__health")
+        _store(verdicts(list(runs), now or datetime.now(UTC)))
         if time.monotonic() > deadline:
             break
 
 
-def verdicts(runs: Sequence[Run], stored: Iterable[JobHealth], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
-    """The verdicts on `runs`, whose versions and jobs are loaded. `stored` gives hysteresis and `since`."""
+def verdicts(runs: Sequence[Run], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
+    """The verdicts on `runs`, whose versions and jobs with their health are loaded.
+
+    The stored health gives hysteresis and `since`.
+    """
+    stored = [health for run in runs if (health := getattr(run.job, "health", None))]
     before = {row.run_id: rule_times(row.findings) for row in stored}
     facts = collect(runs, now, before)
     return [(run, facts[run.pk], assess(facts[run.pk], before.get(run.pk))) for run in runs]

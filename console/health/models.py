@@ -25,7 +25,6 @@ class JobHealth(models.Model):
 
     class Meta:
         db_table = "weir_job_health"
-        indexes = [models.Index(fields=("-level", "recovery_at"), name="weir_job_health_urgency")]
 
     def __str__(self) -> str:
         return f"health of job {self.job_id}"

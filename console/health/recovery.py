@@ -12,10 +12,9 @@ from console.checkpoints.models import Checkpoint
 from console.health.facts import RunFacts
 from console.jobs.models import Attempt, AttemptOutcome, Run
 from runtime.core.job.graph import Role
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import FLOWING_STATES
 
 _RESTARTS: Final = 10  #: of the job, that the expected time is computed from
-_FLOWING: Final = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class RecoveryHorizon:
 def recovery_horizon(run: Run, facts: RunFacts) -> RecoveryHorizon | None:
     """The horizon of a run whose records flow; None for other runs. A query."""
     point = facts.recovery_point
-    if run.run_state not in _FLOWING or facts.is_batch or point is None:
+    if run.run_state not in FLOWING_STATES or facts.is_batch or point is None:
         return None
     newest = facts.checkpoints.newest
     restarts_ms = _restarts_ms(run)

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from console.accounts.rights import AnyUser
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.checkpoints.selectors import batch_output
 from console.jobs.models import Attempt, Job, JobVersion, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
@@ -22,7 +22,7 @@ _LIST_RUN_COLUMNS = (
     "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
     "version__graph", "version__settings",
 )  # fmt: skip
-_LIST_CHECKPOINT_COLUMNS = ("job", "run", "kind", "number", "completed_at", "duration_ms")
+_LIST_CHECKPOINT_COLUMNS = ("kind", "number", "completed_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state")
 _HISTORY = 20  #: operations behind an expected duration
 _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
@@ -118,11 +118,7 @@ def latest_run(job: Job) -> Run | None:
 def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
-    return (
-        related.defer("restore_checkpoint__operators", "restore_checkpoint__acknowledgements")
-        .annotate(attempt_count=Count("attempts"))
-        .order_by("-pk")
-    )
+    return related.defer(*large_columns("restore_checkpoint")).annotate(attempt_count=Count("attempts")).order_by("-pk")
 
 
 def expected_ms(job_id: int, kind: str) -> float | None:

@@ -48,7 +48,7 @@ class CheckpointList:
     chosen: int
 
 
-def checkpoint_list(job: Job, given: QueryDict) -> CheckpointList:
+def filtered_checkpoints(job: Job, given: QueryDict) -> CheckpointList:
     """The list for the query parameters `given`. At most four queries."""
     data = {name: given.get(name, "").replace("\0", "").strip() for name in CheckpointFilter.base_filters}
     found = CheckpointFilter(data, queryset=checkpoint_table(job), job=job)

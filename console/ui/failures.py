@@ -1,91 +1,114 @@
-"""The failures of a job's attempts, grouped by cause: how often, since when, where, and the whole traceback.
-
-Attempts with the same failure code, operator and message have the same cause. Numbers in messages are ignored: offsets
-and ports differ. Postgres groups; the newest attempt of a group gives message, traceback and events.
-"""
+"""The failures of runs and attempts for pages: one failure, and the failures of a job grouped by cause."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, F, Func, Max, Min, Q, TextField, Value
+from django.db.models import Case, Count, F, Func, JSONField, Max, Min, QuerySet, TextField, Value, When, Window
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, RowNumber
 
 from console.jobs.models import Attempt, AttemptOutcome, Job
 from runtime.core.job.lifecycle import RunState
 from runtime.redaction import Schema, redact_json
 
 MAX_CAUSES: Final = 8  #: causes that a page shows, newest first
-_UNKNOWN: Final = "No reason was recorded."
+NO_REASON: Final = "No reason was recorded."
+_FIELDS: Final = ("code", "message", "detail", "operator", "slot", "story", "traceback", "log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureCause:
-    """Failures with the same cause; all other fields are of the newest of them. `slot` is None if no slot reported."""
+class FailureDetail:
+    """A recorded failure, without the secrets of the version. "" and None stand for facts that were not recorded.
 
-    number: int
-    first: datetime
-    last: datetime
+    Args:
+        traceback: of the exception in the slot, else the end of the log.
+        story: the events before the failure, oldest first.
+        rest: all other recorded facts.
+    """
+
     code: str
     message: str
     operator: str
     slot: int | None
     traceback: str
     story: tuple[str, ...]
+    rest: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCause:
+    """Failures of attempts with the same cause. `newest`, `run` and `attempt` are of the newest of them."""
+
+    number: int
+    first: datetime
+    last: datetime
+    newest: FailureDetail
     run: int
     attempt: int
 
 
-def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[FailureCause, ...]:
-    """The causes of failed and lost attempts, newest first; of an operator only, if one is given. Two queries."""
-    failed = Attempt.objects.filter(run__job=job, outcome__in=(AttemptOutcome.FAILED, AttemptOutcome.LOST))
-    last = Q(
-        detail__isnull=True, run__state=RunState.FAILED.value
-    )  # the reason of the last attempt is in the run's row
-    if operator:
-        failed = failed.filter(Q(detail__operator=operator) | (last & Q(run__failure__operator=operator)))
-    text = TextField()
-    same = Value("[0-9]+", text), Value("0", text), Value("g", text)
-    cause = Func(F("reason"), *same, function="regexp_replace", output_field=text)
-    place = Coalesce(KeyTextTransform("operator", "detail"), Value("", text))
-    groups = failed.order_by().annotate(cause=cause, place=place).values("cause", "place")
-    counted = groups.annotate(
-        number=Count("pk"), first=Min("ended_at"), last=Max("ended_at"), newest=Max("token")
-    ).order_by("-newest")[:MAX_CAUSES]
-    found = list(counted.values_list("number", "first", "last", "newest"))
-    tokens = [token for *_, token in found]
-    rows = Attempt.objects.filter(token__in=tokens).select_related("run__version").defer("run__live")
-    newest = {row.token: row for row in rows}
-    return tuple(_group(newest[token], schema, number, first, last) for number, first, last, token in found)
+def failure_detail(recorded: Any, params: Mapping[str, Any], schema: Schema, reason: str = "") -> FailureDetail:
+    """The failure in a row of a run or attempt, as the job master or another process `recorded` it.
 
-
-def _group(row: Attempt, schema: Schema, number: int, first: datetime, last: datetime) -> FailureCause:
-    detail = attempt_detail(row, schema)
-    story = detail.get("story") or ()
-    slot = detail.get("slot")
-    return FailureCause(
-        number=number,
-        first=first or row.started_at,
-        last=last or row.started_at,
-        code=str(detail.get("code") or ""),
-        message=str(detail.get("message") or row.reason or _UNKNOWN),
-        operator=str(detail.get("operator") or ""),
+    Args:
+        params, schema: of the version; they name the secrets.
+        reason: the message if none was recorded.
+    """
+    found = redact_json(recorded or {}, params, schema)
+    detail = found.get("detail")
+    known = {**found, **detail} if isinstance(detail, dict) else found
+    rest = {key: value for key, value in known.items() if key not in _FIELDS and value not in (None, "", [])}
+    slot, story, log = known.get("slot"), known.get("story") or (), known.get("log") or ()
+    return FailureDetail(
+        code=str(found.get("code") or "unknown"),
+        message=str(found.get("message") or reason),
+        operator=str(known.get("operator") or ""),
         slot=slot if isinstance(slot, int) else None,
-        traceback=str(detail.get("traceback") or "\n".join(map(str, detail.get("log") or ()))),
-        story=tuple(map(str, story)) if isinstance(story, list) else (),
-        run=row.run_id,
-        attempt=row.token,
+        traceback=str(known.get("traceback") or "\n".join(map(str, log))),
+        story=tuple(map(str, story)) if isinstance(story, list | tuple) else (str(story),),
+        rest=rest or (None if isinstance(detail, dict) else detail),
     )
 
 
-def attempt_detail(row: Attempt, schema: Schema) -> Mapping[str, Any]:
-    """The recorded failure of an attempt, without the secrets of its version; {} if there is none.
+def with_recorded_failures(attempts: QuerySet[Attempt]) -> QuerySet[Any]:
+    """The attempts with their recorded failure as `recorded`. A failed run has that of its last attempt."""
+    of_run = When(run__state=RunState.FAILED.value, token=F("run__token"), then=F("run__failure"))
+    return attempts.annotate(recorded=Coalesce("detail", Case(of_run), output_field=JSONField()))
 
-    A run that fails has the failure of its last attempt.
+
+def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[FailureCause, ...]:
+    """The causes of failed and lost attempts, newest first; of an operator only, if one is given. A query.
+
+    Attempts with the same failure code, operator and message have the same cause. Numbers in messages are ignored:
+    offsets and ports differ.
     """
-    is_last = row.detail is None and row.run.state == RunState.FAILED and row.token == row.run.token
-    recorded = row.run.failure if is_last else row.detail
-    found = redact_json(recorded or {}, row.run.version.params, schema)
-    return found if isinstance(found, Mapping) else {}
+    failed = Attempt.objects.filter(run__job=job, outcome__in=(AttemptOutcome.FAILED, AttemptOutcome.LOST))
+    text = TextField()
+    rows = with_recorded_failures(failed).annotate(
+        code=Coalesce(KeyTextTransform("code", "recorded"), Value(""), output_field=text),
+        operator=Coalesce(KeyTextTransform("operator", "recorded"), Value(""), output_field=text),
+        message=Func("reason", Value("[0-9]+"), Value("0"), Value("g"), function="regexp_replace", output_field=text),
+    )
+    if operator:
+        rows = rows.filter(operator=operator)
+    cause = {"partition_by": ["code", "operator", "message"]}
+    grouped = rows.annotate(
+        number=Window(Count("pk"), **cause),
+        first=Window(Min("ended_at"), **cause),
+        last=Window(Max("ended_at"), **cause),
+        place=Window(RowNumber(), order_by="-token", **cause),
+    )
+    newest = grouped.filter(place=1).order_by("-token").select_related("run__version").defer("run__live")
+    return tuple(
+        FailureCause(
+            number=row.number,
+            first=row.first or row.started_at,
+            last=row.last or row.started_at,
+            newest=failure_detail(row.recorded, row.run.version.params, schema, row.reason or NO_REASON),
+            run=row.run_id,
+            attempt=row.token,
+        )
+        for row in newest[:MAX_CAUSES]
+    )

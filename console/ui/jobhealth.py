@@ -44,7 +44,6 @@ class HealthLine:
 
     level: str = Level.NONE.word
     sentence: str = ""
-    since: datetime | None = None
     more: int = 0  #: findings beside that of the sentence
 
 
@@ -52,8 +51,8 @@ def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
     """The health of the job's latest run, computed now. `job.health` should be loaded."""
     if run is None:
         return None
-    run.job, stored = job, getattr(job, "health", None)
-    ((_, facts, verdict),) = verdicts([run], [stored] if stored else [], now)
+    run.job = job
+    ((_, facts, verdict),) = verdicts([run], now)
     return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts))
 
 
@@ -69,7 +68,6 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     return HealthLine(
         level=Level(stored.level).word,
         sentence=stored.sentence if findings else "",
-        since=stored.since,
         more=max(0, len(findings) - 1),
     )
 
@@ -77,4 +75,4 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
 def _not_checked(since: datetime, now: datetime) -> HealthLine:
     age = formats.duration((now - since) / timedelta(milliseconds=1))
     sentence = f"Health has not been checked for {age}: no Celery worker of the queue housekeeping runs."
-    return HealthLine(level=Level.ATTENTION.word, sentence=sentence, since=since)
+    return HealthLine(level=Level.ATTENTION.word, sentence=sentence)

@@ -20,6 +20,7 @@ from console.operations.models import Operation, OperationKind
 from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions
+from console.ui.failures import NO_REASON, FailureDetail, failure_detail
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health
 from console.ui.paging import TablePage, by_number
@@ -29,12 +30,11 @@ from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
 from console.ui.strip import DRAWN_COLUMNS, Strip, strip
 from runtime.core.job.guarantee import EndToEndGuarantee
-from runtime.core.job.lifecycle import RunState
-from runtime.redaction import Schema, mask, redact_json
+from runtime.core.job.lifecycle import FLOWING_STATES, RunState
+from runtime.redaction import Schema, mask
 
 STRIP_COLUMNS = 96
 TABLE_ROWS = 10
-FLOWING_STATES = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
 #: State label of an unfinished operator while its run is in this state.
 _STATE_LABELS_AT_REST = {
     RunState.WAITING: "waiting for slots",
@@ -53,19 +53,6 @@ _DESIRED_STATES: Mapping[str, str] = {
     RunState.CANCELLING: "canceled",
     RunState.RUNNING: "",
 }
-_FAILURE_FIELDS = ("code", "message", "detail", "operator", "story", "slot", "traceback")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The failure of a run. The job master records its operator and events (`story`); other writers record a detail."""
-
-    code: str
-    message: str
-    operator: str
-    story: tuple[str, ...]
-    traceback: str
-    detail: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +66,7 @@ class JobView:
     buttons: tuple[actions.Button, ...]
     reasons: tuple[tuple[str, str], ...]
     wanted: str
-    failure: Failure | None
+    failure: FailureDetail | None
     suggestion: Suggestion | None  #: remedy of a failure
     health: HealthView | None
     stages: tuple[StageView, ...]  #: standing stages
@@ -231,23 +218,11 @@ def desired_state(run: Run | None, active: tuple[Operation, ...]) -> str:
     return _DESIRED_STATES.get(run.state, "running")
 
 
-def run_failure(run: Run | None, schema: Schema) -> Failure | None:
-    """The failure of the run, without the secrets of its version."""
+def run_failure(run: Run | None, schema: Schema) -> FailureDetail | None:
+    """The failure of a failed run; None for other runs."""
     if run is None or run.state != RunState.FAILED:
         return None
-    recorded = redact_json(run.failure or {}, run.version.params, schema)
-    detail = recorded.get("detail")
-    known = {**recorded, **detail} if isinstance(detail, dict) else recorded
-    story = known.get("story") or ()
-    rest = {key: value for key, value in known.items() if key not in _FAILURE_FIELDS and value not in (None, "", [])}
-    return Failure(
-        code=str(recorded.get("code", "unknown")),
-        message=str(recorded.get("message", "No reason was recorded.")),
-        operator=str(known.get("operator", "")),
-        story=tuple(str(line) for line in story) if isinstance(story, list | tuple) else (str(story),),
-        traceback=str(known.get("traceback", "")),
-        detail=rest or (None if isinstance(detail, dict) else detail),
-    )
+    return failure_detail(run.failure, run.version.params, schema, NO_REASON)
 
 
 def _is_settled(page: JobPage) -> bool:

@@ -14,12 +14,12 @@ from django.conf import settings
 from django.db.models import Min, OuterRef, Q, Subquery
 
 from console import formats
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.formats import Quantity
 from console.jobs.models import Attempt, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations.models import Operation, OperationKind, OperationState
-from console.ui.failures import attempt_detail
+from console.ui.failures import NO_REASON, FailureDetail, failure_detail, with_recorded_failures
 from runtime.core.job.lifecycle import RunState
 from runtime.redaction import Schema, redact_json
 
@@ -49,15 +49,6 @@ class StartPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptLine:
-    attempt: Attempt
-    message: str
-    operator: str
-    slot: int | None
-    traceback: str
-
-
-@dataclass(frozen=True, slots=True)
 class RestoredOperator:
     """An operator of the snapshot or of the version, and its part in the restore."""
 
@@ -68,10 +59,9 @@ class RestoredOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    run: Run
     end: str  #: why the run ended, in a sentence; '' while it runs
     ended_by: Operation | None
-    attempts: tuple[AttemptLine, ...]
+    attempts: tuple[tuple[Attempt, FailureDetail], ...]  #: newest first
     start: tuple[StartPhase, ...]
     restored: tuple[RestoredOperator, ...]
     log: tuple[str, ...]
@@ -79,18 +69,17 @@ class RunView:
 
 
 def run_view(run: Run, schema: Schema) -> RunView:
-    attempts = list(Attempt.objects.filter(run=run).select_related("restored_checkpoint").defer(
-        "restored_checkpoint__operators")[:MAX_ATTEMPTS])  # fmt: skip
-    for attempt in attempts:
-        attempt.run = run
+    attempts = with_recorded_failures(Attempt.objects.filter(run=run)).select_related("restored_checkpoint")
+    shown = attempts.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
     ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
     ended_by = ending.select_related("requested_by").order_by("-created_at").first() if run.is_terminal else None
     file = Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
     return RunView(
-        run=run,
         end=_end(run, ended_by, schema),
         ended_by=ended_by,
-        attempts=tuple(_attempt_line(attempt, schema) for attempt in attempts),
+        attempts=tuple(
+            (attempt, failure_detail(attempt.recorded, run.version.params, schema, attempt.reason)) for attempt in shown
+        ),
         start=start_phases(*start_moments(run)),
         restored=restored_operators(run),
         log=log_tail(file, run.version.params, schema),
@@ -102,8 +91,7 @@ def _end(run: Run, ended_by: Operation | None, schema: Schema) -> str:
     if not run.is_terminal:
         return ""
     if run.run_state is RunState.FAILED:
-        failure = redact_json(run.failure or {}, run.version.params, schema)
-        return f"The run failed: {failure.get('message', 'no reason was recorded')}"
+        return f"The run failed: {failure_detail(run.failure, run.version.params, schema, NO_REASON).message}"
     if ended_by is not None:
         user = ended_by.requested_by.get_username() if ended_by.requested_by else "the system"
         savepoint = (ended_by.result or {}).get("checkpoint")
@@ -113,18 +101,6 @@ def _end(run: Run, ended_by: Operation | None, schema: Schema) -> str:
     if run.run_state is RunState.FINISHED:
         return "All inputs ended, and all output is committed."
     return f"The run was {run.state}."
-
-
-def _attempt_line(attempt: Attempt, schema: Schema) -> AttemptLine:
-    detail = attempt_detail(attempt, schema)
-    slot = detail.get("slot")
-    return AttemptLine(
-        attempt=attempt,
-        message=str(detail.get("message") or attempt.reason),
-        operator=str(detail.get("operator") or ""),
-        slot=slot if isinstance(slot, int) else None,
-        traceback=str(detail.get("traceback") or "\n".join(map(str, detail.get("log") or ()))),
-    )
 
 
 # ---------------------------------------------------------------- phases of a start

@@ -65,7 +65,6 @@ class Plot:
 class LoadRow:
     """An operator in the heat map, and in its table. `codes`: two letters an interval, busy and backpressured."""
 
-    uid: str
     name: str
     y: int
     codes: str
@@ -191,7 +190,7 @@ class Timeline:
             begin_ms=_ms(grid.begin),
             step_ms=grid.step_s * 1000,
             layers=_load_layers([found[uid] for uid, _ in drawn]),
-            rows=tuple(_load_row(at * self.row_px, uid, name, found[uid]) for at, (uid, name) in enumerate(drawn)),
+            rows=tuple(_load_row(at * self.row_px, name, found[uid]) for at, (uid, name) in enumerate(drawn)),
             left_out=len(named) - len(drawn),
         )
 
@@ -235,12 +234,12 @@ class Timeline:
         lasted = self.numbers["checkpoint_ms"]
         axis = scale.durations(_largest(lasted))
         phases = checkpoint_phases(self.numbers)
-        below, layers = [0.0] * len(lasted), [("bar commit", shapes.stubs(lasted))]
+        below, layers = [0.0] * len(lasted), [("phase commit", shapes.stubs(lasted))]
         for phase in PHASES:
-            layers.append((f"bar {phase}", shapes.bars(below, phases[phase], axis.most)))
+            layers.append((f"phase {phase}", shapes.bars(below, phases[phase], axis.most)))
             below = [foot + (value or 0.0) for foot, value in zip(below, phases[phase], strict=True)]
         failed = [number or None for number in self.numbers["checkpoints_failed"]]
-        layers.append(("bar failed", _failed_bars(failed)))
+        layers.append(("failed", _failed_bars(failed)))
         series = [_series("duration", "longest", lasted, formats.duration)]
         series += [_series(phase, phase.replace("_", " "), phases[phase], formats.duration) for phase in PHASES]
         if any(failed):
@@ -331,12 +330,12 @@ def _level(share: float | None) -> int:
     return round((share or 0.0) * LEVELS)
 
 
-def _load_row(y: int, uid: str, name: str, columns: Columns) -> LoadRow:
+def _load_row(y: int, name: str, columns: Columns) -> LoadRow:
     codes = (
         _code(busy) + _code(blocked) for busy, blocked in zip(columns["busy"], columns["backpressured"], strict=True)
     )
     return LoadRow(
-        uid, name, y, "".join(codes), formats.percent(_mean(columns["busy"])),
+        name, y, "".join(codes), formats.percent(_mean(columns["busy"])),
         formats.percent(_mean(columns["backpressured"])), formats.percent(_highest(columns["backpressured"])),
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from console.operations.legality import allowed_discard
 from console.operations.models import OperationKind
 from console.operations.selectors import runs_of
 from console.ui.actions import discard_confirmation
-from console.ui.checkpointlist import checkpoint_list
+from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt
 from console.ui.jobpage import live_metrics, show_progress
 from console.ui.paging import text, whole_number
@@ -90,7 +90,6 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
 def _circumstances(found: Checkpoint, lanes: Sequence[Lane], graph: Mapping[str, Any], now: datetime) -> Circumstances:
     end = found.completed_at or now
     return Circumstances(
-        noun=found.noun,
         outcome=found.outcome,
         reason=found.reason,
         detail=found.detail,
@@ -157,7 +156,7 @@ def _beside(found: Checkpoint, *, order: str, **where: int) -> Checkpoint | None
 
 @require_safe
 @require_login
-def find(request: HttpRequest, pk: int) -> HttpResponse:
+def checkpoint_list(request: HttpRequest, pk: int) -> HttpResponse:
     """The checkpoints of a job that match the filters in the address. `number` leads to the page of that checkpoint."""
     job = get_object_or_404(Job, pk=pk)
     number = text(request.GET.get("number"))
@@ -170,7 +169,7 @@ def find(request: HttpRequest, pk: int) -> HttpResponse:
     def load_content() -> PageContent:
         given = request.GET.copy()
         given.pop("number", None)
-        found = checkpoint_list(job, given)
+        found = filtered_checkpoints(job, given)
         if found.page is not None and runs:
             show_progress(live_metrics(runs[0]), found.page.rows)
         return PageContent({"job": job, "found": found, "absent": number}, settled=not runs or runs[0].is_terminal)
@@ -184,7 +183,7 @@ def find(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 @require_login
-def history(request: HttpRequest, pk: int) -> HttpResponse:
+def checkpoint_statistics(request: HttpRequest, pk: int) -> HttpResponse:
     """Counts, the latest checkpoint of each kind, distributions and failures, of the job or of a single run."""
     job = get_object_or_404(Job, pk=pk)
     chosen = whole_number(request.GET.get("run"))
@@ -211,7 +210,8 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
         attempts = (Attempt.objects.filter(run__job=job).order_by("-token"), 1)
         return revision(request, [newest, attempts], [(row.pk, row.state) for row in runs])
 
-    return page_or_blocks(request, "checkpoints/history.html", "checkpoints/_history.html", load_content, load_revision)
+    template, blocks = "checkpoints/statistics.html", "checkpoints/_statistics.html"
+    return page_or_blocks(request, template, blocks, load_content, load_revision)
 
 
 def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ...]:

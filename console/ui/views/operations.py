@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import Checkpoint, large_columns
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
 from console.operations.models import NEW_RUN_KINDS, Operation, OperationKind, OperationState
@@ -19,6 +19,7 @@ from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 _RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
+_LARGE = large_columns("run__restore_checkpoint")
 _PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
 
 
@@ -42,7 +43,7 @@ def operation_list(request: HttpRequest) -> HttpResponse:
 @require_safe
 @require_login
 def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
-    found = get_object_or_404(Operation.objects.select_related(*_RELATED), pk=pk)
+    found = get_object_or_404(Operation.objects.select_related(*_RELATED).defer(*_LARGE), pk=pk)
 
     def load_content() -> PageContent:
         starts = found.run is not None and found.kind in NEW_RUN_KINDS

@@ -19,8 +19,8 @@ _OPERATIONS = 20  #: newest operations on the page
 @require_safe
 @require_login
 def run(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Run.objects.select_related("job", "version", "restore_checkpoint", "created_by").defer("live")
-    found = get_object_or_404(rows, pk=pk)
+    rows = Run.objects.select_related("job", "version", "restore_checkpoint", "created_by")
+    found = get_object_or_404(rows.defer("live", "restore_checkpoint__acknowledgements"), pk=pk)
     operations = with_runs(Operation.objects.filter(run=found))
 
     def load_content() -> PageContent:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from console.accounts.refusals import Refused
 from console.checkpoints import state_queries
-from console.checkpoints.models import Checkpoint, StateQuery
+from console.checkpoints.models import Checkpoint, StateQuery, large_columns
 from console.checkpoints.tables import csv_response
 from console.ui.paging import whole_number
 from console.ui.revision import revision
@@ -62,7 +62,7 @@ def ask(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def query(request: HttpRequest, pk: int) -> HttpResponse:
     """A query: its progress, its table, or its error."""
-    rows = StateQuery.objects.select_related("checkpoint__job", "requested_by")
+    rows = StateQuery.objects.select_related("checkpoint__job", "requested_by").defer(*large_columns("checkpoint"))
     found = get_object_or_404(rows, pk=pk)
 
     def load_content() -> PageContent:

@@ -47,6 +47,8 @@ class RunEvent(StrEnum):
 
 
 TERMINAL_STATES = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.CANCELED, RunState.FAILED})
+#: States in which records flow.
+FLOWING_STATES = frozenset({RunState.RUNNING, RunState.STOPPING, RunState.DRAINING})
 
 _S, _E = RunState, RunEvent
 _LIVE = (_S.STARTING, _S.WAITING, _S.RUNNING, _S.RESTARTING, _S.STOPPING, _S.DRAINING)

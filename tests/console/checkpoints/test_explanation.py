@@ -33,7 +33,7 @@ QUICK = (lane("source/0", 5, 0, 0, 1, 4), lane("window/0", 9, 0, 0, 1, 4), lane(
 
 def sentence(*lanes: Lane, load: Load = BUSY, **changes: Any) -> str:
     given: dict[str, Any] = {
-        "noun": "checkpoint", "outcome": "completed", "reason": "", "detail": "",
+        "outcome": "completed", "reason": "", "detail": "",
         "took_ms": max((one.at_ms or 0 for one in lanes), default=0) + 20, "graph": GRAPH,
     }  # fmt: skip
     return explain(Circumstances(**{**given, **changes}, lanes=lanes, load=load))

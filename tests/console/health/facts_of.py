@@ -84,7 +84,6 @@ def facts(**changes: Any) -> RunFacts:
     live = Live(at=ago(1), slots=(SlotLive(index=0, host="h1", pid=4, seen_ms_ago=300.0),))
     given: dict[str, Any] = {
         "now": NOW,
-        "run": 5,
         "state": RunState.RUNNING,
         "created_at": ago(7_200),
         "started_at": ago(7_190),

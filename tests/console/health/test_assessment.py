@@ -29,7 +29,7 @@ def test_a_job_that_is_well_has_no_finding_and_a_sentence_on_its_checkpoints() -
 
 @pytest.mark.parametrize("state", sorted(set(RunState) - {RunState.FAILED, RunState.WAITING, RunState.RESTARTING}))
 def test_a_run_that_has_just_begun_is_well_in_every_state(state: RunState) -> None:
-    young = RunFacts(now=NOW, run=1, state=state, created_at=ago(3), started_at=ago(2))
+    young = RunFacts(now=NOW, state=state, created_at=ago(3), started_at=ago(2))
     assert assess(young).findings == ()
     assert assess(young).level is (Level.NONE if state in TERMINAL_STATES else Level.OK)
 

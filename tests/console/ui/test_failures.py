@@ -33,10 +33,16 @@ def test_the_same_error_at_other_records_is_one_cause_with_the_newest_traceback(
     last = fail(run, 1, "disk full")
     disk, window, join = failure_causes(run.job, rows.SCHEMA)
     assert (window.number, window.first, window.last) == (2, first.ended_at, newest.ended_at)
-    assert (window.message, window.slot, window.traceback) == ("division by zero at offset 99", 3, TRACEBACK)
-    assert (join.number, join.traceback) == (1, "elsewhere")
-    assert (disk.attempt, disk.operator) == (last.token, "parquet"), "the run's row has the failure of its last attempt"
-    assert [cause.operator for cause in failure_causes(run.job, rows.SCHEMA, "parquet")] == ["parquet"]
+    assert (window.newest.message, window.newest.slot, window.newest.traceback) == (
+        "division by zero at offset 99",
+        3,
+        TRACEBACK,
+    )
+    assert (join.number, join.newest.traceback) == (1, "elsewhere")
+    assert (disk.attempt, disk.newest.operator) == (last.token, "parquet"), (
+        "the run's row has the failure of its last attempt"
+    )
+    assert [cause.newest.operator for cause in failure_causes(run.job, rows.SCHEMA, "parquet")] == ["parquet"]
     assert [cause.number for cause in failure_causes(run.job, rows.SCHEMA, "window")] == [2]
 
 
@@ -46,5 +52,20 @@ def test_secrets_of_the_version_are_not_shown() -> None:
     run = rows.run(rows.job(version={"params": {"password": "a-river-runs"}}))
     fail(run, 5, "no access", operator="window", traceback="connect(password='a-river-runs')")
     (cause,) = failure_causes(run.job, secret)
-    assert "a-river-runs" not in cause.traceback
-    assert "connect(" in cause.traceback
+    assert "a-river-runs" not in cause.newest.traceback
+    assert "connect(" in cause.newest.traceback
+
+
+@pytest.mark.django_db
+def test_a_failed_run_gives_only_its_last_attempt_code_and_operator() -> None:
+    """The same message with another code, or of an operator that another row records, is another cause."""
+    run = rows.run(rows.job(), "failed", token=9_999, failure={"code": "final", "message": "full", "operator": "sink"})
+    fail(run, 9, "full at 7")
+    fail(run, 5, "full at 8", operator="sink")
+    fail(run, 1, "full at 9")
+    last, before, first = failure_causes(run.job, rows.SCHEMA)
+    assert [(c.newest.code, c.newest.operator) for c in (last, before)] == [
+        ("final", "sink"),
+        ("attempt-failed", "sink"),
+    ]
+    assert (first.newest.code, first.newest.operator, first.newest.message) == ("unknown", "", "full at 7")

@@ -93,12 +93,12 @@ def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[Failur
     )
     if operator:
         rows = rows.filter(operator=operator)
-    cause = {"partition_by": ["code", "operator", "message"]}
+    cause = ["code", "operator", "message"]
     grouped = rows.annotate(
-        number=Window(Count("pk"), **cause),
-        first=Window(Min("ended_at"), **cause),
-        last=Window(Max("ended_at"), **cause),
-        place=Window(RowNumber(), order_by="-token", **cause),
+        number=Window(Count("pk"), partition_by=cause),
+        first=Window(Min("ended_at"), partition_by=cause),
+        last=Window(Max("ended_at"), partition_by=cause),
+        place=Window(RowNumber(), order_by="-token", partition_by=cause),
     )
     newest = grouped.filter(place=1).order_by("-token").select_related("run__version").defer("run__live")
     return tuple(

@@ -104,4 +104,4 @@ class RunStore(Protocol):
         """Folders of every completed, not discarded checkpoint and savepoint of the job."""
 
     def discard_older(self, keep: int) -> list[str]:
-        """Marks all but the newest `keep` checkpoints as discarded, never savepoints. Returns the marked folders."""
+        """Marks checkpoints as discarded as `core.checkpoint.retention_plan` decides. Returns the marked folders."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from runtime.core.checkpoint.retention_plan import deletable_files, files_of, folder_of_file
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.commit import output_in_progress, pending_committables, pending_only, retained_output
@@ -169,11 +170,6 @@ def _output_in_progress(retained: Iterable[Manifest], uid: OperatorId, committer
     return [entry for manifest in retained for entry in output_in_progress(manifest, uid, committer.list_states)]
 
 
-def files_of(manifest: Manifest) -> set[str]:
-    """Every file that a checkpoint needs, including its manifest."""
-    return {segment.path for segment in manifest.segments()} | {f"{manifest_folder(manifest)}/{MANIFEST_FILE}"}
-
-
 def list_states_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
     """For each manifest with the operator: the operator's list states by name, with the entries of all subtasks."""
     found = []
@@ -204,10 +200,8 @@ def discard_checkpoints(
     held = pinned().intersection(folders)
     kept = [*retained, *readable_manifests(store, held)]
     newest = max((manifest.token for manifest in kept), default=0)
-    needed = {path for manifest in kept for path in files_of(manifest)}
     doomed = {folder: _attributable_files(store, folder, newest) for folder in folders if folder not in held}
-    going = {path for files in doomed.values() for path in files} - needed
-    going = {path for path in going if not _is_possibly_needed(path, unreadable)}
+    going = deletable_files((path for files in doomed.values() for path in files), kept, unreadable)
     manifests = {
         path: data for path in going if path.endswith(f"/{MANIFEST_FILE}") for data in _read_if_present(store, path)
     }
@@ -256,32 +250,13 @@ def sweep_orphans(
 
     A savepoint belongs to its users: its folder is swept only if it never got a manifest.
     """
-    needed = {path for manifest in retained for path in files_of(manifest)}
     found = store.list("")
     whole = {path.removesuffix(f"/{MANIFEST_FILE}") for path in found if path.endswith(f"/{MANIFEST_FILE}")}
-    orphans = [path for path in found if path not in needed and _is_orphan(_folder(path), token, whole)]
-    orphans = [path for path in orphans if not _is_possibly_needed(path, unreadable)]
-    orphans += [path for path in store.leftover_files() if _is_older(_folder(path), token)]
+    left = [path for path in found if _is_orphan(folder_of_file(path), token, whole)]
+    orphans = sorted(deletable_files(left, retained, unreadable))
+    orphans += [path for path in store.leftover_files() if _is_older(folder_of_file(path), token)]
     store.delete(orphans)
     return len(orphans)
-
-
-def _is_possibly_needed(path: str, unreadable: Collection[str]) -> bool:
-    """Whether a checkpoint with an unreadable manifest may name `path`.
-
-    A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer checkpoint
-    (see `SegmentLog`).
-    """
-    folder = _folder(path)
-    if folder in unreadable:
-        return True
-    own = parse_folder(folder)
-    taken = [parse_folder(other) for other in unreadable if not other.startswith("savepoint-")]
-    return any(own is None or other is None or own[0] <= other[0] for other in taken)
-
-
-def _folder(path: str) -> str:
-    return path.split("/", 1)[0]
 
 
 def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:

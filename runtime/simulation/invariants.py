@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Set
 
+from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import (
@@ -21,7 +22,6 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.manifest import FinishedState, Manifest, parse_folder
 from runtime.core.subtask.credits import MAX_WINDOW_BYTES
 from runtime.core.subtask.subtask import Subtask
-from runtime.master.retention import files_of
 from runtime.ports import SnapshotStore
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.snapshot.manifest import Manifest, folder_of
+from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.errors import EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -113,10 +114,16 @@ class CheckpointRecords:
 
     def discard_beyond(self, token: Token, keep: int) -> list[str]:
         """Discards all but the newest `keep` checkpoints, never savepoints. Returns the discarded folders."""
-        plain = [manifest for manifest in self.retained_manifests() if manifest.kind is CheckpointKind.CHECKPOINT]
-        old = plain[:-keep] if token == self.token else []
-        self.discarded.update(manifest.checkpoint for manifest in old)
-        return [folder_of(manifest.kind, manifest.checkpoint, manifest.token) for manifest in old]
+        if token != self.token:
+            return []
+        manifests = {manifest.checkpoint: manifest for manifest in self.retained_manifests()}
+        retained = [
+            RetainedCheckpoint(number=number, run=self.runs[number], is_savepoint=manifest.kind.is_savepoint)
+            for number, manifest in manifests.items()
+        ]
+        plan = plan_retention(retained, keep, run=self.run, restored=None)
+        self.discarded.update(plan.discarded)
+        return [manifest_folder(manifests[number]) for number in plan.discarded]
 
     def newest(self) -> Manifest | None:
         return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None

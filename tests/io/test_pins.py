@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.core.snapshot.pins import PINS_FOLDER
 from runtime.io.pins import PinnedCheckpoint
-from runtime.master.retention import files_of
 from tests.jobs.gated import Gated
 from tests.jobs.live import counts_in, running
 from tests.jobs.numbers import counts, expected_counts

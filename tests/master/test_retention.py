@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
@@ -16,7 +17,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest, write_manifest
 from runtime.io.pins import EXPIRED_PIN_RETENTION_MS, PinnedCheckpoint, active_pin_folders
-from runtime.master.retention import discard_checkpoints, files_of, readable_manifests, sweep_orphans
+from runtime.master.retention import discard_checkpoints, readable_manifests, sweep_orphans
 from tests.core.builders import manifest, segment
 from tests.waiting import until
 

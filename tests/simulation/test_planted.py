@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import coordinator
+from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
@@ -231,11 +231,11 @@ def delete_a_file_that_a_retained_manifest_names(patch: pytest.MonkeyPatch) -> N
 
 
 def keep_all_files_while_a_manifest_is_unreadable(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_is_possibly_needed", lambda path, unreadable: bool(unreadable))
+    patch.setattr(retention_plan, "_is_possibly_needed", lambda path, unreadable: bool(unreadable))
 
 
 def delete_what_an_unreadable_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_is_possibly_needed", lambda path, unreadable: False)
+    patch.setattr(retention_plan, "_is_possibly_needed", lambda path, unreadable: False)
 
 
 def blame_slots_for_the_time_in_which_the_master_was_stopped(patch: pytest.MonkeyPatch) -> None:

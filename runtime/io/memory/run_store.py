@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
+from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
@@ -131,7 +132,11 @@ class MemoryRunStore:
     def discard_older(self, keep: int) -> list[str]:
         if self.superseded:
             return []
-        own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]
-        old = [c for c in own[:-keep] if c.manifest.checkpoint not in self._discarded]
-        self._discarded.update(c.manifest.checkpoint for c in old)
-        return [c.folder for c in old]
+        own = {c.manifest.checkpoint: c for c in self.completed if c.manifest.checkpoint not in self._discarded}
+        retained = [
+            RetainedCheckpoint(number=number, run=0, is_savepoint=c.manifest.kind.is_savepoint)
+            for number, c in own.items()
+        ]
+        plan = plan_retention(retained, keep, run=0, restored=None)
+        self._discarded.update(plan.discarded)
+        return [own[number].folder for number in plan.discarded]

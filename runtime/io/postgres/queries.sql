@@ -192,12 +192,18 @@ WHERE run_id = %(run)s AND status = 'completed' AND kind IN ('stop', 'drain') OR
 SELECT c.path FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
 WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL ORDER BY c.number
 
--- discard_beyond --
--- Discards all but the newest checkpoints of the job; never a savepoint.
-UPDATE weir_checkpoint SET discarded_at = now()
-WHERE id IN (
-    SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
-    WHERE r.id = %(run)s AND r.token = %(token)s AND c.status = 'completed' AND c.kind = 'checkpoint'
-      AND c.discarded_at IS NULL
-    ORDER BY c.number DESC OFFSET %(keep)s)
-RETURNING path
+-- retention_candidates --
+-- The periodic checkpoints of the job that are not discarded, for `core.checkpoint.retention_plan`.
+SELECT c.number, c.run_id AS run, c.pinned_at IS NOT NULL AS is_pinned, c.review_state = 'in_review' AS is_in_review,
+       c.id IS NOT DISTINCT FROM r.restore_checkpoint_id AS is_restored
+FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
+WHERE r.id = %(run)s AND r.token = %(token)s AND c.status = 'completed' AND c.kind = 'checkpoint'
+  AND c.discarded_at IS NULL
+
+-- discard --
+-- Discards checkpoints, unless a user has pinned them or begun to review them meanwhile.
+UPDATE weir_checkpoint c SET discarded_at = now() FROM weir_run r
+WHERE r.id = %(run)s AND r.token = %(token)s AND c.job_id = r.job_id AND c.number = ANY(%(numbers)s)
+  AND c.kind = 'checkpoint' AND c.status = 'completed' AND c.discarded_at IS NULL AND c.pinned_at IS NULL
+  AND c.review_state <> 'in_review'
+RETURNING c.path

@@ -21,6 +21,7 @@ from psycopg.types.json import Jsonb
 
 from runtime.core.checkpoint.acknowledgements import as_columns
 from runtime.core.checkpoint.effects import ReportCheckpoint
+from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -153,7 +154,14 @@ class PostgresRunStore:
         return [row["path"] for row in self._fetch_all("retained")]
 
     def discard_older(self, keep: int) -> list[str]:
-        return [row["path"] for row in self._fetch_all("discard_beyond", keep=keep)]
+        rows = self._fetch_all("retention_candidates")
+        restored = next((row["number"] for row in rows if row["is_restored"]), None)
+        columns = ("number", "run", "is_pinned", "is_in_review")
+        retained = [RetainedCheckpoint(**{name: row[name] for name in columns}) for row in rows]
+        plan = plan_retention(retained, keep, run=self._run, restored=restored)
+        if not plan.discarded:
+            return []
+        return [row["path"] for row in self._fetch_all("discard", numbers=list(plan.discarded))]
 
     # ------------------------------------------------------------ the run and its attempts
 

@@ -1,0 +1,57 @@
+"""Which checkpoints retention discards, and which of their files it deletes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.core.checkpoint.retention_plan import KeepReason, RetainedCheckpoint, plan_retention
+
+CHECKPOINTS = st.lists(
+    st.builds(
+        RetainedCheckpoint,
+        number=st.integers(1, 40),
+        run=st.integers(1, 2),
+        is_savepoint=st.booleans(),
+        is_pinned=st.booleans(),
+        is_in_review=st.booleans(),
+    ),
+    unique_by=lambda each: each.number,
+)
+
+
+def plain(*numbers: int, run: int = 1) -> list[RetainedCheckpoint]:
+    return [RetainedCheckpoint(number=number, run=run) for number in numbers]
+
+
+def test_the_newest_stay_and_the_rest_goes() -> None:
+    plan = plan_retention(plain(4, 2, 9, 7), 2, run=1, restored=None)
+    assert plan.discarded == (2, 4)
+    assert plan.kept == {9: (KeepReason.NEWEST,), 7: (KeepReason.NEWEST,)}
+
+
+def test_the_origin_of_a_run_stays_until_the_run_has_a_checkpoint_and_a_savepoint_is_none() -> None:
+    own = RetainedCheckpoint(number=8, run=2, is_savepoint=True)
+    plan = plan_retention([*plain(1, 2, 3), own], 1, run=2, restored=1)
+    assert plan.discarded == (2,)
+    assert plan.kept[1] == (KeepReason.RESTORED,)
+    assert plan_retention([*plain(1, 2, 3), own, *plain(9, run=2)], 1, run=2, restored=1).discarded == (1, 2, 3)
+
+
+@given(CHECKPOINTS, st.integers(0, 10), st.integers(1, 40) | st.none())
+def test_every_checkpoint_is_either_kept_with_its_reasons_or_discarded(
+    retained: list[RetainedCheckpoint], keep: int, restored: int | None
+) -> None:
+    """The oracle counts the newer checkpoints of each checkpoint."""
+    plan = plan_retention(retained, keep, run=1, restored=restored)
+    assert sorted([*plan.discarded, *plan.kept]) == sorted(each.number for each in retained)
+    periodic = [each for each in retained if not (each.is_savepoint or each.is_pinned or each.is_in_review)]
+    needs_origin = not any(each.run == 1 and not each.is_savepoint for each in retained)
+    for each in retained:
+        newer = sum(other.number > each.number for other in periodic)
+        expected = {
+            KeepReason.SAVEPOINT: each.is_savepoint,
+            KeepReason.PINNED: each.is_pinned,
+            KeepReason.IN_REVIEW: each.is_in_review,
+            KeepReason.NEWEST: each in periodic and newer < keep,
+            KeepReason.RESTORED: each.number == restored and needs_origin,
+        }
+        assert set(plan.kept.get(each.number, ())) == {reason for reason, holds in expected.items() if holds}

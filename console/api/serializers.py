@@ -252,7 +252,7 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
             "id", "job", "run", "token", "number", "kind", "status", "outcome", "triggered_at", "completed_at",
             "ended_at", "duration_ms", "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail",
             "path", "operators", "finished_operators", "max_parallelism", "discarded_at", "review_state",
-            "review_note", "reviewer", "reviewed_at",
+            "review_note", "reviewer", "reviewed_at", "name", "note", "pinned_at", "pinned_by",
         )  # fmt: skip
 
 
@@ -270,7 +270,8 @@ class CheckpointDetailSerializer(CheckpointSerializer):
 class OperationRequest(StrictSerializer):
     """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
     allow_unmapped?}, where `path` is the folder of a savepoint. A rescale takes {parallelism?, version?,
-    allow_unmapped?}. Discard takes {checkpoint}; other kinds take none.
+    allow_unmapped?}. Savepoint, stop and drain take {name?, note?, pin?} of their savepoint. Discard, pin and unpin
+    take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of a row. Cancel takes none.
     """
 
     kind = serializers.CharField()

@@ -1,6 +1,7 @@
 """Review of checkpoints in the admin.
 
-Only the review can be edited; the console sets the reviewer and the time. Columns of the job master are read-only.
+The console sets the reviewer and the time. Columns of the job master are read-only. `console.operations.admin`
+registers the class and adds names and pins, which are operations.
 """
 
 from typing import Any, cast
@@ -18,7 +19,9 @@ from console.checkpoints.models import Checkpoint, ReviewState
 from runtime.core.snapshot.failure_reason import FailureReason
 
 _REVIEW_FIELDS = ("review_state", "review_note")
-_READONLY_FIELDS = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _REVIEW_FIELDS)
+_EDITABLE_FIELDS = (*_REVIEW_FIELDS, "name", "note")
+_GROUPED_FIELDS = ("id", "reviewer", "reviewed_at", "pinned_at", "pinned_by")  #: not among those of the job master
+_READONLY_FIELDS = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _EDITABLE_FIELDS)
 
 
 class ReasonFilter(admin.SimpleListFilter):
@@ -34,25 +37,25 @@ class ReasonFilter(admin.SimpleListFilter):
         return queryset.filter(reason=self.value()) if self.value() in list(FailureReason) else queryset
 
 
-@admin.register(Checkpoint)
 class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = (
-        "job", "number", "kind", "status", "review_state", "triggered", "duration", "size", "reason", "reviewer",
+        "job", "number", "kind", "status", "review_state", "name", "triggered", "duration", "size", "reason",
+        "reviewer",
     )  # fmt: skip
     list_display_links = ("number",)
-    list_filter = ("review_state", "status", "kind", ReasonFilter, "job__pipeline", "job")
+    list_filter: Any = ("review_state", "status", "kind", ReasonFilter, "job__pipeline", "job")
     show_full_result_count = False
     list_select_related = ("job", "reviewer")
-    search_fields = ("job__name", "=number", "reason", "detail", "review_note", "path")
+    search_fields = ("job__name", "=number", "reason", "detail", "review_note", "path", "name", "note")
     date_hierarchy = "triggered_at"
     ordering = ("-triggered_at",)
-    actions = ("mark_reviewed", "mark_waived")
+    actions: Any = ("mark_in_review", "mark_reviewed", "mark_waived")
     readonly_fields = _READONLY_FIELDS
-    fieldsets = (
+    fieldsets: Any = (
         ("Review", {"fields": (*_REVIEW_FIELDS, "reviewer", "reviewed_at")}),
         (
             "Checkpoint",
-            {"fields": tuple(name for name in _READONLY_FIELDS if name not in ("id", "reviewer", "reviewed_at"))},
+            {"fields": tuple(name for name in _READONLY_FIELDS if name not in _GROUPED_FIELDS)},
         ),
     )
 
@@ -70,6 +73,10 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
     @admin.display(ordering="size_bytes", description="size")
     def size(self, row: Checkpoint) -> str:
         return "" if row.size_bytes is None else filesizeformat(row.size_bytes)
+
+    @admin.action(description="Mark in review: retention keeps the files", permissions=["change"])
+    def mark_in_review(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._mark(request, queryset, ReviewState.IN_REVIEW)
 
     @admin.action(description="Mark reviewed", permissions=["change"])
     def mark_reviewed(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
@@ -89,4 +96,4 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
 
     def _mark(self, request: HttpRequest, queryset: QuerySet[Checkpoint], state: ReviewState) -> None:
         count = services.review(cast(User, request.user), queryset.values_list("pk", flat=True), state)
-        messages.success(request, f"{count} marked {state}.")
+        messages.success(request, f"{count} marked {state.replace('_', ' ')}.")

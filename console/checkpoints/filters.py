@@ -81,7 +81,7 @@ class Size(filters.Filter):
 
 
 class CheckpointFilter(filters.FilterSet):
-    """Checkpoints by kind, state, reason, time, duration, size, run, version, review or number.
+    """Checkpoints by kind, state, reason, time, duration, size, run, version, review, name, pin or number.
 
     The filters that differ from a column: `outcome` distinguishes failed checkpoints from aborted and superseded
     checkpoints, `version` is the number of the job's version, and `restorable` checkpoints have completed and are not
@@ -98,6 +98,8 @@ class CheckpointFilter(filters.FilterSet):
     triggered__lt = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="lt")
     slower_than = Duration(field_name="duration_ms", lookup_expr="gt", label="ms, or with a unit: 2s")
     larger_than = Size(field_name="size_bytes", lookup_expr="gt", label="bytes, or with a unit: 10MiB")
+    name = filters.CharFilter(method="of_name", max_length=100, label="part of the name")
+    pinned = filters.BooleanFilter(method="of_pinned")
     run = WholeNumber(max_value=MAX_BIGINT)
     version = WholeNumber(method="of_version", max_value=2**31 - 1)
     number = WholeNumber(max_value=MAX_BIGINT)
@@ -122,6 +124,12 @@ class CheckpointFilter(filters.FilterSet):
     def of_restorable(self, rows: QuerySet[Checkpoint], name: str, value: bool) -> QuerySet[Checkpoint]:
         found = Q(status=Status.COMPLETED.value, discarded_at=None)
         return rows.filter(found if value else ~found)
+
+    def of_name(self, rows: QuerySet[Checkpoint], name: str, value: str) -> QuerySet[Checkpoint]:
+        return rows.exclude(name="").filter(name__icontains=value)
+
+    def of_pinned(self, rows: QuerySet[Checkpoint], name: str, value: bool) -> QuerySet[Checkpoint]:
+        return rows.filter(pinned_at__isnull=not value)
 
     def of_version(self, rows: QuerySet[Checkpoint], name: str, value: int) -> QuerySet[Checkpoint]:
         runs = Run.objects.filter(version__number=value, **self._scope)

@@ -1,6 +1,7 @@
 """Checkpoints and savepoints, a row each.
 
-The job master owns every column except the review. `queries.sql` of the runtime uses the same table and column names.
+The job master owns every column except the review, the name, the note and the pin. `queries.sql` of the runtime uses
+the same table and column names.
 """
 
 from enum import StrEnum
@@ -57,7 +58,10 @@ ACTIVE_QUERIES = (QueryState.QUEUED, QueryState.RUNNING)
 
 
 class ReviewState(StrEnum):
+    """State of a review. Retention keeps the files of a checkpoint that is in review."""
+
     UNREVIEWED = "unreviewed"
+    IN_REVIEW = "in_review"
     REVIEWED = "reviewed"
     WAIVED = "waived"
 
@@ -106,6 +110,10 @@ class Checkpoint(models.Model):
     review_note = models.TextField(default="", db_default="", blank=True)
     reviewer = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
+    name = models.TextField(default="", db_default="", blank=True)  #: given by a user; not unique
+    note = models.TextField(default="", db_default="", blank=True)
+    pinned_at = models.DateTimeField(null=True)  #: neither retention nor a user discards a pinned checkpoint
+    pinned_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
 
     objects = CheckpointManager()
 
@@ -149,6 +157,10 @@ class Checkpoint(models.Model):
                 condition=~Q(review_state=ReviewState.UNREVIEWED.value),
                 name="weir_checkpoint_reviews",
             ),
+            models.Index(fields=("job", "-number"), condition=~Q(name=""), name="weir_checkpoint_names"),
+            models.Index(
+                fields=("job", "-number"), condition=Q(pinned_at__isnull=False), name="weir_checkpoint_pinned"
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=("job", "number"), name="weir_checkpoint_number"),
@@ -176,6 +188,10 @@ class Checkpoint(models.Model):
         if self.status == Status.FAILED and self.reason == ABORT_REASON:
             return ABORTED
         return SUPERSEDED if self.status == Status.FAILED and self.reason in SUPERSEDED_REASONS else str(self.status)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.pinned_at is not None
 
     @property
     def is_restorable(self) -> bool:

@@ -1,9 +1,22 @@
-"""Operations in the admin, read-only."""
+"""Operations in the admin, read-only; and checkpoints, whose names, notes and pins are changed by operations."""
 
-from django.contrib import admin
+from typing import Any, cast
 
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from console.accounts.middleware import request_id_of
+from console.accounts.models import User
 from console.accounts.read_only import ReadOnlyAdmin
-from console.operations.models import Operation
+from console.accounts.refusals import Refused
+from console.accounts.rights import operate_refusal
+from console.checkpoints.admin import CheckpointAdmin
+from console.checkpoints.models import Checkpoint
+from console.operations import services
+from console.operations.models import Operation, OperationKind
+
+_LABEL_FIELDS = ("name", "note")
 
 
 @admin.register(Operation)
@@ -13,3 +26,57 @@ class OperationAdmin(ReadOnlyAdmin):
     list_select_related = ("job", "run", "requested_by")
     search_fields = ("=id", "job__name", "reason", "=request_id", "requested_by__username")
     date_hierarchy = "created_at"
+
+
+class PinnedFilter(admin.SimpleListFilter):
+    title = "pinned"
+    parameter_name = "pinned"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Pinned"), ("no", "Not pinned")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> QuerySet[Checkpoint]:
+        return queryset.filter(pinned_at__isnull=self.value() == "no") if self.value() in ("yes", "no") else queryset
+
+
+@admin.register(Checkpoint)
+class LabeledCheckpointAdmin(CheckpointAdmin):
+    """Review, name, note and pin of checkpoints. Users who may not operate jobs see name and note as text."""
+
+    list_filter = (*CheckpointAdmin.list_filter, PinnedFilter)
+    actions = (*CheckpointAdmin.actions, "pin", "unpin")
+    fieldsets = (
+        CheckpointAdmin.fieldsets[0],
+        ("Name and pin", {"fields": (*_LABEL_FIELDS, "pinned_at", "pinned_by")}),
+        CheckpointAdmin.fieldsets[1],
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Checkpoint | None = None) -> Any:
+        return (*self.readonly_fields, *_LABEL_FIELDS) if operate_refusal(request.user) else self.readonly_fields
+
+    @admin.action(description="Pin", permissions=["change"])
+    def pin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._request(request, queryset, OperationKind.PIN)
+
+    @admin.action(description="Unpin", permissions=["change"])
+    def unpin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._request(request, queryset, OperationKind.UNPIN)
+
+    def save_model(self, request: HttpRequest, obj: Checkpoint, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        changed = {name: form.cleaned_data[name].strip() for name in _LABEL_FIELDS if name in form.changed_data}
+        if changed:
+            self._request(request, [obj], OperationKind.LABEL, **changed)
+
+    def _request(self, request: HttpRequest, checkpoints: Any, kind: OperationKind, **params: Any) -> None:
+        """Requests the operation on each checkpoint. Refusals become messages."""
+        asked = services.OperationRequestContext(user=cast(User, request.user), request_id=request_id_of(request))
+        accepted = 0
+        for checkpoint in checkpoints:
+            try:
+                services.request(asked, checkpoint.job, kind, {"checkpoint": checkpoint.pk, **params})
+                accepted += 1
+            except Refused as refused:
+                messages.error(request, refused.detail)
+        if accepted:
+            messages.success(request, f"{kind.value.capitalize()} of {accepted} accepted.")

@@ -7,10 +7,11 @@ run restored from a savepoint may need the savepoint's files until compaction ha
 import structlog
 from django.db.models.functions import Coalesce, Now
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import Conflict
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
 from console.jobs.services import lock_job
+from console.operations.labels import checkpoint_of
 from console.operations.legality import discard_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 
@@ -25,13 +26,11 @@ def accept(row: Operation, checkpoint_id: int) -> Operation:
         Conflict: the savepoint is not completed, is already discarded, or a run or checkpoint depends on it.
     """
     lock_job(row.job)
-    checkpoint = Checkpoint.objects.filter(pk=checkpoint_id, job=row.job).first()
-    if checkpoint is None:
-        detail = f"params.checkpoint: this job has no checkpoint with the id {checkpoint_id}."
-        raise Refused("unknown-checkpoint", detail, field=storage.CHECKPOINT_FIELD)
+    checkpoint = checkpoint_of(row.job, checkpoint_id)
     if refused := discard_conflict(checkpoint):
         raise refused
-    Checkpoint.objects.filter(pk=checkpoint.pk).update(discarded_at=Now())
+    if not Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None).update(discarded_at=Now()):
+        raise Conflict("conflict", f"{str(checkpoint).capitalize()} was pinned meanwhile.", storage.CHECKPOINT_FIELD)
     row.phase = "deleting files"
     row.save(force_insert=True)
     return row

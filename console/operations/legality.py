@@ -89,6 +89,30 @@ def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
     return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
 
 
+def allowed_pin(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
+    """The pin of a checkpoint, or its unpin if it is pinned."""
+    pins = not checkpoint.is_pinned
+    kind = OperationKind.PIN if pins else OperationKind.UNPIN
+    return AllowedOperation(kind, operate_refusal(user) or _sentence(pin_conflict(checkpoint, pins=pins)))
+
+
+def pin_conflict(checkpoint: Checkpoint, *, pins: bool) -> Conflict | None:
+    """Why a checkpoint cannot be pinned or unpinned; None if it can be."""
+    reason = _pin_reason(checkpoint, pins=pins)
+    return Conflict("cannot-pin", reason, storage.CHECKPOINT_FIELD) if reason else None
+
+
+def _pin_reason(checkpoint: Checkpoint, *, pins: bool) -> str | None:
+    name = str(checkpoint).capitalize()
+    if checkpoint.discarded_at:
+        return f"{name} is discarded: its files are deleted."
+    if checkpoint.status != Status.COMPLETED:
+        return f"{name} is {checkpoint.outcome.replace('_', ' ')}; only a completed {checkpoint.noun} can be pinned."
+    if pins == checkpoint.is_pinned:
+        return f"{name} is already pinned." if pins else f"{name} is not pinned."
+    return None
+
+
 def _sentence(found: Conflict | None) -> str:
     return found.detail if found else ""
 
@@ -112,7 +136,9 @@ def _discard_reason(checkpoint: Checkpoint) -> str | None:
         return f"{name} is not a savepoint: retention discards checkpoints once newer checkpoints have completed."
     if checkpoint.status != Status.COMPLETED:
         return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
-    return f"{name} is already discarded." if checkpoint.discarded_at else None
+    if checkpoint.discarded_at:
+        return f"{name} is already discarded."
+    return f"{name} is pinned. Unpin it first." if checkpoint.is_pinned else None
 
 
 def _run_dependency(checkpoint: Checkpoint) -> str | None:

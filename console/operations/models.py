@@ -20,6 +20,9 @@ class OperationKind(StrEnum):
     DRAIN = "drain"
     CANCEL = "cancel"
     DISCARD = "discard"
+    PIN = "pin"
+    UNPIN = "unpin"
+    LABEL = "label"
 
 
 class OperationState(StrEnum):
@@ -34,8 +37,10 @@ class OperationState(StrEnum):
 
 OPERATION_STATES = choices(OperationState)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
-#: Operations on the job or its run; a savepoint is discarded from its own page.
-JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind is not OperationKind.DISCARD)
+#: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
+CHECKPOINT_OPERATIONS = (OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL)
+#: Operations on the job or its run.
+JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind not in CHECKPOINT_OPERATIONS)
 NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
 _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 

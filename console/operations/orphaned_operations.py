@@ -77,7 +77,9 @@ def _end_orphan(operation: Operation, run: Run) -> None:
     if operation.kind == OperationKind.SAVEPOINT:
         _end_orphaned_savepoint(operation, run)
     elif _SUCCESS_STATES.get(operation.kind) is run.run_state:
-        _end(operation, OperationState.SUCCEEDED, phase="settled by how the run ended")
+        final = Checkpoint.objects.filter(run=run, kind=operation.kind, status=Status.COMPLETED).first()
+        result = {"checkpoint": final.number} if final else None
+        _end(operation, OperationState.SUCCEEDED, phase="settled by how the run ended", result=result)
     else:
         _end(operation, OperationState.FAILED, error=_error(run, f"before the {operation.kind} was done"))
 

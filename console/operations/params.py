@@ -14,7 +14,18 @@ Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of savepoint, stop, drain and cancel: none."""
+    """Parameters of cancel: none."""
+
+
+class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Name, note and pin of the savepoint that a savepoint, stop or drain takes.
+
+    A trigger of Postgres writes them to the savepoint when the operation succeeds (`operations/migrations`).
+    """
+
+    name: str = ""
+    note: str = ""
+    pin: bool = False
 
 
 class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,11 +74,32 @@ class DiscardParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     checkpoint: Id
 
 
+class PinParams(DiscardParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`checkpoint` is the id of the row of a checkpoint or savepoint; also of an unpin."""
+
+
+class LabelParams(DiscardParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The new name or note of a checkpoint or savepoint; None keeps the present text."""
+
+    name: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is None and self.note is None:
+            raise ValueError("`name` must be given, or else a note")
+
+
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
     OperationKind.RESCALE: RescaleParams,
+    OperationKind.SAVEPOINT: SavepointParams,
+    OperationKind.STOP: SavepointParams,
+    OperationKind.DRAIN: SavepointParams,
     OperationKind.DISCARD: DiscardParams,
+    OperationKind.PIN: PinParams,
+    OperationKind.UNPIN: PinParams,
+    OperationKind.LABEL: LabelParams,
 }
 
 

@@ -20,11 +20,21 @@ from console.checkpoints.selectors import continuable
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, newest_ready, require_parallelism
 from console.jobs.tags import require_match
-from console.operations import discard
+from console.operations import discard, labels
 from console.operations.legality import NO_READY_VERSION, ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
-from console.operations.params import DiscardParams, RescaleParams, RestoreParams, StartParams, parse_kind, parse_params
+from console.operations.params import (
+    DiscardParams,
+    LabelParams,
+    PinParams,
+    RescaleParams,
+    RestoreParams,
+    SavepointParams,
+    StartParams,
+    parse_kind,
+    parse_params,
+)
 from console.operations.restore import require_mapping, require_no_repetition, require_restorable
 from console.operations.selectors import latest_run
 from console.runs import run_store
@@ -99,10 +109,17 @@ def accept(row: Operation, typed: Any) -> Operation:
             return _restore(row, typed)
         case RescaleParams():
             return _rescale(row, typed)
+        case PinParams():
+            return labels.accept_pin(row, typed)
+        case LabelParams():
+            return labels.accept_label(row, typed)
         case DiscardParams(checkpoint=wanted):
             return discard.accept(row, wanted)
         case StartParams():
             return _start(row, typed)
+        case SavepointParams():
+            labels.require_texts(typed)
+            return _delegate_to_master(row, RunAct(row.kind))
         case _:
             return _delegate_to_master(row, RunAct(row.kind))
 

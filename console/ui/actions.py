@@ -64,6 +64,7 @@ class Confirmation:
     back: str = "Keep it running"
     restores: bool = False  #: the page offers a restore first
     repeats: bool = False  #: repeated output must be accepted
+    saves: bool = False  #: takes a savepoint, which can be named and pinned
 
 
 def buttons(
@@ -98,6 +99,8 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live) -
     """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
     where = f"run {run.pk}" if run else "the run"
     match OperationKind(kind):
+        case OperationKind.SAVEPOINT:
+            return _savepoint(where, reached.newest)
         case OperationKind.STOP:
             return _stop(where, reached.newest)
         case OperationKind.DRAIN:
@@ -137,19 +140,38 @@ def discard_confirmation(checkpoint: Checkpoint) -> Confirmation:
     )
 
 
+def _savepoint(where: str, newest: Checkpoint | None) -> Confirmation:
+    return Confirmation(
+        title="Take savepoint",
+        sentences=(
+            f"Weir takes a savepoint of {where}, which continues to run.{_cost(newest)}",
+            "The savepoint contains all of its files, and retention never deletes it.",
+        ),
+        instead="",
+        dangerous=False,
+        back="Back",
+        saves=True,
+    )
+
+
+def _cost(newest: Checkpoint | None) -> str:
+    """Duration and size of the newest checkpoint, as a measure of a savepoint."""
+    if newest is None or newest.duration_ms is None or newest.size_bytes is None:
+        return ""
+    took, held = formats.duration(newest.duration_ms), formats.size(newest.size_bytes)
+    return f" The newest, {newest}, took {took} and refers to {held} of state."
+
+
 def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
-    cost = ""
-    if newest and newest.duration_ms is not None and newest.size_bytes is not None:
-        took, held = formats.duration(newest.duration_ms), formats.size(newest.size_bytes)
-        cost = f" The newest, {newest}, took {took} and refers to {held} of state."
     return Confirmation(
         title="Stop with savepoint",
         sentences=(
-            f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.{cost}",
+            f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.{_cost(newest)}",
             _STOP_EFFECT,
         ),
         instead="To keep the run going, take a savepoint without stopping.",
         dangerous=False,
+        saves=True,
     )
 
 
@@ -164,6 +186,7 @@ def _drain(where: str, live: Live) -> Confirmation:
         ),
         instead="To continue the job later, stop it with a savepoint instead.",
         dangerous=True,
+        saves=True,
     )
 
 

@@ -72,6 +72,8 @@ def _fields(job: Job, data: Mapping[str, str], errors: Mapping[str, tuple[str, .
         field("kind", "Kind", [kind.value for kind in Kind]),
         field("outcome", "State", OUTCOMES),
         field("reason", "Reason", sorted(reason.value for reason in FailureReason)),
+        field("name", "Name contains"),
+        field("pinned", "Pinned", ["true", "false"]),
         field("review_state", "Review", [state.value for state in ReviewState]),
         field("run", "Run", list(runs)),
         field("version", "Version", list(versions)),

@@ -75,6 +75,7 @@ STATUSES: Mapping[str, Mapping[str, Status]] = {
     },
     "review": {
         "unreviewed": Status("ring", "Not reviewed", Meaning.NEUTRAL),
+        "in_review": Status("half", "In review", Meaning.BUSY),
         "reviewed": Status("disc", "Reviewed", Meaning.OK),
         "waived": Status("pause", "Waived", Meaning.NEUTRAL),
     },

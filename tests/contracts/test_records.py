@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
@@ -200,6 +201,62 @@ def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
     assert world.records.discard_older(2) == []
     assert sorted(world.records.retained_folders()) == ["checkpoint-3", "checkpoint-5", "savepoint-4"]
     assert world.records.restore_point() == "checkpoint-5"
+
+
+def test_a_pin_and_a_review_under_way_keep_a_checkpoint_that_retention_would_discard() -> None:
+    """They count as no recovery point: the newest two stay besides."""
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    for number in range(1, 7):
+        records.record_checkpoint(completed(number))
+    Checkpoint.objects.filter(number=1).update(pinned_at=timezone.now())
+    Checkpoint.objects.filter(number=2).update(review_state="in_review")
+    assert sorted(records.discard_older(2)) == ["checkpoint-3", "checkpoint-4"]
+    Checkpoint.objects.update(pinned_at=None, review_state="reviewed")
+    assert sorted(records.discard_older(2)) == ["checkpoint-1", "checkpoint-2"]
+    records.close()
+
+
+def test_the_checkpoint_that_a_run_began_with_stays_until_the_run_has_completed_its_own() -> None:
+    """A savepoint completes first, and a new version keeps fewer checkpoints than the version before."""
+    first = make_run()
+    records = PostgresRunStore(url(), first.pk, Token(first.token), 128)
+    for number in (1, 2, 3):
+        records.record_checkpoint(completed(number))
+    records.close()
+    Run.objects.update(state="canceled")
+    oldest = Checkpoint.objects.get(number=1)
+    second = Run.objects.create(
+        job=first.job, version=first.version, parallelism=2, state="running", token=first.token + 1,
+        restore_checkpoint=oldest,
+    )  # fmt: skip
+    records = PostgresRunStore(url(), second.pk, Token(second.token), 128)
+    records.record_checkpoint(completed(4, CheckpointKind.SAVEPOINT))
+    assert records.discard_older(1) == ["checkpoint-2"]
+    assert records.restore_point() == "checkpoint-1"
+    records.record_checkpoint(completed(5))
+    assert sorted(records.discard_older(1)) == ["checkpoint-1", "checkpoint-3"]
+    records.close()
+
+
+def test_a_savepoint_gets_the_name_note_and_pin_of_its_operation() -> None:
+    """The job master only ends the operation; a failed savepoint labels nothing."""
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    user, pinned = User.objects.get(), {"name": " before the upgrade ", "note": "asked by Ada", "pin": True}
+    for at, params in enumerate([pinned, {}, {"name": "never taken"}], start=1):
+        records.record_checkpoint(completed(at, CheckpointKind.SAVEPOINT))
+        row = Operation.objects.create(
+            job=run.job, run=run, kind="savepoint", params=params, requested_by=user,
+        )  # fmt: skip
+        records.take_operations(only_cancel=False)
+        error = {"code": "expired", "message": "too slow"} if at == 3 else None
+        records.complete_operation(str(row.pk), None if error else {"checkpoint": at}, error)
+    records.close()
+    found = Checkpoint.objects.order_by("number")
+    assert [(row.name, row.note, row.pinned_by, row.is_pinned) for row in found] == [
+        ("before the upgrade", "asked by Ada", user, True), ("", "", None, False), ("", "", None, False),
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_restored_is_passed_over_and_newer_ones_are_taken_again(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
@@ -33,6 +33,9 @@ REQUEST_MESSAGES = {
     OperationKind.DRAIN: "The drain was requested.",
     OperationKind.CANCEL: "The cancellation was requested.",
     OperationKind.DISCARD: "The savepoint is discarded; its files are being deleted.",
+    OperationKind.PIN: "The checkpoint is pinned.",
+    OperationKind.UNPIN: "The checkpoint is no longer pinned.",
+    OperationKind.LABEL: "Name and note are saved.",
 }
 REPEATED_MESSAGE = "This page had already sent the request."
 
@@ -53,13 +56,6 @@ def request_operation(request: HttpRequest, job: Job, kind: str, params: dict[st
     messages.info(request, REPEATED_MESSAGE if accepted.replayed else REQUEST_MESSAGES[OperationKind(kind)])
 
 
-@require_POST
-@require_login
-def run_now(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Requests an operation that needs no confirmation: a savepoint."""
-    return _request_and_redirect(request, get_object_or_404(Job, pk=pk), kind)
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def start(request: HttpRequest, pk: int) -> HttpResponse:
@@ -77,12 +73,22 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Operations that end a run: GET asks for confirmation, POST requests the operation."""
+    """Savepoints, and operations that end a run: GET asks for confirmation, POST requests the operation.
+
+    The button of a job posts a savepoint at once; its page with name, note and pin is optional.
+    """
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
-        return _request_and_redirect(request, job, kind)
+        return _request_and_redirect(request, job, kind, _savepoint_params(request))
     run = latest_run(job)
     return _confirmation_page(request, job, kind, confirmation(kind, run, run_progress(run), live_metrics(run)))
+
+
+def _savepoint_params(request: HttpRequest) -> dict[str, Any]:
+    """The name, note and pin in the form that are not empty."""
+    texts = {name: request.POST.get(name, "").strip() for name in ("name", "note")}
+    pin = {"pin": True} if request.POST.get("pin") == "on" else {}
+    return {name: text for name, text in texts.items() if text} | pin
 
 
 def _confirmation_page(request: HttpRequest, job: Job, kind: str, asked: Confirmation) -> HttpResponse:

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console import formats
 from console.accounts.refusals import Refused
+from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.explanation import Circumstances, explain
 from console.checkpoints.lanes import Lane, lanes_of
@@ -20,7 +21,7 @@ from console.checkpoints.models import Checkpoint, Status
 from console.formats import Quantity
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.selectors import mean_load
-from console.operations.legality import allowed_discard
+from console.operations.legality import allowed_discard, allowed_pin
 from console.operations.models import OperationKind
 from console.operations.selectors import runs_of
 from console.ui.actions import discard_confirmation
@@ -58,7 +59,7 @@ class OperatorLine:
 @require_safe
 @require_login
 def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Checkpoint.objects.defer(None).select_related("job", "run", "run__version", "reviewer")
+    rows = Checkpoint.objects.defer(None).select_related("job", "run", "run__version", "reviewer", "pinned_by")
     found = get_object_or_404(rows, pk=pk)
 
     def load_content() -> PageContent:
@@ -75,6 +76,8 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "gantt": gantt(lanes, names, _took_ms(found, now), completed=found.status == Status.COMPLETED, only=only),
             "only": only,
             "phases": PHASES,
+            "pin": allowed_pin(found, request.user),
+            "label_refusal": operate_refusal(request.user),
             "lines": operator_lines(found),
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),

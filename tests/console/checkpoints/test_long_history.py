@@ -73,7 +73,7 @@ LISTS = [
     f"checkpoints/?{query}"
     for query in (
         "", "before=10000", "kind=savepoint", "outcome=failed", "outcome=aborted", "reason=expired", "restorable=true",
-        "review_state=reviewed", "run=1", "version=1", "version=1&kind=drain",
+        "review_state=reviewed", "name=upgrade", "pinned=true", "run=1", "version=1", "version=1&kind=drain",
     )
 ]  # fmt: skip
 
@@ -109,7 +109,13 @@ def test_the_reconciler(run: Run) -> None:
 def test_the_job_master(run: Run) -> None:
     """Retention is asked for after each completed checkpoint, where to go on from at each restart."""
     path = f"checkpoint-{ROWS}-1"
-    given = {"run": run.pk, "token": 1, "keep": 5, "number": ROWS - 3, "passed_over": [path], "path": path}
-    asked = "retained", "discard_beyond", "committed_since", "final_savepoint", "restore_point", "note_restored"
+    given = {
+        "run": run.pk, "token": 1, "numbers": [ROWS - 9, ROWS - 8], "number": ROWS - 3, "passed_over": [path],
+        "path": path,
+    }  # fmt: skip
+    asked = (
+        "retained", "retention_candidates", "discard", "committed_since", "final_savepoint", "restore_point",
+        "note_restored",
+    )  # fmt: skip
     for name in asked:
         assert rows_read(statement(name), given) <= FEW, name

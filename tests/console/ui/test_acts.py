@@ -78,9 +78,9 @@ def test_a_savepoint_is_asked_of_the_running_master(at_console: Client) -> None:
     assert Operation.objects.get().run == run
 
 
-def test_a_savepoint_cannot_be_got(at_console: Client) -> None:
+def test_the_page_of_a_savepoint_asks_and_takes_none(at_console: Client) -> None:
     run = rows.run(rows.job())
-    assert at_console.get(f"/jobs/{run.job_id}/savepoint/").status_code == 405
+    assert "Take savepoint?" in at_console.get(f"/jobs/{run.job_id}/savepoint/").content.decode()
     assert not Operation.objects.exists()
 
 

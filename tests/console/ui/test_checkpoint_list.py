@@ -30,7 +30,8 @@ def job(db: None) -> Job:
     given: list[dict[str, Any]] = [
         {"duration_ms": 90_000}, {"size_bytes": 5 << 20}, {"kind": "savepoint"},
         {"status": "failed", "reason": "expired"}, {"status": "failed", "reason": "suspended"},
-        {"status": "failed", "reason": "subsumed"}, {"review_state": "reviewed"}, {"discarded_at": at},
+        {"status": "failed", "reason": "subsumed"}, {"review_state": "reviewed", "name": "Before the upgrade"},
+        {"discarded_at": at, "pinned_at": at},
         {"status": "in_progress", "triggered_at": timezone.now()},
     ]  # fmt: skip
     for number, facts in enumerate(given, start=1):
@@ -61,6 +62,10 @@ def cases(job: Job) -> list[tuple[dict[str, Any], list[int]]]:
         ({"restorable": "true"}, [7, 3, 2, 1]),
         ({"restorable": "false"}, [9, 8, 6, 5, 4]),
         ({"review_state": "reviewed"}, [7]),
+        ({"name": "UPGRADE"}, [7]),
+        ({"name": "%"}, []),
+        ({"pinned": "true"}, [8]),
+        ({"pinned": "true", "restorable": "true"}, []),
         ({"slower_than": "1min"}, [1]),
         ({"slower_than": "89999"}, [1]),
         ({"slower_than": "90 s"}, []),
@@ -89,7 +94,8 @@ def test_page_and_api_give_the_same_rows_for_every_filter(at_console: Client, jo
 @pytest.mark.parametrize(
     ("name", "value"),
     [("outcome", "lost"), ("slower_than", "2 parsecs"), ("slower_than", "-1"), ("larger_than", "1e9"), ("run", "1.5"),
-     ("run", "9" * 30), ("version", "9" * 12), ("triggered__gte", "yesterday"), ("reason", "x\0")],
+     ("run", "9" * 30), ("version", "9" * 12), ("triggered__gte", "yesterday"), ("reason", "x\0"),
+     ("name", "x" * 101)],
 )  # fmt: skip
 def test_page_and_api_refuse_the_same_values_at_the_field(at_console: Client, job: Job, name: str, value: str) -> None:
     api: APIClient = api_as(rows.operator_user("caller"))

@@ -4,7 +4,7 @@ The console sets the reviewer and the time. Columns of the job master are read-o
 registers the class and adds names and pins, which are operations.
 """
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -43,7 +43,7 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
         "reviewer",
     )  # fmt: skip
     list_display_links = ("number",)
-    list_filter: Any = ("review_state", "status", "kind", ReasonFilter, "job__pipeline", "job")
+    list_filter: ClassVar[Any] = ("review_state", "status", "kind", ReasonFilter, "job__pipeline", "job")
     show_full_result_count = False
     list_select_related = ("job", "reviewer")
     search_fields = ("job__name", "=number", "reason", "detail", "review_note", "path", "name", "note")
@@ -51,7 +51,7 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
     ordering = ("-triggered_at",)
     actions: Any = ("mark_in_review", "mark_reviewed", "mark_waived")
     readonly_fields = _READONLY_FIELDS
-    fieldsets: Any = (
+    fieldsets: ClassVar[Any] = (
         ("Review", {"fields": (*_REVIEW_FIELDS, "reviewer", "reviewed_at")}),
         (
             "Checkpoint",

@@ -11,39 +11,33 @@ import pytest
 
 
 @contextmanager
-def small_disk(folder: Path, size: str = "16m") -> Iterator[Path]:
-    """A file system of its own at `folder`, in memory."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-    try:
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 16 MiB at `folder`, in memory."""
+    with _mounted(folder, ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]):
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager
 def freezable_disk(folder: Path) -> Iterator[Path]:
     """A file system of its own at `folder` that can be frozen: ext4 in a file."""
     image = folder.with_suffix(".img")
-    folder.mkdir()
     with image.open("wb") as file:
         file.truncate(48 << 20)
-    for command in (["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except FileNotFoundError as error:
-            pytest.skip(f"no file system can be made here: {error}")
-        if done.returncode:
-            pytest.skip(f"no file system can be made here: {done.stderr.strip()}")
-    try:
+    with _mounted(folder, ["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
         yield folder
+
+
+@contextmanager
+def _mounted(folder: Path, *commands: list[str]) -> Iterator[None]:
+    """The commands make a file system and mount it at a new folder. The test is skipped if they fail."""
+    folder.mkdir()
+    for command in commands:
+        try:
+            subprocess.run(command, capture_output=True, text=True, check=True)
+        except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no file system can be made here: {error} {getattr(error, 'stderr', '')}")
+    try:
+        yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

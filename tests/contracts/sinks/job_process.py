@@ -87,7 +87,7 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
     try:
         flow = weir.Dataflow("job", max_parallelism=16)
         # A job that is to die must not end before its third checkpoint, also on a busy machine.
-        batch = 5 if spec.window in ("", "away") else 2
+        batch = {"": 50, "away": 5}.get(spec.window, 2)
         source = Numbers(
             total=ROWS_PER_SPLIT, splits=SPLITS, batch=batch, keys=KEYS,
             slow_until=str(spec.folder / RELEASE_FILE), polls_per_row=6 if spec.waits else 0,

@@ -11,7 +11,6 @@ from typing import Any
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
-from runtime.core.snapshot.manifest import FinishedState
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.run_store import CompletedCheckpoint
 from tests.contracts.sinks.kills import Kill
@@ -103,11 +102,16 @@ def newest_checkpoint_in(path: Path) -> int:
         return max((each.manifest.checkpoint for each in row.completed), default=0)
 
 
+def pending_checkpoints_in(path: Path) -> int:
+    """The number of checkpoints that were triggered after the newest recorded one."""
+    with _locked(path) as row:
+        return row.next_id - 1 - max((each.manifest.checkpoint for each in row.completed), default=0)
+
+
 def finished_operators_in(path: Path) -> set[str]:
     """The operators that had finished at the newest recorded checkpoint."""
     with _locked(path) as row:
-        operators = row.completed[-1].manifest.operators
-    return {uid for uid, each in operators.items() if each.finished is FinishedState.FINISHED}
+        return set(row.completed[-1].manifest.finished_operators())
 
 
 def failed_checkpoints_in(path: Path) -> list[str]:

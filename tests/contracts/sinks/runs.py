@@ -75,5 +75,7 @@ def failing_job(target: Target, pattern: str, attempts: int = 5) -> Iterator[Exi
 
 
 def finish(target: Target, parallelism: int) -> None:
+    """Runs the job at full speed from its newest checkpoint to its end."""
+    release(target)
     assert run(spec_of(target, parallelism=parallelism)) == 0, log_of(target)
     check(target)

@@ -12,11 +12,18 @@ from typing import Final
 
 import pytest
 
+from tests.contracts.sinks.holds import held
 from tests.contracts.sinks.job_process import EARLY_SOURCE, SINK
 from tests.contracts.sinks.processes import run, running
-from tests.contracts.sinks.run_files import checkpoints_in, finished_operators_in
-from tests.contracts.sinks.runs import check, finish, log_of, spec_of
+from tests.contracts.sinks.run_files import (
+    checkpoints_in,
+    failed_checkpoints_in,
+    finished_operators_in,
+    pending_checkpoints_in,
+)
+from tests.contracts.sinks.runs import await_checkpoints, check, finish, log_of, release, spec_of
 from tests.contracts.sinks.targets import Target
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 WINDOWS: Final = {
@@ -47,7 +54,8 @@ def test_a_process_killed_after_a_branch_has_ended_is_taken_over_exactly(target:
     ended = finished_operators_in(target.place.job / "run")
     assert EARLY_SOURCE in ended
     assert SINK not in ended
-    assert run(replace(spec, window="", waits=False, parallelism=3)) == 0, log_of(target)
+    release(target)
+    assert run(replace(spec, window="", parallelism=3)) == 0, log_of(target)
     check(target)
 
 
@@ -71,10 +79,18 @@ def test_a_zombie_that_commits_after_a_takeover_changes_nothing(target: Target) 
 def test_a_target_that_is_away_at_commits_loses_no_row(target: Target) -> None:
     """Commits are retried, and after that the job restarts; no output is dropped."""
     assert run(replace(spec_of(target, "away"), outages=6)) == 0, log_of(target)
+    assert "the target is away" in log_of(target)
     check(target)
 
 
 def test_two_overlapping_checkpoints_commit_each_row_once(target: Target) -> None:
-    """S1-46."""
-    assert run(replace(spec_of(target), overlapping=2)) == 0, log_of(target)
+    """S1-46: a checkpoint is triggered while the sink has not prepared the preceding one."""
+    run_file = target.place.job / "run"
+    with running(replace(spec_of(target), overlapping=2, waits=True)) as job:
+        await_checkpoints(target, job, 2)
+        with held(target.place.job, "before-prepare", lambda: log_of(target)):
+            until(lambda: pending_checkpoints_in(run_file) == 2, or_else=lambda: log_of(target))
+            assert failed_checkpoints_in(run_file) == []
+        release(target)
+        assert job.wait() == 0, log_of(target)
     check(target)

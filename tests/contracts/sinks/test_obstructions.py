@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +22,8 @@ DELETIONS = [kind for kind in TARGETS if kind.on_deletion]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    with ExitStack() as stack:
-        yield stack.enter_context(small_disk(tmp_path / "disk"))
+    with small_disk(tmp_path / "disk") as found:
+        yield found
 
 
 @pytest.mark.parametrize(("kind", "obstruction"), OBSTRUCTIONS, ids=lambda each: getattr(each, "__name__", each))
@@ -51,7 +50,6 @@ def test_a_refusal_ends_the_job_by_name_and_the_job_goes_on_when_it_is_mended(
     target = new_target(kind, tmp_path)
     with failing_job(target, target.refusals[refusal], attempts=1_000) as stack:
         stack.enter_context(target.obstructed(refusal))
-    release(target)
     finish(target, parallelism=3)
 
 

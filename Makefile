@@ -62,7 +62,7 @@ fmt: setup ## format the code
 simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
 	@exec $(BIN)/python -m runtime.simulation --seeds $(SEEDS)
 
-bench: setup ## measure Weir beside its peers, and what it promises of itself; an hour and a half (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
+bench: setup ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask

@@ -11,6 +11,7 @@ import duckdb
 
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.table import MACROS, Late
+from benchmarks.sql import listing
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
 _APART: Final = """
@@ -96,7 +97,3 @@ def _scan(files: list[str], format: str, columns: dict[str, str]) -> str:
         case _:
             raise ValueError(f"output of format {format!r} cannot be read")
     return f"from {scan}"
-
-
-def listing(files: list[str]) -> str:
-    return "[" + ", ".join("'" + name.replace("'", "''") + "'" for name in files) + "]"

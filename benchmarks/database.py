@@ -23,9 +23,10 @@ def target_database(workload: Workload, folder: Path) -> Iterator[str]:
         return
     columns = ", ".join(f"{name} {kind}" for name, kind in workload.output.items())
     with start_postgres(folder, durable=True) as server:
+        keys = ", ".join(workload.output_key)
         with psycopg.connect(server.url, autocommit=True) as connection:
             for phase in PHASES:
-                connection.execute(f"create table {table_of(phase)} ({columns}, primary key ({workload.output_key}))")
+                connection.execute(f"create table {table_of(phase)} ({columns}, primary key ({keys}))")
         yield server.url
 
 

@@ -13,14 +13,15 @@ from typing import Final
 
 import duckdb
 
-from benchmarks.datasets import files as dataset_files
+from benchmarks.datasets import files as datasets
+from benchmarks.datasets.files import FILES
+from benchmarks.sql import text_literal
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
-FILES: Final = 64  #: enough for an even distribution over two readers
 _TIME: Final = {"parquet": "make_timestamp({at})", "json": "strftime(make_timestamp({at}), '%Y-%m-%dT%H:%M:%S.%f')"}
 _WRITE: Final = """
     copy (select id, {key} as key, {time} as time from range({first}, {last}) as t(id) order by id)
-    to '{path}' (format {format})
+    to {path} (format {format})
 """
 
 
@@ -52,9 +53,9 @@ def _link_dataset(workload: Workload, folder: Path, share: float) -> None:
     assert workload.files is not None, "the files of a data set have a format"
     for system, rows in workload.rows.items():
         for phase, count in (("check", workload.check_rows), ("measure", round(rows * share))):
-            written = dataset_files.write(workload.dataset, workload.files, count, folder.parent / "data")
+            written = datasets.write(workload.dataset, workload.files, count, folder.parent / "data")
             for table in written.iterdir():
-                _link_files(table, folder / system / phase, dataset_files.FILES)
+                _link_files(table, folder / system / phase, FILES)
 
 
 def _link_files(every: Path, own: Path, count: int) -> None:
@@ -77,7 +78,7 @@ def write(workload: Workload, folder: Path, rows: int) -> None:
                 time=_TIME[workload.files].format(at=microseconds_sql(workload)),
                 first=rows * number // FILES,
                 last=rows * (number + 1) // FILES,
-                path=str(path).replace("'", "''"),
+                path=text_literal(path),
                 format=workload.files,
             )
             database.execute(query)

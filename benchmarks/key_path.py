@@ -1,13 +1,14 @@
 """Keyed operators beside the group-by kernels of Arrow (Acero) and DuckDB, on the same arrays: processor ns per row.
 
-`python -m benchmarks.key_path [CASE ...]` runs each case in rounds; `=CASE` stands for this case only, any other word
-for all cases that begin with it. In each round every system has its turn, on one
-thread; a table shows the median of each, and the median over rounds of Weir's time by that of the best peer.
+`python -m benchmarks.key_path [CASE ...] [--rounds=N] [--alone]` runs each case in rounds; `=CASE` stands for this case
+only, any other word for all cases that begin with it. In each round every system has its turn, on one thread. A table
+shows the median of each, and the median over rounds of Weir's time by that of the best peer. `--alone`: without peers.
 
 - *window*: counts and sums per key and second of event time, in batches of 65,536 rows; a second has a million rows.
   Weir runs the pre-aggregation and the window operator, and emits each window in order. Peers group all rows by key
   and second at once. They get the number of the second as a column, and need no state between batches.
 - *fold*: the same without time. Weir finds or inserts each key of a batch in its table and folds the row.
+- *running*: as *fold*, and the new values of the keys are emitted after each batch. Peers emit the last values only.
 """
 
 import sys

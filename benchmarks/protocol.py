@@ -33,11 +33,13 @@ class Computation:
         files: format of the input files ("parquet", "json"), which all systems share; a system with fewer rows gets the
             first files. The measured run then writes files, too, which are compared. None: engines generate the rows.
         text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
-        disorder_ms: how far a row's event time may lag behind that of a row before it; only in files.
+        disorder_ms: how far a row's event time may lag behind that of a row before it, unless it is too late; only in
+            files.
         dataset: name of a data set (`benchmarks.datasets`); its files are the input instead of the sequence, and all
             systems read all of them. None: the sequence.
         sink: where output goes that is made from a data set: "files", "postgres" (upserts into `Task.database`), or
             "discard".
+        output_key: the key by which output is upserted into Postgres.
         partition_by: columns whose values choose the folder of output files.
     """
 
@@ -53,6 +55,7 @@ class Computation:
     disorder_ms: int = 0
     dataset: str | None = None
     sink: str = "discard"
+    output_key: Sequence[str] = ()
     partition_by: Sequence[str] = ()
 
 

@@ -34,7 +34,6 @@ class Workload(Computation):
         beside: another workload, and the minimum ratio of Weir's rate here to its rate there.
         batch: with a data set, SQL for the rows that a batch computes; empty: `expected`.
         output: with a data set, the columns of the output, name -> SQL type.
-        output_key: the key by which output is upserted into Postgres.
         late: SQL over the rows of the tables that are too late, and over tables without such rows. Its result is the
             number of rows to drop; empty: a job drops no rows.
         absent: by system, the reason why it cannot take part although a reader might expect it to.
@@ -51,7 +50,6 @@ class Workload(Computation):
     beside: tuple[str, float] | None = None
     batch: str = ""
     output: Mapping[str, str] = field(default_factory=dict)
-    output_key: str = ""
     late: str = ""
     absent: Mapping[str, str] = field(default_factory=dict)
 

@@ -14,6 +14,7 @@ import duckdb
 
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.table import MACROS, Table
+from benchmarks.sql import text_literal
 
 FILES: Final = 64  #: enough for an even distribution over two readers
 _ISO: Final = "strftime({name}, '%Y-%m-%dT%H:%M:%S.%f')"  #: event times in JSON
@@ -40,10 +41,6 @@ def write(dataset: str, format: str, rows: int, folder: Path) -> Path:
                 os.utime(path, (number, number))
     unfinished.rename(found)
     return found
-
-
-def text_literal(value: object) -> str:
-    return "'" + str(value).replace("'", "''") + "'"
 
 
 def _queries(table: Table, format: str, rows: int) -> Iterator[str]:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import inputs
-from benchmarks.answers import compare, listing
+from benchmarks.answers import compare
 from benchmarks.figures import Figure, MeasurementPlan, Report, ratio
 from benchmarks.modes.one import FULL, MODES, SMALL, Run
+from benchmarks.sql import listing
 from benchmarks.workloads import WORKLOADS
 from spark_jobs import nycflights
 from spark_jobs.feeder import FeedPlan as Feed

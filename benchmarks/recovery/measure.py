@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.answers import compare, count, listing
+from benchmarks.answers import compare, count
 from benchmarks.figures import Figure, MeasurementPlan, Report
 from benchmarks.recovery.faults import FAULTS
 from benchmarks.recovery.job import HURRY, RecoveryParams
 from benchmarks.recovery.place import PATIENCE_S, Run, stack, start, wait_for
 from benchmarks.recovery.watch import Recovery, Watch, steady_state_check
+from benchmarks.sql import listing
 from benchmarks.workload import EVEN_KEY
 
 TITLE: Final = "recovery with 100 MB of state, 1 s checkpoints"

@@ -6,8 +6,8 @@ import duckdb
 
 from benchmarks import protocol
 from benchmarks.datasets import DATASETS
-from benchmarks.datasets.files import text_literal
 from benchmarks.protocol import Task
+from benchmarks.sql import text_literal
 from benchmarks.workloads import WORKLOADS
 
 _SCANS = {"parquet": "read_parquet({files})", "json": "read_json({files}, format='newline_delimited', columns={types})"}

@@ -15,7 +15,6 @@ from benchmarks import database, protocol
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.files import FILES
 from benchmarks.datasets.nexmark import QUERIES
-from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.protocol import Task
 from benchmarks.systems import spark_nexmark
 
@@ -45,11 +44,12 @@ class Inputs:
         columns = DATASETS[self._task.dataset][name].columns
         return ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
 
-    def stream(self, name: str, time: str, delay: str = f"{DISORDER_MS} milliseconds") -> DataFrame:
+    def stream(self, name: str, time: str, delay: str = "") -> DataFrame:
+        """A table. `time`: its column of event times; `delay`: of the watermark, by default the disorder."""
         files = max(1, round(FILES * ROWS_PER_BATCH.get(self._task.kind, NEXMARK_ROWS_PER_BATCH) / self._rows))
         source = self._spark.readStream.format(str(self._task.files)).schema(self._schema(name))
         rows = source.option("maxFilesPerTrigger", files).load(self._path(name))
-        return rows.withWatermark(time, delay)
+        return rows.withWatermark(time, delay or f"{self._task.disorder_ms} milliseconds")
 
     def table(self, name: str) -> DataFrame:
         return self._spark.read.format(str(self._task.files)).schema(self._schema(name)).load(self._path(name))
@@ -86,14 +86,11 @@ KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {
     **{f"nexmark-{name}": getattr(spark_nexmark, name) for name in QUERIES},
     "nexmark-q0-read": spark_nexmark.read,
 }
-UPSERTS: Final = {
-    "ads": "on conflict (campaign_id, window_start) do update set views = excluded.views",
-}
 
 
 def upsert(task: Task, phase: str) -> Callable[[DataFrame, int], None]:
     """Writes a batch in a transaction. A repeated batch has the same rows, so each key has its value once."""
-    table, conflict = database.table_of(phase), UPSERTS[task.kind]
+    table, keys = database.table_of(phase), task.output_key
 
     def write(batch: DataFrame, number: int) -> None:
         rows = batch.collect()
@@ -102,6 +99,8 @@ def upsert(task: Task, phase: str) -> Callable[[DataFrame, int], None]:
             with cursor.copy("copy batch from stdin") as copy:
                 for row in rows:
                     copy.write_row(row)
+            values = ", ".join(f"{name} = excluded.{name}" for name in batch.columns if name not in keys)
+            conflict = f"on conflict ({', '.join(keys)}) do update set {values}"
             cursor.execute(f"insert into {table} select * from batch {conflict}")
 
     return write

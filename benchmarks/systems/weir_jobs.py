@@ -15,7 +15,6 @@ import weir
 from benchmarks import database, protocol, slots
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.nexmark import QUERIES
-from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.protocol import Task
 from benchmarks.systems import weir_nexmark
 from runtime.launch.spark import SparkLauncher
@@ -43,7 +42,7 @@ class Inputs:
         schema = pa.schema([(column, _TYPES[kind]) for column, (kind, _) in columns.items()])
         rows = weir.ParquetFormat(schema) if self._task.files == "parquet" else weir.JsonLinesFormat(schema)
         folder = str(self._task.input(self._phase) / name)
-        disorder_ms = 0 if time is None else DISORDER_MS
+        disorder_ms = 0 if time is None else self._task.disorder_ms
         source = weir.DirectorySource(folder, rows, event_time=time, max_disorder_ms=disorder_ms, bounded=True)
         return self._flow.source(name, source)
 
@@ -81,14 +80,13 @@ KINDS: Final[dict[str, Callable[[Inputs], weir.Stream]]] = {
     **{f"nexmark-{name}": getattr(weir_nexmark, name) for name in QUERIES},
     "nexmark-q0-read": weir_nexmark.read,
 }
-KEYS: Final = {"ads": ("campaign_id", "window_start")}  #: of output that is upserted
 
 
 def sink_of(task: Task, phase: str) -> weir.spi.Sink:
     match task.sink:
         case "postgres":
             url = make_conninfo(task.database, password=f"${{secret:{_REFERENCE}}}")
-            return weir.PostgresSink(url, database.table_of(phase), key=KEYS[task.kind])
+            return weir.PostgresSink(url, database.table_of(phase), key=tuple(task.output_key))
         case "files":
             return weir.ParquetSink(str(task.output_of(phase)), partition_by=tuple(task.partition_by))
         case _:

@@ -1,14 +1,13 @@
 """R1: the Yahoo streaming benchmark. Ad events are filtered, joined with campaigns and counted in windows of 10 s."""
 
-from dataclasses import replace
 from typing import Final
 
 from benchmarks.datasets.ads import ADS, US_PER_ROW
 from benchmarks.datasets.table import DISORDER_MS, EPOCH_US
 from benchmarks.workload import Workload
+from benchmarks.workloads.variants import SYSTEMS, as_json, read_only
 
 ROWS: Final = 20_000_000
-_SYSTEMS: Final = ("weir", "spark", "duckdb")
 _WINDOW_S: Final = 10
 #: Windows of the last 20 s are not compared: a system that has not reached their end keeps them open.
 _CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}} * {US_PER_ROW} - {2 * _WINDOW_S * 1_000_000})"
@@ -19,7 +18,7 @@ R1: Final = Workload(
     title="Yahoo ads: filter, join of ads to campaigns, views per campaign in 10 s; Parquet into Postgres (upserts)",
     kind="ads",
     keys=ADS,
-    rows=dict.fromkeys(_SYSTEMS, ROWS),
+    rows=dict.fromkeys(SYSTEMS, ROWS),
     found=f"select campaign_id, window_start, views from found where window_start < {_CLOSED}",
     expected=f"""
         from (
@@ -36,36 +35,8 @@ R1: Final = Workload(
     disorder_ms=DISORDER_MS,
     sink="postgres",
     output={"campaign_id": "text", "window_start": "timestamp", "views": "bigint"},
-    output_key="campaign_id, window_start",
+    output_key=("campaign_id", "window_start"),
 )
-R1_JSON: Final = replace(
-    R1,
-    name="R1-json",
-    title=R1.title.replace("Parquet", "JSON lines"),
-    files="json",
-    rows=dict.fromkeys(_SYSTEMS, ROWS // 4),
-    target=None,
-)
-
-
-def read_only(workload: Workload) -> Workload:
-    """The same input, read with all its columns and discarded: the cost of the source, and of parsing."""
-    return replace(
-        workload,
-        name=f"{workload.name.split('-q0')[0]}-W0",
-        title=f"the input of {workload.name}, read and discarded",
-        kind=f"{workload.kind}-read",
-        found="",
-        expected="",
-        batch="",
-        late="",
-        target=None,
-        sink="discard",
-        partition_by=(),
-        output={},
-        totals=lambda rows: {"rows_out": rows},
-    )
-
-
+R1_JSON: Final = as_json(R1)
 R1_W0: Final = read_only(R1)
 R1_JSON_W0: Final = read_only(R1_JSON)

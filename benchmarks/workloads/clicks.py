@@ -1,15 +1,13 @@
 """R6: click events with fifty columns, deduplicated by uuid within an hour, into Parquet files by hour."""
 
-from dataclasses import replace
 from typing import Final
 
 from benchmarks.datasets.clicks import TABLES
 from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.workload import Workload
-from benchmarks.workloads.ads import read_only
+from benchmarks.workloads.variants import SYSTEMS, as_json, read_only
 
 ROWS: Final = 2_000_000
-_SYSTEMS: Final = ("weir", "spark", "duckdb")
 _VALUES: Final = ", ".join(
     f"{name}::timestamp" if kind == "timestamp" else name for name, (kind, _) in TABLES["clicks"].columns.items()
 )
@@ -24,7 +22,7 @@ R6: Final = Workload(
     title="fifty columns, deduplicated by uuid within an hour; Parquet into Parquet by hour",
     kind="clicks",
     keys=ROWS,
-    rows=dict.fromkeys(_SYSTEMS, ROWS),
+    rows=dict.fromkeys(SYSTEMS, ROWS),
     found=f"select {_COMPARED} from found",
     expected=f"select {_COMPARED} from ({_ONCE})",
     batch=_ONCE,
@@ -37,13 +35,6 @@ R6: Final = Workload(
     sink="files",
     partition_by=("day", "hour"),
 )
-R6_JSON: Final = replace(
-    R6,
-    name="R6-json",
-    title=R6.title.replace("Parquet into", "JSON lines into"),
-    files="json",
-    rows=dict.fromkeys(_SYSTEMS, ROWS // 4),
-    target=None,
-)
+R6_JSON: Final = as_json(R6)
 R6_W0: Final = read_only(R6)
 R6_JSON_W0: Final = read_only(R6_JSON)

@@ -9,10 +9,9 @@ from typing import Final
 from benchmarks.datasets.nexmark import US_PER_BID
 from benchmarks.datasets.table import DISORDER_MS, EPOCH_US
 from benchmarks.workload import Workload
-from benchmarks.workloads.ads import read_only
+from benchmarks.workloads.variants import SYSTEMS, read_only
 
 ROWS: Final = 10_000_000  #: bids
-_SYSTEMS: Final = ("weir", "spark", "duckdb")
 #: Windows that end in the last 30 s are not compared: a system that has not reached their end keeps them open.
 _CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}} * {US_PER_BID} - 30000000)"
 _BUCKET: Final = "time_bucket(interval '10 seconds', date_time)"
@@ -58,10 +57,12 @@ _QUERIES: Final[dict[str, tuple[str, str, str]]] = {
         "id, name, auction, start",
     ),
 }
-_LIMITED: Final = {"q5": f" where ends < {_CLOSED}", "q8": f" where start < {_CLOSED}"}
-_LIMITED_BIDS: Final = f" where {_BUCKET} < {_CLOSED}"
-
-
+#: The part of the output that is compared, per query with windows.
+_COMPARED: Final = {
+    "q5": f" where ends < {_CLOSED}",
+    "q7": f" where {_BUCKET} < {_CLOSED}",
+    "q8": f" where start < {_CLOSED}",
+}
 #: Rows that windows drop, per query. In q7 both windows count them; q0 to q2 drop none.
 _LATE: Final = {
     "q5": "select count(*) from bids",
@@ -72,14 +73,13 @@ _LATE: Final = {
 
 def query(name: str) -> Workload:
     title, answer, columns = _QUERIES[name]
-    limit = _LIMITED_BIDS if name == "q7" else _LIMITED.get(name, "")
     return Workload(
         name=f"R2-{name}",
         title=f"Nexmark {name}: {title}; Parquet into Parquet",
         kind=f"nexmark-{name}",
         keys=ROWS,
-        rows=dict.fromkeys(_SYSTEMS, ROWS),
-        found=f"select {columns} from found{limit}",
+        rows=dict.fromkeys(SYSTEMS, ROWS),
+        found=f"select {columns} from found{_COMPARED.get(name, '')}",
         expected=f"select {columns} from ({answer})",
         late=_LATE.get(name, ""),
         target=5,

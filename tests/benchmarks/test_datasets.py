@@ -71,7 +71,9 @@ def test_the_formats_hold_the_same_rows_and_files_are_written_once(tmp_path: Pat
             lines = f"from read_json('{text / name}/*.json')"
             if name == "events":
                 lines = f"select * replace (event_time::timestamp as event_time) {lines}"
-            assert database.execute(f"{rows} except all select columns(*)::varchar from ({lines})").fetchall() == []
+            lines = f"select columns(*)::varchar from ({lines})"
+            assert database.execute(f"{rows} except all {lines}").fetchall() == []
+            assert database.execute(f"{lines} except all {rows}").fetchall() == []
     before = {path: path.stat().st_ino for path in tmp_path.rglob("*.*")}
     assert files.write("ads", "json", 1_000, tmp_path) == text
     assert {path: path.stat().st_ino for path in tmp_path.rglob("*.*")} == before
@@ -117,8 +119,8 @@ def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tm
         assert answers.differences(workload, task.measured_output, found) == 0
         dropped = answers.late_rows(workload, rows) if workload.late else 0
         counted = records.live["counters"].get(LATE_RECORDS_COUNTER, 0)
-        # Only windows over the source itself wait for the slower subtask. Behind other steps a row may be in time.
-        assert counted == dropped if name == "R1" else 0 <= counted <= dropped, (counted, dropped)
+        # Behind two sources the watermark of one may trail, so that rows of the other are in time.
+        assert counted == dropped if name in ("R1", "R6") else 0 <= counted <= dropped, (counted, dropped)
         in_batch = Task(**{**json.loads(task.to_json()), "folder": str(tmp_path / "batch")})
         assert batch.run(in_batch, "measure", rows) == rows
         assert answers.differences(workload, in_batch.measured_output, found, with_late_rows=True) == 0

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import inputs
 from benchmarks.__main__ import QUICK_SHARE
+from benchmarks.datasets.files import FILES
 from benchmarks.systems.weir import FORMATS
 from benchmarks.workload import DISORDER_MS
 from benchmarks.workloads import WORKLOADS
@@ -58,6 +59,6 @@ def test_the_rows_of_each_system_are_those_of_whole_files(name: str) -> None:
     workload = WORKLOADS[name]
     most = max(workload.rows.values())
     for system, rows in workload.rows.items():
-        assert rows * inputs.FILES % most == 0
-        files = rows * inputs.FILES // most
-        assert round(most * QUICK_SHARE) * files // inputs.FILES == workload.task(system, "", QUICK_SHARE).rows
+        assert rows * FILES % most == 0
+        files = rows * FILES // most
+        assert round(most * QUICK_SHARE) * files // FILES == workload.task(system, "", QUICK_SHARE).rows

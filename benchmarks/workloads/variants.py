@@ -1,0 +1,39 @@
+"""Workloads over data sets: their systems, and what is derived from each of them."""
+
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.workload import Workload
+
+SYSTEMS: Final = ("weir", "spark", "duckdb")
+
+
+def as_json(workload: Workload) -> Workload:
+    """The same over JSON lines instead of Parquet, with a quarter of the rows and without a target."""
+    return replace(
+        workload,
+        name=f"{workload.name}-json",
+        title=workload.title.replace("Parquet into", "JSON lines into"),
+        files="json",
+        rows={system: rows // 4 for system, rows in workload.rows.items()},
+        target=None,
+    )
+
+
+def read_only(workload: Workload) -> Workload:
+    """The same input, read with all its columns and discarded: the cost of the source, and of parsing."""
+    return replace(
+        workload,
+        name=f"{workload.name.split('-q0')[0]}-W0",
+        title=f"the input of {workload.name}, read and discarded",
+        kind=f"{workload.kind}-read",
+        found="",
+        expected="",
+        batch="",
+        late="",
+        target=None,
+        sink="discard",
+        partition_by=(),
+        output={},
+        totals=lambda rows: {"rows_out": rows},
+    )

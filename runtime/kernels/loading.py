@@ -37,6 +37,7 @@ class Kernels(NamedTuple):
     hashes: Any
     texts: Any
     buckets: Any
+    blocks: Any
     folds: Any
     json_objects: Any
 

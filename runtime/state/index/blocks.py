@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from runtime.kernels.loading import native
 from runtime.state.index.buckets import NOT_FOUND, CodeMatrix, CodeRows, RowIds
 from runtime.state.index.growing import GrowingArray
 
@@ -80,6 +81,7 @@ class IdBlock:
         self._row_ids.grow(high - low + 1)
 
 
+_NO_BLOCK: Final = IdBlock(np.empty((0, 1), dtype=np.int64), 0, 0)  #: has no key
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _NO_ROWS: Final = np.empty(0, dtype=np.intp)
 TailRows = tuple[CodeRows, RowIds]  #: a tail (codes after the first), and the rows with it
@@ -137,10 +139,24 @@ class BlockIndex:
 
     def find(self, wanted: CodeRows, codes: CodeMatrix) -> RowIds:
         """The row id of each key, or `NOT_FOUND`."""
+        if (found := self._find_in_one_block(wanted)) is not None:
+            return found
         found = np.full(wanted.shape[1], NOT_FOUND, dtype=np.intp)
         for block, rows in self._split(wanted)[0]:
             found[rows] = block.find(wanted[0, rows])
         return found
+
+    def _find_in_one_block(self, wanted: CodeRows) -> RowIds | None:
+        """As `find` by a kernel, if all keys have the same tail: most batches belong to a single window. Else None."""
+        kernels = native()
+        if kernels is None or not wanted.shape[1]:
+            return None
+        wanted = np.ascontiguousarray(wanted)
+        tail, name = wanted[1:, 0], wanted[1:, 0].tobytes()
+        block = next((block for block in self._blocks if block.tail_bytes == name), _NO_BLOCK)
+        found = np.empty(wanted.shape[1], dtype=np.intp)
+        alike = kernels.blocks.find(wanted, np.ascontiguousarray(tail), block.low, block.row_ids, found)
+        return found if alike else None
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
         """Adds keys, which must be absent; `reserve` has made room."""

@@ -19,7 +19,7 @@ Compiled kernels (`runtime.kernels.hashes`) compute the hash where they are avai
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -42,6 +42,10 @@ _MIX_SHIFT_BITS: Final = np.uint64(33)
 _MIX_CHUNK_VALUES: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
 WORD_BYTES: Final = 8
 MIN_DATA_BYTES: Final = 16
+#: the type of the offsets of a text type, by its number
+_OFFSET_TYPES: Final[Mapping[int, Any]] = {kind.id: np.int32 for kind in (pa.string(), pa.binary())} | {
+    kind.id: np.int64 for kind in (pa.large_string(), pa.large_binary())
+}
 MAX_MIXED_BYTES: Final = 64  #: longer values are hashed with BLAKE2b, value by value
 
 
@@ -215,12 +219,14 @@ def text_buffers(column: pa.Array) -> Texts:
 
     There are `MIN_DATA_BYTES` at least, which the kernels need.
     """
-    column = pc.cast(column, pa.large_binary())
+    if column.type.id not in _OFFSET_TYPES:  # views and values of fixed size
+        column = pc.cast(column, pa.large_binary())
     _, offsets_buffer, data_buffer = column.buffers()
     if not len(column) or not data_buffer:
         return np.zeros(MIN_DATA_BYTES, np.uint8), np.zeros(len(column), np.int64), np.zeros(len(column), np.int64)
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-    lengths = np.diff(offsets)
+    all_offsets = np.frombuffer(offsets_buffer, dtype=_OFFSET_TYPES[column.type.id])
+    offsets: npt.NDArray[np.int64] = all_offsets[column.offset :][: len(column) + 1].astype(np.int64, copy=False)
+    lengths = offsets[1:] - offsets[:-1]
     if column.null_count:
         lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     first, last = int(offsets[0]), int(offsets[-1])

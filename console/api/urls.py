@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, definitions, mapping, metrics, openapi, problems, state, statistics
+from console.api import activity, comparison, definitions, mapping, metrics, openapi, problems, state, statistics
 
 app_name = "api"
 urlpatterns = [
@@ -15,6 +15,7 @@ urlpatterns = [
     path("jobs/<int:job>/runs/", activity.Runs.as_view(), name="runs"),
     path("jobs/<int:job>/checkpoints/", activity.Checkpoints.as_view(), name="checkpoints"),
     path("jobs/<int:job>/checkpoints/statistics/", statistics.CheckpointStatistics.as_view(), name="statistics"),
+    path("jobs/<int:job>/checkpoints/compare/", comparison.CheckpointComparison.as_view(), name="compare"),
     path("jobs/<int:job>/operations/", activity.Operations.as_view(), name="operations"),
     path("versions/<int:pk>/", definitions.VersionDetail.as_view(), name="version"),
     path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),

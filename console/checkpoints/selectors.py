@@ -140,6 +140,12 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     )
 
 
+def previous_completed(checkpoint: Checkpoint) -> int | None:
+    """The number of the job's newest completed checkpoint before `checkpoint`, which may be discarded."""
+    older = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, number__lt=checkpoint.number)
+    return older.order_by("-number").values_list("number", flat=True).first()
+
+
 def newest_with_operators(job: Job) -> Checkpoint | None:
     """The newest checkpoint of a job that can be restored, with its figures by operator."""
     return job_checkpoints(job).filter(status=Status.COMPLETED, discarded_at=None).order_by("-number").first()

@@ -144,6 +144,23 @@ def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[s
     return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in found.items()}
 
 
+def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
+    """Bytes in flight of each operator around `at`, the maximum of an interval. Two queries.
+
+    Empty if only rows of more than a minute are kept, which would show the maximum of other times.
+    """
+    grid = choose_grid(at, at + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
+    if _source_step(grid.step_s) > STEPS_S[1]:
+        return {}
+    found = _read(
+        [run.pk], grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured", "in_flight_bytes")}
+    )
+    known = {
+        uid: [value for value in columns["in_flight_bytes"] if value is not None] for uid, columns in found.items()
+    }
+    return {uid: max(values) for uid, values in known.items() if uid != WHOLE_RUN and values}
+
+
 def _mean(values: Sequence[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else 0.0

@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 from console.ui.views import (
     actions,
     checkpoints,
+    comparison,
     jobs,
     labels,
     numbers,
@@ -39,6 +40,7 @@ urlpatterns = [
     path("jobs/<int:pk>/history.csv", numbers.numbers_csv, name="history_csv"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.checkpoint_list, name="checkpoints"),
     path("jobs/<int:pk>/checkpoints/statistics/", checkpoints.checkpoint_statistics, name="checkpoint_statistics"),
+    path("jobs/<int:pk>/checkpoints/compare/", comparison.compare, name="compare"),
     path("runs/<int:pk>/", runs.run, name="run"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),

@@ -65,6 +65,16 @@ def sentence(text: str) -> SafeString:
 
 
 @register.filter
+def least(value: int, other: int) -> int:
+    return min(value, other)
+
+
+@register.filter
+def greatest(value: int, other: int) -> int:
+    return max(value, other)
+
+
+@register.filter
 def coordinate(value: float) -> str:
     """A length for an SVG attribute, the same in every locale."""
     return f"{value:g}"

@@ -76,6 +76,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "gantt": gantt(lanes, names, _took_ms(found, now), completed=found.status == Status.COMPLETED, only=only),
             "only": only,
             "phases": PHASES,
+            "previous": selectors.previous_completed(found),
             "pin": allowed_pin(found, request.user),
             "label_refusal": operate_refusal(request.user),
             "lines": operator_lines(found),
@@ -172,10 +173,14 @@ def checkpoint_list(request: HttpRequest, pk: int) -> HttpResponse:
     def load_content() -> PageContent:
         given = request.GET.copy()
         given.pop("number", None)
+        comparing = whole_number(given.pop("compare", [""])[-1])
         found = filtered_checkpoints(job, given)
         if found.page is not None and runs:
             show_progress(live_metrics(runs[0]), found.page.rows)
-        return PageContent({"job": job, "found": found, "absent": number}, settled=not runs or runs[0].is_terminal)
+        return PageContent(
+            {"job": job, "found": found, "absent": number, "comparing": comparing},
+            settled=not runs or runs[0].is_terminal,
+        )
 
     def load_revision() -> str:
         newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)

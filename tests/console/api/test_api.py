@@ -91,7 +91,7 @@ def test_behind_a_proxy_clients_are_counted_apart(
 def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]:
     """A path for every route of the API, by its name."""
     run = make_run(RunState.RUNNING)
-    checkpoint = make_checkpoint(run, 1, "savepoint")
+    checkpoint, _ = make_checkpoint(run, 1, "savepoint"), make_checkpoint(run, 2, "savepoint")
     operation = Operation.objects.create(job=run.job, run=run, kind="savepoint")
     request = {"kind": "sql", "name": "all", "sql": "SELECT 1"}
     table = {"columns": [{"name": "1", "type": "int"}], "rows": [[1]]}
@@ -105,6 +105,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "runs": f"{job}runs/",
         "checkpoints": f"{job}checkpoints/",
         "statistics": f"{job}checkpoints/statistics/",
+        "compare": f"{job}checkpoints/compare/?base=1&other=2",
         "operations": f"{job}operations/",
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",

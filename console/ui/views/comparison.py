@@ -1,0 +1,102 @@
+"""The page that compares two checkpoints of a job."""
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from console import formats
+from console.accounts.refusals import Refused
+from console.checkpoints.comparison import Change, OperatorChange, least_notable
+from console.checkpoints.models import Status
+from console.checkpoints.selectors import job_checkpoints
+from console.formats import Quantity
+from console.jobs.models import Job
+from console.operations.comparisons import load_comparison
+from console.ui.paging import text, whole_number
+from console.ui.views.page import page, require_login
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The value on the newer side, and the signed difference as text, or "" if it is not notable."""
+
+    value: Quantity
+    difference: str
+    grew: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An operator of the table; the cells are in the order of `HEADS`."""
+
+    change: OperatorChange
+    cells: tuple[Cell, ...]
+
+
+#: Measures in the order of the table, with their column heads.
+HEADS = (
+    ("start_delay_ms", "Start delay"), ("alignment_ms", "Alignment"), ("pre_barrier_ms", "Pre-barrier"),
+    ("sync_ms", "Sync"), ("async_ms", "Async"), ("state_bytes", "State"), ("written_bytes", "Written"),
+    ("rows", "Rows of state"), ("subtasks", "Subtasks"), ("in_flight_bytes", "In flight"),
+)  # fmt: skip
+
+
+@require_safe
+@require_login
+def compare(request: HttpRequest, pk: int) -> HttpResponse:
+    """Compares the checkpoints `base` and `other` in the address; without them, the two newest completed ones."""
+    job = get_object_or_404(Job, pk=pk)
+    given = {name: text(request.GET.get(name)) for name in ("base", "other")}
+    if not any(given.values()):
+        newest = job_checkpoints(job).filter(status=Status.COMPLETED).order_by("-number")
+        numbers = sorted(newest.values_list("number", flat=True)[:2])
+        given = dict(zip(given, map(str, numbers), strict=False)) if len(numbers) == 2 else given
+    context = {"job": job, "given": given, "heads": [head for _, head in HEADS]}
+    if not all(given.get(name) for name in ("base", "other")):
+        return page(request, "checkpoints/compare.html", context)
+    try:
+        found = load_comparison(
+            job, whole_number(given["base"]) or 0, whole_number(given["other"]) or 0, timezone.now()
+        )
+    except Refused as refused:
+        return page(request, "checkpoints/compare.html", {**context, "refusal": refused.detail})
+    figures = [
+        ("Duration", cell("duration_ms", found.duration_ms), formats.duration(found.duration_ms.base)),
+        ("Full checkpoint data size", cell("state_bytes", found.state_bytes), _size(found.state_bytes.base)),
+        ("Checkpointed data size", cell("written_bytes", found.written_bytes), _size(found.written_bytes.base)),
+    ]
+    context |= {
+        "comparison": found,
+        "figures": figures,
+        "notable": [_line(change) for change in found.notable],
+        "equal": [_line(change) for change in found.equal],
+    }
+    return page(request, "checkpoints/compare.html", context)
+
+
+def _line(change: OperatorChange) -> Line:
+    return Line(change, tuple(cell(name, change.changes[name]) for name, _ in HEADS))
+
+
+def cell(name: str, change: Change) -> Cell:
+    difference = ""
+    if change.is_notable(least_notable(name)):
+        moved = change.difference
+        if moved is None:
+            difference = "not known before" if change.base is None else f"was {_write(name, change.base)}"
+        else:
+            difference = f"{'+' if moved > 0 else '−'}{_write(name, abs(moved))}"
+    return Cell(_write(name, change.other), difference, (change.difference or 0) > 0)
+
+
+def _write(name: str, value: float | None) -> Quantity:
+    if name.endswith("_ms"):
+        return formats.duration(value)
+    return _size(value) if name.endswith("_bytes") else Quantity(formats.count(None if value is None else round(value)))
+
+
+def _size(value: float | None) -> Quantity:
+    return formats.size(None if value is None else round(value))

@@ -337,6 +337,8 @@ class SinkCommitter(ABC):
     """
 
     list_states: tuple[str, ...] = ()
+    #: True: the job master commits the output of all subtasks together, by `commit`, and slots commit nothing.
+    commits_in_master: bool = False
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
@@ -359,6 +361,8 @@ class SinkCommitter(ABC):
         Raises:
             EnvironmentFailure: as `commit`.
         """
+        if self.commits_in_master:
+            self.commit(permit, committables)
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
         """Files that are neither pending nor committed, as seen from this host."""

@@ -3,6 +3,9 @@
 The committables that the writer prepares before a barrier belong to that checkpoint. They are committed when this or
 a later checkpoint has completed, and are part of every checkpoint until then. A new attempt starts without
 committables: the job master commits the committables of the restored checkpoint before it deploys the job.
+
+Some committers commit in the job master only (`SinkCommitter.commits_in_master`). The master notifies the slots of a
+checkpoint after it has committed all output of it, so an operator then only drops its committables.
 """
 
 from typing import Any
@@ -41,7 +44,7 @@ class SinkOperator(Operator):
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         due = [committable for checkpoint, committable in self._prepared if checkpoint <= permit.checkpoint]
-        if due:
+        if due and not self._committer.commits_in_master:
             self._committer.commit(permit, due)
         self._prepared = [entry for entry in self._prepared if entry[0] > permit.checkpoint]
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
@@ -51,6 +52,26 @@ def test_a_checkpoint_without_rows_prepares_nothing(tmp_path: Path) -> None:
     assert sink.committables() == ()
     sink.checkpoint_completed(permit(1))
     assert visible(tmp_path) == []
+
+
+def test_slots_leave_the_commit_to_a_master_that_commits_all_output(tmp_path: Path) -> None:
+    """The master has committed before it notifies. A repetition would cost each slot a connection."""
+
+    class Committer(FileCommitter):
+        commits_in_master = True
+
+    class MasterSink(ParquetSink):
+        def committer(self) -> FileCommitter:
+            return Committer(tmp_path)
+
+    sink = SinkOperator(MasterSink(str(tmp_path)))
+    harness = Harness(sink)
+    for checkpoint in (1, 2):
+        harness.process(rows(checkpoint))
+        sink.prepare_snapshot_pre_barrier(checkpoint, harness.out)
+    sink.checkpoint_completed(permit(1))
+    assert len(sink.committables()) == 1
+    assert list(tmp_path.glob("part-*")) == []
 
 
 def test_a_commit_that_fails_is_still_owed(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ same manner, but takes an unknown name for a committed transaction.
 
 Prepared transactions survive the process and the server, and hold their locks until they are committed or rolled back.
 A session is named `weir:<sink>:<token>`. A new attempt ends the sessions of older attempts: a stopped process would
-hold the locks of its rows, and the new attempt would wait for them.
+hold the locks of its rows, and the new attempt would wait for them. The clean-up before the attempt ends them first, so
+that none prepares a transaction after the clean-up has listed them. A writer that opens later prepares nothing: a
+checkpoint begins when all writers of its attempt are open, and only the newest attempt gets an id for it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,9 +39,10 @@ from runtime.connectors.postgres.sink_writers import (
 from runtime.connectors.postgres.table import ResolvedTable, RowCheck, find_table, identifiers
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
+_END_TIMEOUT_MS: Final = 5_000  #: of a session
 _PER_SUBTASK: Final = 2  #: a transaction that waits for its commit, and the next
 _NAMES_QUERY: Final = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
 
@@ -78,12 +81,17 @@ class _Place(SinkWriters):
         """The prepared transactions of the sink."""
         return [name for (name,) in connection.execute(_NAMES_QUERY, [self.prefix])]
 
-    def fence(self, connection: psycopg.Connection[Any], token: int) -> None:
-        """Names this session, and ends those of writers of older attempts."""
-        connection.execute("SELECT set_config('application_name', %s, false)", [f"{self.prefix}{token}"])
-        for pid, name in connection.execute(_SESSIONS_QUERY, [self.prefix]).fetchall():
-            if self.token_of(name) < token:
-                connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+    def end_older_sessions(self, connection: psycopg.Connection[Any], token: int) -> None:
+        """Ends the sessions of writers of older attempts. Raises TargetAway if one does not end in time."""
+        for pid in self._older_sessions(connection, token):
+            connection.execute("SELECT pg_terminate_backend(%s, %s)", [pid, _END_TIMEOUT_MS])
+        if left := self._older_sessions(connection, token):
+            raise TargetAway(f"Postgres table {self.table}: sessions of an older attempt do not end: {left}")
+
+    def _older_sessions(self, connection: psycopg.Connection[Any], token: int) -> list[int]:
+        connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees the sessions as of its first query
+        found = connection.execute(_SESSIONS_QUERY, [self.prefix])
+        return [pid for pid, name in found if self.token_of(name) < token]
 
     def is_committed(self, connection: psycopg.Connection[Any], each: PreparedRows) -> bool:
         query = sql.SQL(
@@ -118,7 +126,9 @@ class PreparedWriter(SinkWriter):
             self._place.lock(self._connection)
             self._place.create(self._connection)
             self._token, self._subtask = int(context.token), context.index
-            self._place.fence(self._connection, self._token)
+            name = f"{self._place.prefix}{self._token}"
+            self._connection.execute("SELECT set_config('application_name', %s, false)", [name])
+            self._place.end_older_sessions(self._connection, self._token)
             self._place.record(self._connection, [self._committable(0)])
             self._check = RowCheck(table, table.columns(self._connection), (), None)
 
@@ -171,6 +181,8 @@ class PreparedWriter(SinkWriter):
 class PreparedCommitter(SinkCommitter):
     """Commits prepared transactions by name. Any number of committers may run at the same time."""
 
+    commits_in_master = True
+
     def __init__(self, url: str, table: str) -> None:
         self._url, self._name = url, table
 
@@ -197,9 +209,6 @@ class PreparedCommitter(SinkCommitter):
                     place.cover_marks(connection)
             return count
 
-    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        self.commit(permit, committables)
-
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Rolls back transactions of older attempts that no retained committable names. Returns their number."""
         kept = own_committables(keep, PreparedRows)
@@ -208,6 +217,7 @@ class PreparedCommitter(SinkCommitter):
             place = _Place(table, job, uid)
             if not place.has_records(connection):
                 return 0
+            place.end_older_sessions(connection, token)
             found = [name for name in place.names(connection) if place.token_of(name) < token and name not in names]
             for name in found:
                 with suppress(psycopg.errors.UndefinedObject):  # another master has rolled it back

@@ -215,11 +215,13 @@ class StagedWriter(SinkWriter):
 class StagedCommitter(SinkCommitter):
     """Moves staged rows into the target. Any number of committers may run at the same time."""
 
+    commits_in_master = True
+
     def __init__(self, url: str, table: str, key: tuple[str, ...]) -> None:
         self._url, self._name, self._key = url, table, key
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Moves the rows of all committables in one transaction, unless `commit_epoch` has moved them before.
+        """Moves the rows of all committables in one transaction, except rows that were moved before.
 
         Raises:
             EnvironmentFailure: Postgres is unreachable, or rows are neither staged in full nor recorded as moved.
@@ -234,9 +236,6 @@ class StagedCommitter(SinkCommitter):
         except DataRejected as error:
             detail = f"{error}; {sum(each.rows for each in staged)} staged rows wait for it: correct the table"
             raise JobRejected("refused-rows", "table", detail) from error
-
-    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        self.commit(permit, committables)
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Deletes staged rows, and the records of writers that no retained committable names. Returns the rows."""

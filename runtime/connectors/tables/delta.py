@@ -77,6 +77,8 @@ class DeltaSink:
 class DeltaCommitter(SinkCommitter):
     """Adds written files to the table's log."""
 
+    commits_in_master = True
+
     def __init__(self, folder: Path, partition_by: Sequence[str], roots: DataRoots | None = None) -> None:
         self._folder, self._partition_by, self._roots = folder, tuple(partition_by), roots
         self._checked = CheckedFolder.of("path", folder, roots)
@@ -111,9 +113,6 @@ class DeltaCommitter(SinkCommitter):
                 except conflict:
                     continue  # the table has changed, perhaps by a commit of the same files
         raise EnvironmentFailure(f"{self._folder}: other writers of the Delta table have won {MAX_CONFLICTS} commits")
-
-    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        self.commit(permit, committables)
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
         paths = [(each, self._folder / file["path"]) for each in committables for file in each["files"]]

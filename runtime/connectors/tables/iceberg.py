@@ -90,6 +90,8 @@ class IcebergSink:
 class IcebergCommitter(SinkCommitter):
     """Adds written files to the table."""
 
+    commits_in_master = True
+
     def __init__(
         self, name: str, catalog_name: str, catalog: Mapping[str, str], roots: DataRoots | None = None
     ) -> None:
@@ -135,9 +137,6 @@ class IcebergCommitter(SinkCommitter):
                 except conflict:
                     continue  # the table has changed, perhaps by a commit of the same files
         raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
-
-    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        self.commit(permit, committables)
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
         lost = [

@@ -159,6 +159,18 @@ def test_a_stopped_writer_of_an_older_attempt_does_not_block_its_successor(datab
         each.close()
 
 
+def test_a_stopped_writer_prepares_nothing_after_the_clean_up_of_a_newer_attempt(database: Prepared) -> None:
+    """S1-48: its transaction would keep its locks until the next restart."""
+    of = database.sink()
+    stopped = open_writer(of)
+    stopped.write(rows((1, None)))
+    of.committer().clean("7", "out", Token(2), [])
+    with pytest.raises(TargetAway):
+        stopped.prepare(1)
+    assert database.prepared() == []
+    stopped.close()
+
+
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["write", "barrier", "commit", "slot", "zombie", "crash"]), max_size=25))
 def test_any_order_of_steps_equals_the_oracle(database: Prepared, steps: list[str]) -> None:

@@ -51,7 +51,8 @@ class Kill:
             if window == "zombie":
                 self.armed = False
                 with without_run_lock():
-                    os.kill(os.getpid(), signal.SIGSTOP)
+                    # To this thread: it could leave the block before the process stops if another got the signal.
+                    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -151,7 +152,7 @@ class _Writer(SinkWriter):
 class _Committer(SinkCommitter):
     def __init__(self, inner: SinkCommitter, kill: Kill) -> None:
         self._inner, self._kill = inner, kill
-        self.list_states = inner.list_states
+        self.list_states, self.commits_in_master = inner.list_states, inner.commits_in_master
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         return int(self._run("commit", self._inner.commit, permit, committables))

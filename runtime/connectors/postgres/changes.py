@@ -406,15 +406,15 @@ class ChangesReader(SourceReader):
                 if message.relation in self._relations and not self._is_skipped:
                     changes = self._without_initial(message.relation, list(_changes(message)))
                     places = self._find_places(message.relation) if changes else ()
-                    for kind, row in changes:
-                        self._add(kind, tuple(row[place] for place in places))
+                    for number, (kind, row) in enumerate(changes, 1):
+                        self._add(kind, tuple(row[place] for place in places), is_half=number < len(changes))
             case None:
                 pass
 
-    def _add(self, kind: str, row: Row) -> None:
+    def _add(self, kind: str, row: Row, *, is_half: bool) -> None:
         self._read_rows += 1
         if self._read_rows > self._to_skip:
-            self._ready.append(_Change(kind, row, 0, self._read_rows, self._transaction.time_us))
+            self._ready.append(_Change(kind, row, 0, self._read_rows, self._transaction.time_us, is_half))
 
     def _without_initial(self, relation: int, changes: list[tuple[str, Row]]) -> list[tuple[str, Row]]:
         """The changes that the initial rows lack. Half of an update of the key is a deletion or an insert."""
@@ -459,12 +459,12 @@ class ChangesReader(SourceReader):
     # ------------------------------------------------------------ rows
 
     def _emit(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next rows, and the position behind them."""
+        """The next rows, and the position behind them. Exceeds `max_rows` by one row rather than halve an update."""
         kinds: list[str] = []
         rows: list[Row] = []
         times: list[int] = []
-        heard = None
-        while self._ready and (len(rows) < max_rows or self._ready[0].kind is None):
+        heard = change = None
+        while self._ready and (len(rows) < max_rows or self._ready[0].kind is None or (change and change.is_half)):
             change = self._ready.popleft()
             if change.kind is None:
                 self._lsn, self._rows = max(change.lsn, self._lsn), 0
@@ -500,7 +500,8 @@ class _Change(NamedTuple):
     """A row with its number in its transaction, and the time of the commit in us.
 
     Without a kind: the end of a transaction at `lsn`. `time`, unless 0: the server's time in ms before which all
-    commits have been read.
+    commits have been read. `is_half`: the next row belongs to the same update. A barrier between them would show a
+    checkpoint without the row.
     """
 
     kind: str | None
@@ -508,6 +509,7 @@ class _Change(NamedTuple):
     lsn: int
     number: int
     time: int
+    is_half: bool = False
 
 
 def _changes(message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete) -> Iterator[tuple[str, Row]]:

@@ -3,7 +3,18 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, comparison, definitions, mapping, metrics, openapi, problems, state, statistics
+from console.api import (
+    activity,
+    comparison,
+    definitions,
+    mapping,
+    metrics,
+    openapi,
+    problems,
+    retention,
+    state,
+    statistics,
+)
 
 app_name = "api"
 urlpatterns = [
@@ -16,6 +27,7 @@ urlpatterns = [
     path("jobs/<int:job>/checkpoints/", activity.Checkpoints.as_view(), name="checkpoints"),
     path("jobs/<int:job>/checkpoints/statistics/", statistics.CheckpointStatistics.as_view(), name="statistics"),
     path("jobs/<int:job>/checkpoints/compare/", comparison.CheckpointComparison.as_view(), name="compare"),
+    path("jobs/<int:job>/checkpoints/retention/", retention.Retention.as_view(), name="retention"),
     path("jobs/<int:job>/operations/", activity.Operations.as_view(), name="operations"),
     path("versions/<int:pk>/", definitions.VersionDetail.as_view(), name="version"),
     path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),

@@ -53,15 +53,35 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
     return manifest
 
 
+def readable_manifest(checkpoint: Checkpoint) -> Manifest | None:
+    """The manifest of a completed checkpoint; None if it is missing or damaged. Its files are not looked at.
+
+    Raises:
+        Refused: the storage cannot be read at the moment.
+    """
+    try:
+        return _read_manifest(_manifest_file(checkpoint), CHECKPOINT_FIELD)
+    except Refused as refused:
+        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        return None
+
+
+def manifest_bytes(checkpoint: Checkpoint) -> int:
+    """The size of the manifest's file; 0 if it is gone."""
+    try:
+        return _manifest_file(checkpoint).stat().st_size
+    except OSError:
+        return 0
+
+
 def recorded_states(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
     """The states that the manifest of a completed checkpoint names. Their files are not looked at.
 
     Raises:
         Refused: the manifest is missing or damaged.
     """
-    return stored_states(
-        _read_manifest(job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE, CHECKPOINT_FIELD)
-    )
+    return stored_states(_read_manifest(_manifest_file(checkpoint), CHECKPOINT_FIELD))
 
 
 def pin(checkpoint: Checkpoint) -> None:
@@ -84,13 +104,8 @@ def pin(checkpoint: Checkpoint) -> None:
 
 def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
     """Whether the manifest of `checkpoint` names files below `folder`; None if the manifest cannot be read."""
-    try:
-        manifest = _read_manifest(job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE, CHECKPOINT_FIELD)
-    except Refused as refused:
-        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise
-        return None
-    return any(segment.path.startswith(f"{folder}/") for segment in manifest.segments())
+    manifest = readable_manifest(checkpoint)
+    return None if manifest is None else any(segment.path.startswith(f"{folder}/") for segment in manifest.segments())
 
 
 def delete_savepoint(checkpoint: Checkpoint) -> None:
@@ -135,6 +150,10 @@ def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     if not is_same_savepoint(found, manifest):
         detail = f"{folder}: the job already has a different savepoint {home.name}, in {home}."
         raise Refused("savepoint-clash", detail, PATH_FIELD)
+
+
+def _manifest_file(checkpoint: Checkpoint) -> Path:
+    return job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
 
 
 def _allowed_folder(given: str) -> Path:

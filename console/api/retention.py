@@ -1,0 +1,60 @@
+"""Preview of a retention policy."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.accounts.refusals import InvalidField
+from console.api.base import ScopedView
+from console.api.parsing import whole_number
+from console.api.serializers import Problem
+from console.operations.retention import MAX_KEEP, preview_retention
+
+
+class DiscardedSerializer(serializers.Serializer[Any]):
+    """A checkpoint that would be discarded. Bytes of a file that several of them share count for the oldest."""
+
+    id = serializers.IntegerField(source="checkpoint.pk")
+    number = serializers.IntegerField(source="checkpoint.number")
+    freed_bytes = serializers.IntegerField(allow_null=True)
+    shared_bytes = serializers.IntegerField(help_text="Size of its files that stay.")
+    needed_by = serializers.IntegerField(allow_null=True, help_text="Number of the newest checkpoint that needs them.")
+
+
+class KeptSerializer(serializers.Serializer[Any]):
+    id = serializers.IntegerField(source="checkpoint.pk")
+    number = serializers.IntegerField(source="checkpoint.number")
+    kind = serializers.CharField(source="checkpoint.kind")
+    reasons = serializers.ListField(child=serializers.CharField(), help_text="Why it stays, in sentences.")
+
+
+class RetentionSerializer(serializers.Serializer[Any]):
+    keep = serializers.IntegerField()
+    present_keep = serializers.IntegerField(help_text="`retained_checkpoints` of the latest run.")
+    sentence = serializers.CharField()
+    freed_bytes = serializers.IntegerField(allow_null=True)
+    unknown = serializers.CharField(allow_blank=True, help_text="Why the freed bytes are not known.")
+    discarded = DiscardedSerializer(many=True)
+    kept = KeptSerializer(many=True)
+
+
+class Retention(ScopedView):
+    """Checkpoints of a job that a retention policy would discard now, and the reasons why the others stay."""
+
+    serializer_class = RetentionSerializer
+    query = frozenset({"keep"})
+
+    @extend_schema(
+        parameters=[OpenApiParameter("keep", int, description=f"Newest checkpoints to keep, 1 to {MAX_KEEP}")],
+        responses={200: RetentionSerializer, 404: Problem, 422: Problem},
+    )
+    def get(self, request: Request, job: int) -> Response:
+        """The preview for `keep`; by default for the policy of the job. It changes nothing."""
+        of, given = self.parent(), request.query_params.get("keep")
+        keep = None if given is None else whole_number("keep", given, MAX_KEEP + 1)
+        if keep is not None and not 1 <= keep <= MAX_KEEP:
+            raise InvalidField("keep", f"must be from 1 to {MAX_KEEP}")
+        return Response(self.get_serializer(preview_retention(of, keep)).data)

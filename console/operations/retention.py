@@ -1,0 +1,206 @@
+"""Preview of retention: the checkpoints of a job that a policy would discard, with the bytes that this would free.
+
+The decisions are those of the job master: both call `runtime.core.checkpoint.retention_plan`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from console import formats
+from console.accounts.refusals import Refused
+from console.checkpoints import storage
+from console.checkpoints.models import Checkpoint, Kind, ReviewState
+from console.checkpoints.selectors import restorable
+from console.jobs.models import Job, Run
+from console.operations.selectors import latest_run
+from runtime.core.checkpoint.retention_plan import (
+    KeepReason,
+    RetainedCheckpoint,
+    RetentionPlan,
+    deletable_files,
+    files_of,
+    folder_of_file,
+    plan_retention,
+)
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+
+MAX_KEEP: Final = 1000  #: as in the setting `retained_checkpoints`
+MAX_MANIFESTS: Final = 200  #: with more manifests to read, the freed bytes are not computed
+_DEFAULT_KEEP: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLine:
+    """A checkpoint in the preview.
+
+    Args:
+        reasons: why it stays; empty if it is discarded.
+        freed_bytes: size of the files that are deleted with it. A file of several discarded checkpoints counts for the
+            oldest. None: not known.
+        shared_bytes: size of its files that stay, because `needed_by` names them.
+        needed_by: number of the newest kept checkpoint that names one of its files.
+    """
+
+    checkpoint: Checkpoint
+    reasons: tuple[str, ...] = ()
+    freed_bytes: int | None = None
+    shared_bytes: int = 0
+    needed_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPreview:
+    """`keep`: the policy; `present_keep`: that of the job. Lines are newest first.
+
+    `unknown`: why the freed bytes are not known, as a sentence; "" if they are known.
+    """
+
+    keep: int
+    present_keep: int
+    discarded: tuple[RetentionLine, ...]
+    kept: tuple[RetentionLine, ...]
+    unknown: str
+
+    @property
+    def kept_checkpoints(self) -> tuple[RetentionLine, ...]:
+        return tuple(line for line in self.kept if line.checkpoint.kind == Kind.CHECKPOINT)
+
+    @property
+    def savepoints(self) -> tuple[RetentionLine, ...]:
+        return tuple(line for line in self.kept if line.checkpoint.kind != Kind.CHECKPOINT)
+
+    @property
+    def freed_bytes(self) -> int | None:
+        sizes = [line.freed_bytes for line in self.discarded]
+        return None if self.unknown or None in sizes else sum(size or 0 for size in sizes)
+
+    @property
+    def sentence(self) -> str:
+        count, periodic = len(self.discarded), len(self.discarded) + len(self.kept_checkpoints)
+        newest = "the newest checkpoint" if self.keep == 1 else f"the {self.keep} newest checkpoints"
+        savepoints = _number(len(self.savepoints), "savepoint")
+        if not count:
+            return f"Keeping {newest} deletes nothing now: {_number(periodic, 'checkpoint')} and {savepoints} stay."
+        freed = "" if self.freed_bytes is None else f" and frees {formats.size(self.freed_bytes)}"
+        return (
+            f"Keeping {newest} deletes {count} of {_number(periodic, 'checkpoint')}{freed}. "
+            f"{_number(len(self.kept_checkpoints), 'checkpoint').capitalize()} and {savepoints} stay."
+        )
+
+
+def preview_retention(job: Job, keep: int | None = None) -> RetentionPreview:
+    """The preview for a policy; None stands for the policy of the job's latest run. Three queries.
+
+    `keep` must be from 1 to `MAX_KEEP`.
+    """
+    run = latest_run(job)
+    present = _present_keep(job, run)
+    wanted = present if keep is None else keep
+    rows = list(restorable(job).select_related("pinned_by"))
+    plan = plan_retention(
+        (_candidate(row) for row in rows), wanted, run=run.pk if run else 0, restored=_restored(run, rows)
+    )
+    doomed = [row for row in rows if row.number in set(plan.discarded)]
+    kept = [row for row in rows if row.number in plan.kept]
+    files = _Files(doomed, kept)
+    return RetentionPreview(
+        keep=wanted,
+        present_keep=present,
+        discarded=tuple(files.line(row) for row in sorted(doomed, key=lambda row: row.number))[::-1],
+        kept=tuple(RetentionLine(checkpoint=row, reasons=_reasons(row, plan, wanted, run)) for row in kept),
+        unknown=files.unknown,
+    )
+
+
+def _present_keep(job: Job, run: Run | None) -> int:
+    version = run.version if run else job.versions.order_by("-number").first()
+    return int((version.settings if version else {}).get("retained_checkpoints", _DEFAULT_KEEP))
+
+
+def _candidate(row: Checkpoint) -> RetainedCheckpoint:
+    return RetainedCheckpoint(
+        number=row.number,
+        run=row.run_id,
+        is_savepoint=row.kind != Kind.CHECKPOINT,
+        is_pinned=row.is_pinned,
+        is_in_review=row.review_state == ReviewState.IN_REVIEW,
+    )
+
+
+def _restored(run: Run | None, rows: Iterable[Checkpoint]) -> int | None:
+    """The number of the checkpoint that the latest run was restored from, if its files still exist."""
+    return next((row.number for row in rows if run and row.pk == run.restore_checkpoint_id), None)
+
+
+def _reasons(row: Checkpoint, plan: RetentionPlan, keep: int, run: Run | None) -> tuple[str, ...]:
+    by = f" by {row.pinned_by}" if row.pinned_by else ""
+    sentences: Mapping[KeepReason, str] = {
+        KeepReason.NEWEST: "It is the newest checkpoint."
+        if keep == 1
+        else f"It is among the {keep} newest checkpoints.",
+        KeepReason.SAVEPOINT: "Only a user discards a savepoint.",
+        KeepReason.PINNED: f"It is pinned{by}.",
+        KeepReason.IN_REVIEW: "It is in review.",
+        KeepReason.RESTORED: f"Run {run.pk if run else 0} was restored from it and has no checkpoint of its own yet.",
+    }
+    return tuple(sentences[reason] for reason in plan.kept[row.number])
+
+
+class _Files:
+    """The files of the checkpoints to discard, compared with the manifests of the kept checkpoints.
+
+    `line` must be called for the checkpoints in ascending order: each file counts once.
+    """
+
+    def __init__(self, doomed: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> None:
+        self._sizes: dict[str, int] = {}
+        self._doomed: dict[int, Manifest] = {}
+        self._kept: dict[int, Manifest] = {}
+        self._deletable: set[str] = set()
+        self.unknown = ""
+        periodic = [row for row in kept if row.kind == Kind.CHECKPOINT]
+        if len(doomed) + len(periodic) > MAX_MANIFESTS:
+            self.unknown = f"The freed bytes are not computed for more than {MAX_MANIFESTS} checkpoints."
+            return
+        try:
+            self._read(doomed, periodic, kept)
+        except Refused as refused:
+            self.unknown = refused.detail
+
+    def _read(self, doomed: Sequence[Checkpoint], periodic: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> None:
+        if not doomed:
+            return
+        for row in doomed:
+            if (manifest := storage.readable_manifest(row)) is not None:
+                self._doomed[row.number] = manifest
+                self._sizes |= {segment.path: segment.nbytes for segment in manifest.segments()}
+                self._sizes[f"{row.path}/{MANIFEST_FILE}"] = storage.manifest_bytes(row)
+        files = {path for manifest in self._doomed.values() for path in files_of(manifest)}
+        # A checkpoint may name files of the savepoint that its run was restored from. Other savepoints share no file.
+        folders = {folder_of_file(path) for path in files}
+        unreadable = []
+        for row in (*periodic, *(row for row in kept if row.kind != Kind.CHECKPOINT and row.path in folders)):
+            if (manifest := storage.readable_manifest(row)) is None:
+                unreadable.append(row.path)
+            else:
+                self._kept[row.number] = manifest
+        self._deletable = deletable_files(files, self._kept.values(), unreadable)
+
+    def line(self, row: Checkpoint) -> RetentionLine:
+        manifest = self._doomed.get(row.number)
+        if manifest is None:
+            return RetentionLine(checkpoint=row)
+        own = files_of(manifest)
+        shared = own - self._deletable
+        return RetentionLine(
+            checkpoint=row,
+            freed_bytes=sum(self._sizes.pop(path, 0) for path in own & self._deletable),
+            shared_bytes=sum(self._sizes[path] for path in shared),
+            needed_by=max((number for number, kept in self._kept.items() if files_of(kept) & shared), default=None),
+        )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"

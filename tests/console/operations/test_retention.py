@@ -1,0 +1,132 @@
+"""The preview of retention: the decisions of the job master, the files that stay, and the reasons."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import job_root
+from console.jobs.models import Run
+from console.operations.retention import preview_retention
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from runtime.io.filesystem import FileStore
+from runtime.io.postgres.store import PostgresRunStore
+from runtime.master.retention import discard_checkpoints, readable_manifests
+from tests.console.stored import store
+from tests.console.ui import rows
+from tests.contracts.test_records import url
+
+pytestmark = pytest.mark.django_db(transaction=True)
+QUERIES = 8
+
+
+def made(run: Run, number: int, names: dict[str, int], **changes: Any) -> Checkpoint:
+    """A checkpoint whose manifest names files by `folder of a checkpoint/name`, with their sizes; its own exist."""
+    row = rows.checkpoint(run, number, is_stored=False, **changes)
+    paths = {name if "/" in name else f"{row.path}/{name}": nbytes for name, nbytes in names.items()}
+    segments = tuple(
+        Segment(path=path, rows=1, nbytes=nbytes, checksum="blake2b:00", first_group=0, last_group=127)
+        for path, nbytes in paths.items()
+    )
+    snapshot = SubtaskSnapshot(keyed={"state": segments})
+    operator = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
+    for path, nbytes in paths.items():
+        file = job_root(run.job_id) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * nbytes)
+    store(row, operators={"window": operator})
+    return row
+
+
+@pytest.fixture
+def run() -> Run:
+    """Checkpoints 1 to 6 and savepoint 7: 5 needs a file of 1, 2 is pinned, 3 is in review."""
+    made_run = rows.run(rows.job())
+    token = made_run.token * 10 + 1
+    base = f"chk-1-{token}/base"
+    made(made_run, 1, {"base": 1_000, "delta": 10})
+    made(made_run, 2, {"own": 200}, pinned_at=timezone.now())
+    made(made_run, 3, {"own": 300}, review_state="in_review")
+    made(made_run, 4, {base: 1_000, "own": 400})
+    made(made_run, 5, {base: 1_000, "own": 500})
+    made(made_run, 6, {"own": 600})
+    made(made_run, 7, {"own": 700}, kind="savepoint")
+    return made_run
+
+
+def size_on_disk(run: Run) -> int:
+    return sum(file.stat().st_size for file in job_root(run.job_id).rglob("*") if file.is_file())
+
+
+def test_the_preview_names_what_stays_and_why(run: Run) -> None:
+    found = preview_retention(run.job, 2)
+    assert [line.checkpoint.number for line in found.discarded] == [4, 1]
+    assert {line.checkpoint.number: line.reasons for line in found.kept} == {
+        7: ("Only a user discards a savepoint.",),
+        6: ("It is among the 2 newest checkpoints.",),
+        5: ("It is among the 2 newest checkpoints.",),
+        3: ("It is in review.",),
+        2: ("It is pinned.",),
+    }
+    by_number = {line.checkpoint.number: line for line in found.discarded}
+    for number, own in ((1, 10), (4, 400)):
+        line = by_number[number]
+        manifest = (job_root(run.job_id) / line.checkpoint.path / MANIFEST_FILE).stat().st_size
+        assert (line.freed_bytes, line.shared_bytes, line.needed_by) == (own + manifest, 1_000, 5)
+    assert found.sentence.startswith("Keeping the 2 newest checkpoints deletes 2 of 6 checkpoints and frees ")
+    assert preview_retention(run.job).sentence.startswith("Keeping the 5 newest checkpoints deletes nothing now")
+
+
+def test_the_job_master_then_deletes_what_the_preview_says(run: Run) -> None:
+    """The rows and the bytes on disk, for every policy from generous to strict."""
+    Run.objects.filter(pk=run.pk).update(token=run.token)
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    files = FileStore(job_root(run.job_id))
+    for keep in (3, 2, 1):
+        found, before = preview_retention(run.job, keep), size_on_disk(run)
+        folders = records.discard_older(keep)
+        assert sorted(folders) == sorted(line.checkpoint.path for line in found.discarded)
+        discard_checkpoints(files, folders, readable_manifests(files, records.retained_folders()))
+        assert before - size_on_disk(run) == found.freed_bytes
+    records.close()
+
+
+def test_a_run_without_a_checkpoint_keeps_the_checkpoint_that_it_began_with(run: Run) -> None:
+    Run.objects.update(state="canceled")
+    first = Checkpoint.objects.get(number=1)
+    second = rows.run(run.job, restore_checkpoint=first)
+    found = preview_retention(run.job, 1)
+    reasons = {line.checkpoint.number: line.reasons for line in found.kept}
+    assert reasons[1] == (f"Run {second.pk} was restored from it and has no checkpoint of its own yet.",)
+
+
+def test_unreadable_manifests_free_nothing_that_they_may_need(run: Run) -> None:
+    for number in (4, 5):
+        (job_root(run.job_id) / Checkpoint.objects.get(number=number).path / MANIFEST_FILE).write_text("damaged")
+    found = {line.checkpoint.number: line for line in preview_retention(run.job, 2).discarded}
+    assert (found[1].freed_bytes, found[4].freed_bytes) == (0, None)
+
+
+def test_page_and_api_show_the_same_in_few_queries(browser: Client, api: APIClient, run: Run) -> None:
+    path = f"/jobs/{run.job_id}/checkpoints/retention/"
+    with CaptureQueriesContext(connection) as counted:
+        response = browser.get(path, {"keep": 2})
+    assert len(counted) <= QUERIES
+    page = response.content.decode()
+    assert 'checkpoint <span class="q">5</span> needs them' in page
+    assert "It is in review." in page
+    shown = api.get(f"/api/v1{path}", {"keep": 2}).json()
+    assert shown["sentence"] == response.context["preview"].sentence
+    assert [line["number"] for line in shown["discarded"]] == [4, 1]
+    assert shown["freed_bytes"] == response.context["preview"].freed_bytes
+    for wrong in ("0", "1001", "-1", "x", "9" * 40):
+        assert "is not a number from 1 to 1000" in browser.get(path, {"keep": wrong}).content.decode()
+        assert api.get(f"/api/v1{path}", {"keep": wrong}).json()["code"] == "invalid-field"
+    assert Checkpoint.objects.filter(discarded_at=None).count() == 7, "it deletes nothing"

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -53,6 +54,11 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Checkpoint | None = None) -> Any:
         return (*self.readonly_fields, *_LABEL_FIELDS) if operate_refusal(request.user) else self.readonly_fields
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        if db_field.name == "name":
+            options["widget"] = AdminTextInputWidget
+        return super().formfield_for_dbfield(db_field, request, **options)
 
     @admin.action(description="Pin", permissions=["change"])
     def pin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:

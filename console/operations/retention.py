@@ -82,11 +82,11 @@ class RetentionPreview:
         newest = "the newest checkpoint" if self.keep == 1 else f"the {self.keep} newest checkpoints"
         savepoints = _number(len(self.savepoints), "savepoint")
         if not count:
-            return f"Keeping {newest} deletes nothing now: {_number(periodic, 'checkpoint')} and {savepoints} stay."
-        freed = "" if self.freed_bytes is None else f" and frees {formats.size(self.freed_bytes)}"
+            return f"Keeping {newest} would delete nothing: {_number(periodic, 'checkpoint')} and {savepoints} stay."
+        freed = "" if self.freed_bytes is None else f" and free {formats.size(self.freed_bytes)}"
         return (
-            f"Keeping {newest} deletes {count} of {_number(periodic, 'checkpoint')}{freed}. "
-            f"{_number(len(self.kept_checkpoints), 'checkpoint').capitalize()} and {savepoints} stay."
+            f"Keeping {newest} would delete {count} of {_number(periodic, 'checkpoint')}{freed}. "
+            f"{_number(len(self.kept_checkpoints), 'checkpoint').capitalize()} and {savepoints} would stay."
         )
 
 

@@ -80,8 +80,8 @@ def test_the_preview_names_what_stays_and_why(run: Run) -> None:
         line = by_number[number]
         manifest = (job_root(run.job_id) / line.checkpoint.path / MANIFEST_FILE).stat().st_size
         assert (line.freed_bytes, line.shared_bytes, line.needed_by) == (own + manifest, 1_000, 5)
-    assert found.sentence.startswith("Keeping the 2 newest checkpoints deletes 2 of 6 checkpoints and frees ")
-    assert preview_retention(run.job).sentence.startswith("Keeping the 5 newest checkpoints deletes nothing now")
+    assert found.sentence.startswith("Keeping the 2 newest checkpoints would delete 2 of 6 checkpoints and free ")
+    assert preview_retention(run.job).sentence.startswith("Keeping the 5 newest checkpoints would delete nothing")
 
 
 def test_the_job_master_then_deletes_what_the_preview_says(run: Run) -> None:

@@ -393,7 +393,7 @@ class Attempt:
         problem = self._output.problem(manifest)
         if problem is not None:
             return NotRecorded(problem)
-        return finalize_checkpoint(self._store, self._records, manifest, timings, self._now())
+        return finalize_checkpoint(self._store, self._records, manifest, timings, self._now)
 
     def _on_finalized(self, manifest: Manifest, timings: Timings, result: Recorded | NotRecorded | Superseded) -> None:
         """Runs on the metadata thread: output is committed before slots are notified.

@@ -1,5 +1,6 @@
 """Completion of a checkpoint: its manifest is made durable, then recorded under the attempt's token."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,9 @@ class NotRecorded:
 
 
 def finalize_checkpoint(
-    store: SnapshotStore, records: RunStore, manifest: Manifest, timings: Timings, at: int
+    store: SnapshotStore, records: RunStore, manifest: Manifest, timings: Timings, now_ms: Callable[[], int]
 ) -> Recorded | NotRecorded | Superseded:
-    """Makes the manifest durable, then records the checkpoint.
+    """Makes the manifest durable, then records the checkpoint. Its duration includes the time that the manifest takes.
 
     Raises:
         EnvironmentFailure: it is unknown whether the checkpoint was recorded. A retry is safe: recording is idempotent.
@@ -49,7 +50,7 @@ def finalize_checkpoint(
         folder=folder,
         size_bytes=nbytes + sum(segment.nbytes for segment in manifest.segments()),
         written_bytes=nbytes + copied_bytes + sum(t.written_bytes for _, t in timings),
-        at=at,
+        at=now_ms(),
         operators=_summary(manifest, timings),
     )
     return Recorded() if records.record_checkpoint(record) else Superseded()

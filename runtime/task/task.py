@@ -44,6 +44,8 @@ from runtime.task.source_operator import SourceOperator
 from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
+#: A subtask takes more than a batch per channel in a step only within this time: the slot's other subtasks wait for it.
+STEP_MS: Final = 10.0
 WAITED_COUNTER: Final = "waited_for_slower_sources_ms"
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
 
@@ -215,11 +217,15 @@ class Task:
         return True
 
     def _handle_inputs(self) -> bool:
-        """Takes at most a batch per input channel, and all control messages in between, so that no queue grows."""
+        """Takes a batch per input channel, more within `STEP_MS`, and all control messages in between.
+
+        A step before this one may emit several batches in its turn. A cheap step takes all of them in its own turn, so
+        that only queues in front of busy steps grow.
+        """
         if self.machine.loop.replaying:
             return self._replay()
-        did, batches = False, len(self.machine.spec.inputs)
-        while batches and (taken := self._handle_next()) is not None:
+        did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + STEP_MS
+        while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
         return did
 

@@ -199,7 +199,7 @@ class BatchRun:
             max_parallelism=self.job.graph.max_parallelism,
             operators={o.uid: self._snapshot(o.uid, o.parallelism, prepared) for o in self.job.graph.operators},
         )
-        done = self.retry(partial(finalize_checkpoint, self.store, self.records, manifest, (), now))
+        done = self.retry(partial(finalize_checkpoint, self.store, self.records, manifest, (), SystemClock().now_ms))
         if isinstance(done, NotRecorded):
             raise EnvironmentFailure(done.detail)
         if not isinstance(done, Recorded):

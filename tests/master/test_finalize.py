@@ -1,5 +1,7 @@
 """What is recorded of a completed checkpoint for people to see."""
 
+from collections.abc import Iterable
+
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -15,7 +17,7 @@ def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
     records = MemoryRunStore()
     timings = ((subtask("a/0"), QUICK), (subtask("a/1"), SLOW))
     completed = manifest({"a": [KEPT, KEPT], "b": []})
-    assert finalize_checkpoint(MemorySnapshotStore(), records, completed, timings, at=9) == Recorded()
+    assert finalize_checkpoint(MemorySnapshotStore(), records, completed, timings, lambda: 9) == Recorded()
     shown, ended = records.completed[0].operators
     assert (shown["subtasks"], shown["state_bytes"], shown["written_bytes"]) == (2, 40, 30)
     longest = {name: ms for name, ms in shown.items() if name.startswith("max_")}
@@ -27,3 +29,15 @@ def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
         "subtask": 1, "start_delay_ms": 5, "alignment_ms": 0, "pre_barrier_ms": 3, "sync_ms": 4, "async_ms": 100.0,
     }  # fmt: skip
     assert (ended["max_alignment_ms"], ended["written_bytes"], ended["slowest"]) == (0, 0, None)
+
+
+def test_the_duration_of_a_checkpoint_includes_the_time_that_its_manifest_takes() -> None:
+    now, records = [9], MemoryRunStore()
+
+    class SlowStore(MemorySnapshotStore):
+        def put(self, path: str, data: Iterable[bytes]) -> None:
+            now[0] += 4_000
+            super().put(path, data)
+
+    assert finalize_checkpoint(SlowStore(), records, manifest({"a": [KEPT]}), (), lambda: now[0]) == Recorded()
+    assert records.completed[0].at == 4_009

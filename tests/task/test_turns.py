@@ -53,10 +53,19 @@ def test_it_takes_what_a_turn_of_all_its_predecessors_brings(task: Task) -> None
         assert task.machine.watermark == task.records_in - 2 + 10
 
 
-def test_it_does_not_take_all_that_waits_at_once(task: Task) -> None:
-    """The others of its slot have their turn as well."""
-    brought(task, 0, 0, 0, 0, 0)
-    assert turns(task) == [2, 2, 1]
+@pytest.mark.parametrize(("takes_ms", "expected"), [(0, [7]), (4, [3, 3, 1]), (20, [2, 2, 2, 1])])
+def test_a_turn_takes_a_batch_per_input_and_more_within_ten_milliseconds(takes_ms: int, expected: list[int]) -> None:
+    """A cheap step takes all that a busy step before it has emitted. Behind a busy step, others have their turn."""
+    clock = ManualClock()
+
+    def work(batch: pa.RecordBatch) -> pa.RecordBatch:
+        clock.advance(takes_ms)
+        return batch
+
+    task = opened(GRAPH, subtask("b/0"), MapBatches(work), clock)
+    task.start()
+    brought(task, 0, 0, 0, 0, 0, 0, 0)
+    assert turns(task) == expected
 
 
 def test_words_alone_take_no_turn_each(task: Task) -> None:

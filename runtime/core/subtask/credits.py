@@ -18,8 +18,8 @@ from typing import Final
 from runtime.core.job.ids import ChannelId
 
 MAX_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest window
-INITIAL_WINDOW_BYTES: Final = 256 * 1024  #: until the receiver's throughput has been measured
-MIN_WINDOW_BYTES: Final = 16 * 1024
+INITIAL_WINDOW_BYTES: Final = 16 * 1024  #: until the receiver's throughput has been measured
+MIN_WINDOW_BYTES: Final = 1024
 IN_FLIGHT_TARGET_MS: Final = 200.0  #: target time for a subtask to consume all bytes in flight to it
 MEASUREMENT_MS: Final = 50.0  #: work time that a throughput measurement covers
 _MIN_RELATIVE_CHANGE: Final = 0.25  #: smaller relative changes of the window are ignored as noise

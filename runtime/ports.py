@@ -191,7 +191,10 @@ class SourceReader(ABC):
 
     @abstractmethod
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next batch, or None if no row is available now; if `exhausted`, none will follow. Must not block."""
+        """The next batch, or None if no row is available now; if `exhausted`, none will follow. Must not block.
+
+        Called again at once after a small batch (`core.subtask.coalescing`): such batches are sent as one.
+        """
 
     @property
     @abstractmethod

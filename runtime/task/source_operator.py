@@ -1,5 +1,6 @@
 """Source readers in the form of operators: a task drives both alike, except that it polls a reader."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,3 +27,13 @@ class SourceOperator(Operator):
 
     def close(self) -> None:
         self.reader.close()
+
+
+def concat_alike(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """The batches as a single batch, if they have the same columns and Arrow can join them."""
+    if len(batches) < 2 or any(not batch.schema.equals(batches[0].schema) for batch in batches):
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # a type without this kernel; texts above 2 GiB
+        return batches

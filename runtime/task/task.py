@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
+
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
 from runtime.core.snapshot.control import ControlMessage, SubtaskReport
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects
+from runtime.core.subtask.coalescing import is_more_wanted
 from runtime.core.subtask.credits import ReceiverWindow
 from runtime.core.subtask.events import (
     FeedbackReplayed,
@@ -40,7 +43,7 @@ from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs
 from runtime.task.input_gate import InputGate
 from runtime.task.output import GuardedCollector, Outputs
-from runtime.task.source_operator import SourceOperator
+from runtime.task.source_operator import SourceOperator, concat_alike
 from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
@@ -184,22 +187,33 @@ class Task:
             if self._is_throttled:
                 self.poll_policy.on_throttled()
             return False
-        batch = self._call("poll", reader.poll, max_rows)
-        if batch is None:
+        batches = self._poll_batches(reader, max_rows)
+        rows = sum(batch.num_rows for batch in batches)
+        if not batches:
             self.poll_policy.on_empty()
         else:
-            self.poll_policy.on_batch(batch.num_rows, max_rows, self.clock.monotonic_ms())
+            self.poll_policy.on_batch(rows, max_rows, self.clock.monotonic_ms())
             if self.machine.is_idle:
                 self.handle(SourceResumed())
-            self._call("poll", self._collector.emit, batch)
+            for batch in concat_alike(batches):
+                self._call("poll", self._collector.emit, batch)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
-            rows = 0 if batch is None else batch.num_rows
             self.poll_policy.barrier_delay.on_batch(watermark, rows, self.clock.monotonic_ms())
             self.handle(SourceAdvanced(watermark))
-            if batch is not None and self.barrier_in_ms == 0:  # siblings receive the barrier with the watermark
+            if batches and self.barrier_in_ms == 0:  # siblings receive the barrier with the watermark
                 self._release_held_barrier()
-        return batch is not None or self._check_source_end(reader)
+        return bool(batches) or self._check_source_end(reader)
+
+    def _poll_batches(self, reader: SourceReader, max_rows: int) -> list[pa.RecordBatch]:
+        """At most `max_rows` rows: a batch, or small batches that the source has at hand."""
+        began, batches, rows, nbytes = self.clock.monotonic_ms(), list[pa.RecordBatch](), 0, 0
+        while rows < max_rows and (batch := self._call("poll", reader.poll, max_rows - rows)) is not None:
+            batches.append(batch)
+            rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+            if not is_more_wanted(batch.num_rows, rows, nbytes, self.clock.monotonic_ms() - began):
+                break
+        return batches
 
     def _check_source_end(self, reader: SourceReader) -> bool:
         if self._call("exhausted", lambda: reader.exhausted):

@@ -1,0 +1,117 @@
+"""Polls of a source within a step: small batches are sent as one, and nothing overtakes their rows."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.core.job.ids import CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Message, Records, Watermark
+from runtime.core.subtask.coalescing import MAX_COALESCED_ROWS
+from runtime.core.subtask.events import Triggered
+from runtime.ports import OperatorContext, SourceReader
+from runtime.task.source_operator import SourceOperator
+from tests.core.builders import chain, subtask
+from tests.manual_clock import ManualClock
+from tests.task.tasks import opened
+
+
+@dataclass(frozen=True)
+class Poll:
+    """The reply to a poll: rows; 0: none are available. It takes `ms`."""
+
+    rows: int
+    ms: int = 0
+    is_view: bool = False  #: the rows are of another type, which is converted before it is sent
+
+
+class Reader(SourceReader):
+    """Emits the integers from 0 on. A row with a time up to the watermark never follows."""
+
+    def __init__(self, polls: list[Poll], clock: ManualClock) -> None:
+        self._polls, self._clock = list(polls), clock
+        self.next_row = 0
+        self.captured: list[int] = []
+
+    def open(self, context: OperatorContext) -> None: ...
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        if not self._polls:
+            return None
+        reply = self._polls.pop(0)
+        self._clock.advance(reply.ms)
+        if not reply.rows:
+            return None
+        first, self.next_row = self.next_row, self.next_row + min(reply.rows, max_rows)
+        kind = pa.string_view() if reply.is_view else pa.string()
+        return pa.record_batch({"value": pa.array(map(str, range(first, self.next_row)), kind)})
+
+    @property
+    def exhausted(self) -> bool:
+        return not self._polls
+
+    def watermark(self) -> int | None:
+        return self.next_row - 1
+
+    def snapshot(self, checkpoint: int) -> None:
+        self.captured.append(self.next_row)
+
+
+def sent_for(polls: list[Poll], triggered: frozenset[int] = frozenset()) -> tuple[list[Message], Reader]:
+    """All messages of a source, one step after the other; `triggered`: the steps that follow a trigger."""
+    sent: list[Message] = []
+    clock = ManualClock(1_000)
+    reader = Reader(polls, clock)
+    task = opened(chain(), subtask("a/0"), SourceOperator(reader), clock, lambda channel, message: sent.append(message))
+    task.start()
+    for step in range(len(polls) + 2):
+        if step in triggered:
+            task.on_master_event(Triggered(Barrier(CheckpointId(step + 1), CheckpointKind.CHECKPOINT, 0)))
+        task.outputs.credits.repay(next(iter(task.outputs.graph.outputs[task.id])), 10**9)
+        task.step()
+    return sent, reader
+
+
+def batch_rows(polls: list[Poll]) -> list[int]:
+    return [message.rows for message in sent_for(polls)[0] if isinstance(message, Records)]
+
+
+def test_small_batches_at_hand_are_sent_as_one() -> None:
+    assert batch_rows([Poll(1_000)] * 3) == [3_000]
+    assert batch_rows([Poll(1_000), Poll(0), Poll(1_000)]) == [1_000, 1_000]
+    assert batch_rows([Poll(1_000)] * 12) == [MAX_COALESCED_ROWS, 3_000]
+    assert batch_rows([Poll(MAX_COALESCED_ROWS), Poll(1_000)]) == [MAX_COALESCED_ROWS, 1_000]
+
+
+def test_rows_wait_for_no_others() -> None:
+    """Neither few rows, as of a source that keeps up, nor rows that took their time."""
+    assert batch_rows([Poll(10)] * 3) == [10, 10, 10]
+    assert batch_rows([Poll(100), Poll(10), Poll(100)]) == [110, 100]
+    assert batch_rows([Poll(100, ms=3)] * 4) == [200, 200]
+
+
+def test_batches_of_other_types_are_sent_apart() -> None:
+    assert batch_rows([Poll(100), Poll(100, is_view=True)]) == [100, 100]
+
+
+@given(
+    polls=st.lists(st.builds(Poll, st.sampled_from([0, 1, 63, 64, 100, 5_000]), st.integers(0, 3)), max_size=30),
+    triggered=st.frozensets(st.integers(0, 30)),
+)
+def test_nothing_overtakes_polled_rows(polls: list[Poll], triggered: frozenset[int]) -> None:
+    """S1-25: a barrier follows exactly the rows before the captured position, a watermark all rows up to its time."""
+    sent, reader = sent_for(polls, triggered)
+    rows, captured = 0, iter(reader.captured)
+    for message in sent:
+        match message:
+            case Records(batch):
+                assert batch["value"].to_pylist() == [str(row) for row in range(rows, rows + batch.num_rows)]
+                rows += batch.num_rows
+            case Watermark(time) if time < reader.next_row:
+                assert time == rows - 1
+            case Barrier():
+                assert next(captured) == rows
+            case EndOfData():
+                assert rows == reader.next_row
+    assert rows == reader.next_row

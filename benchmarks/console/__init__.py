@@ -1,0 +1,1 @@
+"""How fast are the pages and the REST endpoints of the console, beside a long history?"""

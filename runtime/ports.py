@@ -451,6 +451,17 @@ class EpochTarget(Protocol):
 
 
 @runtime_checkable
+class EncodesRows(Protocol):
+    """An `EpochTarget` whose rows are encoded in the slots, before the barrier of their checkpoint."""
+
+    def row_encoder(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """For a writer: a function of arriving rows to the rows that are held, and passed to `write_epoch` later.
+
+        The function raises JobRejected or DataRejected for rows that the target cannot take.
+        """
+
+
+@runtime_checkable
 class DeliversEpochs(Protocol):
     """A sink whose committed epochs are delivered by a PySpark stage."""
 

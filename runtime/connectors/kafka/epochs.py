@@ -10,6 +10,8 @@ name records the last written epoch. The transaction writes the number of the ep
 3. The group is read again: the other producer may have committed before step 2.
 4. Rows, offset and commit follow. If the answer to the commit is lost, a repetition starts at step 1.
 
+The slots hold messages, not rows: a row that is no message is refused before its checkpoint.
+
 A transaction is open only while its rows are written. The position in the source therefore never depends on a
 transaction that the broker may abort: an aborted one is written again from the files.
 
@@ -18,7 +20,7 @@ between a commit and its own durable record of the delivery needs the offset, an
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -27,8 +29,8 @@ import pyarrow as pa
 
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import MessageFormat
-from runtime.connectors.kafka.rows import PARTITIONER, Messages, RowProducer
-from runtime.connectors.kafka.transactions import CommitRecord, call_again, encode_id_part, initialise
+from runtime.connectors.kafka.rows import PARTITIONER, Messages, RowProducer, hold_messages
+from runtime.connectors.kafka.transactions import call_again, check_topic_exists, encode_id_part, initialise
 from runtime.connectors.libraries import import_library
 from runtime.core.job.graph import Guarantee
 from runtime.ports import OutputEpoch
@@ -63,28 +65,39 @@ class KafkaEpochs:
     def check(self) -> None:
         self.to.check_settings()
 
+    def row_encoder(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        return partial(hold_messages, self.to, self.to.format.encoder(self.to.topic))
+
     def write_epoch(self, epoch: OutputEpoch, batches: Iterable[pa.RecordBatch]) -> None:
         connection = KafkaConnection(self.to.servers, self.to.options)
-        record = CommitRecord(connection)
         name = f"{self.to.id_prefix}-{encode_id_part(epoch.job)}-{encode_id_part(epoch.sink)}-epochs-{epoch.source}"
-        if record.committed_number(name, self.to.topic) >= epoch.number:
+        record = EpochRecord(connection, name, self.to.topic)
+        try:
+            self._write_once(connection, record, epoch.number, batches)
+        finally:
+            record.close()
+
+    def _write_once(
+        self, connection: KafkaConnection, record: "EpochRecord", number: int, batches: Iterable[pa.RecordBatch]
+    ) -> None:
+        if record.committed_number() >= number:
             return
-        record.check_topic_exists(self.to.topic)
+        record.check_topic_exists()
         producer = connection.producer(
             {
-                "transactional.id": name,
+                "transactional.id": record.name,
                 "transaction.timeout.ms": self.to.transaction_timeout_ms,
                 "partitioner": PARTITIONER,
             }
         )
-        what = f"topic {self.to.topic!r}, transaction {name}"
+        what = f"topic {self.to.topic!r}, transaction {record.name}"
         call_again(connection, lambda: initialise(connection, producer), what)
-        if record.committed_number(name, self.to.topic) >= epoch.number:
+        if record.committed_number() >= number:
             return
         call_again(connection, producer.begin_transaction, what)
         try:
             self._write(connection, producer, batches)
-            self._send_number(connection, producer, name, epoch.number)
+            record.send_number(producer, number)
         except BaseException:
             with contextlib.suppress(import_library("confluent_kafka", "kafka").KafkaException):
                 producer.abort_transaction(connection.timeout_s)  # consumers would wait for its time-out
@@ -97,13 +110,44 @@ class KafkaEpochs:
             rows.write(batch)
         rows.flush()
 
-    def _send_number(self, connection: KafkaConnection, producer: Any, name: str, number: int) -> None:
-        """Adds the number of the epoch to the transaction, as an offset of the group `name`."""
-        place = import_library("confluent_kafka", "kafka").TopicPartition(self.to.topic, 0, number)
-        consumer = connection.consumer({"group.id": name, "enable.auto.commit": False})
+
+class EpochRecord:
+    """The group `name`, which records the last written epoch, as an offset of partition 0 of the topic.
+
+    A consumer reads it. An admin client whose first request finds no broker in time aborts the process when the broker
+    answers later (librdkafka 2.16, `eonce->refcnt > 0` in rd_kafka_enq_once_del_source_return).
+    """
+
+    def __init__(self, connection: KafkaConnection, name: str, topic: str) -> None:
+        self.name, self._connection, self._topic = name, connection, topic
+        self._library = import_library("confluent_kafka", "kafka")
+        # Stable offsets would be waited for, until the open transaction has ended.
+        own = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+        self._consumer = connection.consumer(own)
+
+    def committed_number(self) -> int:
+        """The number of the last written epoch; 0: none."""
+        what = f"commit record {self.name}"
         try:
-            group, timeout_s = consumer.consumer_group_metadata(), connection.timeout_s
-            send = partial(producer.send_offsets_to_transaction, [place], group, timeout_s)
-            call_again(connection, send, f"commit record {name}")
-        finally:
-            consumer.close()
+            (found,) = self._consumer.committed([self._place()], self._connection.timeout_s)
+        except self._library.KafkaException as error:
+            self._consumer.poll(0)  # a refused login is known then
+            raise self._connection.failure(error, what) from error
+        if found.error is not None:
+            raise self._connection.failure_of(found.error, what)
+        return max(int(found.offset), 0)
+
+    def send_number(self, producer: Any, number: int) -> None:
+        """Adds the number of an epoch to the transaction."""
+        group, timeout_s = self._consumer.consumer_group_metadata(), self._connection.timeout_s
+        send = partial(producer.send_offsets_to_transaction, [self._place(number)], group, timeout_s)
+        call_again(self._connection, send, f"commit record {self.name}")
+
+    def check_topic_exists(self) -> None:
+        check_topic_exists(self._connection, self._consumer, self._topic)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _place(self, number: int = 0) -> Any:
+        return self._library.TopicPartition(self._topic, 0, number)

@@ -1,6 +1,7 @@
 """Rows of Arrow batches as messages of a topic, through a producer of librdkafka."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ from runtime.connectors.libraries import import_library
 from runtime.errors import DataRejected, JobRejected, TargetAway
 
 PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
+#: Messages as rows, for files that hold them until their checkpoint has completed.
+HELD_MESSAGES: Final = pa.schema([pa.field("weir_key", pa.large_binary()), pa.field("weir_value", pa.large_binary())])
 _QUEUE_FULL_POLL_S: Final = 0.1
 
 
@@ -32,13 +35,17 @@ class RowProducer:
         self._failed: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Queues the rows; blocks while the queue of the producer is full.
+        """Queues rows, or messages as rows of `HELD_MESSAGES`; blocks while the queue of the producer is full.
 
         Raises:
             DataRejected: a row is too large, or the format cannot hold it.
             EnvironmentFailure, JobRejected: a delivery has failed.
         """
-        messages = self._messages(batch)
+        if batch.schema.names == HELD_MESSAGES.names:
+            keys, values = (column.to_pylist() for column in batch.columns)
+        else:
+            keys, values = _keys_and_values(self._to, self._encode, batch)
+        messages = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
         while messages:
             with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
                 self.producer.produce_batch(self._to.topic, messages, on_delivery=self._on_delivery)
@@ -61,17 +68,6 @@ class RowProducer:
                 raise TargetAway(f"{what}: {problem}: check disks, load and in-sync replicas of its brokers")
         self._check()
 
-    def _messages(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-        try:
-            messages: list[dict[str, Any]] = [{"value": value} for value in self._encode(batch)]
-            if self._to.key is not None:
-                for message, key in zip(messages, key_bytes(self._key_column(batch)), strict=True):
-                    message["key"] = key
-        except (pa.ArrowException, ValueError, OverflowError) as error:  # of the conversion to text or to Python
-            detail = f"topic {self._to.topic!r}: the rows cannot be written as messages: {error}"
-            raise DataRejected(f"{detail}: correct or cast the column") from error
-        return messages
-
     def _is_left(self, message: dict[str, Any]) -> bool:
         error = message.pop("_error", None)
         if error is None:
@@ -88,8 +84,21 @@ class RowProducer:
         if error is not None and self._failed is None:
             self._failed = error
 
-    def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
-        if self._to.key not in batch.schema.names:
-            names = ", ".join(batch.schema.names)
-            raise JobRejected("missing-column", "key", f"the rows have no column {self._to.key!r}; they have {names}")
-        return batch.column(self._to.key)
+
+def hold_messages(to: Messages, encode: Encode, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as messages, in rows of `HELD_MESSAGES`. Raises JobRejected or DataRejected as `RowProducer.write`."""
+    columns = [pa.array(values, pa.large_binary()) for values in _keys_and_values(to, encode, batch)]
+    return pa.RecordBatch.from_arrays(columns, schema=HELD_MESSAGES)
+
+
+def _keys_and_values(to: Messages, encode: Encode, batch: pa.RecordBatch) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The messages of the rows: their keys, or None, and their values."""
+    if to.key is not None and to.key not in batch.schema.names:
+        names = ", ".join(batch.schema.names)
+        raise JobRejected("missing-column", "key", f"the rows have no column {to.key!r}; they have {names}")
+    try:
+        keys = [None] * batch.num_rows if to.key is None else key_bytes(batch.column(to.key))
+        return keys, encode(batch)
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # of the conversion to text or to Python
+        detail = f"topic {to.topic!r}: the rows cannot be written as messages: {error}"
+        raise DataRejected(f"{detail}: correct or cast the column") from error

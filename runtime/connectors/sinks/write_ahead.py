@@ -25,7 +25,7 @@ from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import DataRoots
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.ports import EpochTarget, OutputEpoch, SinkCommitter, StageFolders
+from runtime.ports import EncodesRows, EpochTarget, OperatorContext, OutputEpoch, SinkCommitter, StageFolders
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class WriteAheadSink:
         return self if self.folder else replace(self, folder=stage_folder(folders.streams, uid), is_bound=True)
 
     def writer(self) -> ParquetWriter:
+        if isinstance(self.target, EncodesRows):
+            return EncodingWriter(self._folder_path(), self.target, self._roots())
         return ParquetWriter(self._folder_path(), self._roots())
 
     def committer(self) -> "WriteAheadCommitter":
@@ -78,6 +80,21 @@ class WriteAheadSink:
 
 def _no_folder_error() -> JobRejected:
     return JobRejected("no-folder", "folder", "must name a folder for the rows that await the end of their checkpoint")
+
+
+class EncodingWriter(ParquetWriter):
+    """Holds rows as their target encodes them. A row that the target cannot take is found when it arrives."""
+
+    def __init__(self, folder: Path, target: EncodesRows, roots: DataRoots | None) -> None:
+        super().__init__(folder, roots)
+        self._target = target
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._encode = self._target.row_encoder()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        super().write(self._encode(batch))
 
 
 class WriteAheadCommitter(SinkCommitter):

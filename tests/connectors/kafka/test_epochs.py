@@ -1,5 +1,6 @@
 """Epochs of a write-ahead sink as transactions of a real broker: once each, whatever is repeated or interrupted."""
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,12 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from runtime.connectors.kafka.epochs import KafkaEpochs
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText, key_bytes
 from runtime.connectors.kafka.sink import KafkaSink
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OutputEpoch, StageFolders
+from tests.contracts.test_sinks import context
 from tests.kafka import Broker
 
 UNIQUE_SOURCE = iter(range(1_000_000))
@@ -98,16 +103,33 @@ def test_two_masters_that_write_the_same_epoch_write_it_once(broker: Broker, epo
         (pa.array([{"a": 1}]), "n", KafkaJson()),
     ],
 )
-def test_rows_that_are_no_messages_are_named(
-    broker: Broker, epoch: OutputEpoch, column: pa.Array, key: str | None, format: Any
+def test_rows_that_are_no_messages_are_refused_when_they_arrive(
+    tmp_path: Path, column: pa.Array, key: str | None, format: Any
 ) -> None:
-    """By the job master, after the checkpoint: an error without a name would not show the way out."""
+    """S1-54: by the slot, before their checkpoint. After it, no restore could get past them."""
+    of = KafkaSink("127.0.0.1:1", "t", format, key=key, commit="staged", folder=str(tmp_path / "held"))
+    writer = of.writer()
+    writer.open(context("7", 1, "out", 0))
+    with pytest.raises(DataRejected, match="topic 't': the rows cannot be written as messages"):
+        writer.write(pa.RecordBatch.from_arrays([column], names=["n"]))
+    writer.close()
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_rows_are_held_as_messages(broker: Broker, tmp_path: Path, key: str | None) -> None:
     topic = broker.topic()
-    target = KafkaEpochs(replace(sink(broker, topic), format=format, key=key))
-    with pytest.raises(DataRejected, match=f"topic '{topic}': the rows cannot be written as messages"):
-        target.write_epoch(epoch, [pa.RecordBatch.from_arrays([column], names=["n"])])
-    assert visible(broker, topic) == []
-    assert is_stable(broker, topic)
+    of = replace(sink(broker, topic), key=key, format=KafkaJson(), folder=str(tmp_path / "held"))
+    writer = of.writer()
+    writer.open(context("7", 1, f"out {topic}", 0))
+    writer.write(pa.RecordBatch.from_pydict({"n": [1, 2], "k": ["a", None]}))
+    permit = permit_from_master("7", Token(1), CheckpointId(1))
+    of.committer().commit_epoch(permit, writer.prepare(1))
+    writer.close()
+    assert [json.loads(value) for value in broker.committed_values(topic)] == [{"n": 1, "k": "a"}, {"n": 2, "k": None}]
+    found = Consumer({"bootstrap.servers": broker.servers, "group.id": "keys", "enable.auto.commit": False})
+    found.assign([TopicPartition(topic, 0, 0)])
+    assert [message.key() for message in found.consume(2, 30)] == [key and b"a", None]
+    found.close()
 
 
 def test_keys_of_fixed_size_are_bytes() -> None:

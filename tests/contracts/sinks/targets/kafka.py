@@ -125,9 +125,6 @@ class StagedKafkaTopic(KafkaTopic):
 
     prepares_there = False
     expiries: ClassVar[Mapping[str, str]] = {"open transaction": "", "prepared transaction": ""}
-    without: ClassVar[Mapping[str, str]] = {
-        "slow": "librdkafka 2.16 aborts the job master (assertion in rd_kafka_enq_once_del_source_return)"
-    }
 
     def sink(self) -> Sink:
         return weir.KafkaSink(

@@ -94,12 +94,17 @@ def encode_id_part(name: str) -> str:
 
 
 class CommitRecord:
-    """The groups that record the commits of transactional ids, as offsets of partition 0 of a topic. Thread-safe."""
+    """The groups that record the commits of transactional ids, as offsets of partition 0 of a topic. Thread-safe.
+
+    The constructor blocks until a broker answers, since the first request of an admin client must find one: see
+    `epochs.EpochRecord`. It raises EnvironmentFailure if none does.
+    """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._library = import_library("confluent_kafka", "kafka")
         self._admin = connection.admin()
+        connection.list_topics(self._admin, "list of topics")
 
     def committed_number(self, transactional_id: str, topic: str) -> int:
         """The number of the last committed transaction of the id, whose messages go to `topic`; 0: none."""

@@ -47,11 +47,11 @@ def test_a_slow_target_delays_checkpoints_and_gets_every_row_once(
     spec = replace(spec_of(target), waits=True, attempts=0, timeout_ms=timeout_ms)
     with running(spec) as job:
         await_checkpoints(target, job, 2)
-        for point, expires in (("before-prepare", target.prepares_there), ("before-commit", False)):
+        for point in ("before-prepare", "before-commit") if target.prepares_there else ("before-commit",):
             with ExitStack() as stack:
                 with held(target.place.job, point, lambda: log_of(target)):
                     stack.enter_context(target.stalled())
-                if expires:
+                if point == "before-prepare":
                     await_failed_checkpoint(target)
                 else:
                     time.sleep(timeout_ms / 1_000 + 0.5)

@@ -32,6 +32,7 @@ MEASUREMENT_MODULES: Final = {
     "W16": "benchmarks.state.reading",
     "W17": "benchmarks.batched_writes",
     "W18": "benchmarks.held_output",
+    "L1": "benchmarks.latency.measure",
 }
 
 

@@ -14,6 +14,7 @@ from console.api import (
     retention,
     state,
     statistics,
+    trend,
 )
 
 app_name = "api"
@@ -28,6 +29,7 @@ urlpatterns = [
     path("jobs/<int:job>/checkpoints/statistics/", statistics.CheckpointStatistics.as_view(), name="statistics"),
     path("jobs/<int:job>/checkpoints/compare/", comparison.CheckpointComparison.as_view(), name="compare"),
     path("jobs/<int:job>/checkpoints/retention/", retention.Retention.as_view(), name="retention"),
+    path("jobs/<int:job>/checkpoints/trend/", trend.CheckpointTrend.as_view(), name="trend"),
     path("jobs/<int:job>/operations/", activity.Operations.as_view(), name="operations"),
     path("versions/<int:pk>/", definitions.VersionDetail.as_view(), name="version"),
     path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),

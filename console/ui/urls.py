@@ -18,6 +18,7 @@ from console.ui.views import (
     runs,
     session,
     state,
+    trend,
 )
 
 app_name = "ui"
@@ -43,6 +44,7 @@ urlpatterns = [
     path("jobs/<int:pk>/checkpoints/statistics/", checkpoints.checkpoint_statistics, name="checkpoint_statistics"),
     path("jobs/<int:pk>/checkpoints/compare/", comparison.compare, name="compare"),
     path("jobs/<int:pk>/checkpoints/retention/", retention.retention, name="retention"),
+    path("jobs/<int:pk>/checkpoints/trend/", trend.trend, name="trend"),
     path("runs/<int:pk>/", runs.run, name="run"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),

@@ -107,6 +107,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "statistics": f"{job}checkpoints/statistics/",
         "compare": f"{job}checkpoints/compare/?base=1&other=2",
         "retention": f"{job}checkpoints/retention/?keep=3",
+        "trend": f"{job}checkpoints/trend/?days=7",
         "operations": f"{job}operations/",
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",

@@ -1,0 +1,48 @@
+"""Trend of a job's checkpoints over days."""
+
+from typing import Any, Final
+
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.accounts.refusals import InvalidField
+from console.api.base import ScopedView
+from console.api.parsing import whole_number
+from console.api.serializers import Problem
+from console.checkpoints.trend import daily_trend
+
+MAX_DAYS: Final = 90
+
+
+class DayTrendSerializer(serializers.Serializer[Any]):
+    """A day in UTC. Percentiles are null for a day without a completed checkpoint."""
+
+    day = serializers.DateField()
+    checkpoints = serializers.IntegerField(help_text="Number of completed checkpoints and savepoints.")
+    duration_p50_ms = serializers.IntegerField(allow_null=True)
+    duration_p95_ms = serializers.IntegerField(allow_null=True)
+    size_p50_bytes = serializers.IntegerField(allow_null=True)
+    size_p95_bytes = serializers.IntegerField(allow_null=True)
+
+
+class CheckpointTrend(ScopedView):
+    """Percentiles of the duration and the full size of completed checkpoints, by day."""
+
+    serializer_class = DayTrendSerializer
+    query = frozenset({"days"})
+    pagination_class = None
+
+    @extend_schema(
+        parameters=[OpenApiParameter("days", int, description=f"Days including today, 1 to {MAX_DAYS}; default 30")],
+        responses={200: DayTrendSerializer(many=True), 404: Problem, 422: Problem},
+    )
+    def get(self, request: Request, job: int) -> Response:
+        """The last days, oldest first."""
+        of = self.parent()
+        days = whole_number("days", request.query_params.get("days", "30"), MAX_DAYS + 1)
+        if not 1 <= days <= MAX_DAYS:
+            raise InvalidField("days", f"must be from 1 to {MAX_DAYS}")
+        return Response(DayTrendSerializer(daily_trend(of, days, timezone.now()), many=True).data)

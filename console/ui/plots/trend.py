@@ -1,0 +1,75 @@
+"""The plots of the trend page: percentiles of the duration and the size of checkpoints, a point per day."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+from console import formats
+from console.checkpoints.trend import DayTrend
+from console.formats import Quantity
+from console.ui.plots import scale, shapes
+from console.ui.plots.scale import Scale
+from console.ui.plots.timeline import Plot, Series
+
+MAX_TICKS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class DayTick:
+    """A label of the axis; `at` is the left edge of its day in percent."""
+
+    day: date
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    plots: tuple[Plot, ...]
+    ticks: tuple[DayTick, ...]
+    sentence: str
+
+
+def trend(days: Sequence[DayTrend]) -> Trend:
+    """The plots of `days`, oldest first. Days without a completed checkpoint interrupt the lines."""
+    step = -(-len(days) // MAX_TICKS)
+    ticks = tuple(DayTick(days[at].day, round(at / len(days) * 100, 3)) for at in range(0, len(days), step))
+    plots = (
+        _plot("duration", "Duration", "ms", days, scale.durations, formats.duration),
+        _plot("size", "Full size", "bytes", days, scale.sizes, formats.size),
+    )
+    return Trend(plots, ticks, _sentence(days))
+
+
+def _plot(
+    key: str, title: str, unit: str, days: Sequence[DayTrend], axis: Callable[[float], Scale],
+    write: Callable[[Any], Quantity],
+) -> Plot:  # fmt: skip
+    p50, p95 = ([getattr(day, f"{key}_{name}_{unit}") for day in days] for name in ("p50", "p95"))
+    known = [value for value in p95 if value is not None]
+    chosen = axis(max(known, default=0))
+    layers = (
+        ("line out", shapes.line(p95, chosen.most)),
+        ("area state", shapes.area(p50, chosen.most)),
+        ("line state", shapes.line(p50, chosen.most)),
+    )
+    series = tuple(
+        Series(kind, label, write(next((value for value in reversed(values) if value is not None), None)), "")
+        for kind, label, values in (("state", "median, newest day", p50), ("out", "95th percentile", p95))
+    )
+    drawn = tuple((name, path) for name, path in layers if path)
+    return Plot(key, title, chosen if known else None, f"0 0 {len(days)} {shapes.HEIGHT}", drawn, series, height=120)
+
+
+def _sentence(days: Sequence[DayTrend]) -> str:
+    known = [day for day in days if day.checkpoints]
+    if not known:
+        return "No checkpoint has completed in this time."
+    first, last = known[0], known[-1]
+    if first is last:
+        return f"Checkpoints have completed on {last.day} only, so there is no trend yet."
+    return (
+        f"The 95th percentile of the duration was {formats.duration(first.duration_p95_ms)} on {first.day} and "
+        f"{formats.duration(last.duration_p95_ms)} on {last.day}. That of the full size was "
+        f"{formats.size(first.size_p95_bytes)} and {formats.size(last.size_p95_bytes)}."
+    )

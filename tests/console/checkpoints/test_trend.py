@@ -1,0 +1,69 @@
+"""The trend over days: percentiles by day of the trigger, on the page and over the API."""
+
+from datetime import UTC, datetime, timedelta
+from statistics import quantiles
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.trend import daily_trend
+from console.jobs.models import Job
+from tests.console.ui import rows
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 23, 0, 30, tzinfo=UTC)
+
+
+def test_days_have_their_percentiles_and_gaps_none() -> None:
+    run = rows.run(rows.job())
+    number = 0
+
+    def add(at: datetime, duration_ms: int, **more: Any) -> None:
+        nonlocal number
+        number += 1
+        rows.checkpoint(run, number, is_stored=False, triggered_at=at, duration_ms=duration_ms, **more)
+
+    add(NOW - timedelta(days=7), 9_999)
+    for ms in range(1, 101):
+        add(datetime(2026, 11, 21, 23, 59, 59, tzinfo=UTC), ms, size_bytes=1_000 * ms)
+    add(datetime(2026, 11, 21, 12, tzinfo=UTC), 60_000, status="failed")
+    add(datetime(2026, 11, 23, tzinfo=UTC), 500, size_bytes=7, kind="savepoint")
+    other = rows.run(rows.job("other"))
+    rows.checkpoint(other, 1, is_stored=False, triggered_at=NOW, duration_ms=1)
+    days = daily_trend(run.job, 7, NOW)
+    assert [(day.day.day, day.checkpoints) for day in days] == [
+        (17, 0), (18, 0), (19, 0), (20, 0), (21, 100), (22, 0), (23, 1),
+    ]  # fmt: skip
+    busy = days[4]
+    cuts = quantiles(range(1, 101), n=100)
+    assert (busy.duration_p50_ms, busy.duration_p95_ms) == (int(cuts[49]), int(cuts[94]))
+    assert (busy.size_p50_bytes, busy.size_p95_bytes) == (50_000, 95_000)
+    assert (days[5].duration_p50_ms, days[6].duration_p95_ms, days[6].size_p50_bytes) == (None, 500, 7)
+
+
+def test_page_and_api_show_the_trend(browser: Client, api: APIClient) -> None:
+    run = rows.run(rows.job())
+    rows.history(run)
+    older = Checkpoint.objects.filter(number__lt=170)
+    older.update(triggered_at=datetime.now(UTC) - timedelta(days=3), duration_ms=100)
+    path = f"/jobs/{run.job_id}/checkpoints/trend/"
+    response = browser.get(path, {"days": 7})
+    page = response.content.decode()
+    assert "The 95th percentile of the duration was 0.10 s on " in page
+    assert page.count('class="line out"') == 2
+    found = api.get(f"/api/v1{path}", {"days": 7}).json()
+    first = next(day for day in found if day["checkpoints"])
+    assert (first["checkpoints"], first["duration_p50_ms"]) == (older.filter(status="completed").count(), 100)
+    assert 'href="?days=30" aria-current="true"' in browser.get(path, {"days": "x"}).content.decode()
+    for wrong in ("0", "91", "x"):
+        assert api.get(f"/api/v1{path}", {"days": wrong}).status_code == 422
+
+
+def test_a_job_without_checkpoints_has_an_empty_trend(browser: Client) -> None:
+    job: Job = rows.job()
+    page = browser.get(f"/jobs/{job.pk}/checkpoints/trend/").content.decode()
+    assert "No checkpoint has completed in this time." in page
+    assert page.count("no numbers") == 2

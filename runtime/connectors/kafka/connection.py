@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from runtime.connectors.kafka.wire import KafkaWire
 from runtime.connectors.libraries import import_library
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.secrets import check_references, resolve
 
 _REQUEST_TIMEOUT_MS: Final = 10_000  #: of metadata and offset requests, unless `socket.timeout.ms` is smaller
@@ -120,13 +120,11 @@ class KafkaConnection:
             raise self.failure(error, what) from error
 
     def failure(self, error: BaseException, what: str) -> WeirError:
-        """The exception to raise from `error` of librdkafka. An absent broker is an outage (`is_outage`)."""
+        """The exception to raise from `error` of librdkafka. An absent broker is `TargetAway`."""
         found = error.args[0] if error.args else None
         if not isinstance(found, self._library.KafkaError):
             return EnvironmentFailure(f"Kafka at {self.servers}: {what}: {error}")
-        failure = self.failure_of(found, what)
-        error.__cause__ = failure.__cause__
-        return failure
+        return self.failure_of(found, what)
 
     def failure_of(self, error: Any, what: str) -> WeirError:
         """As `failure`, for a `KafkaError`."""
@@ -144,11 +142,7 @@ class KafkaConnection:
         if name in _TOO_LARGE:
             remedy = "raise max.message.bytes of the topic and the option message.max.bytes, or write smaller rows"
             return DataRejected(f"{text}: {remedy}")
-        if name in _AWAY or name in _AWAY_TOO:
-            failure = EnvironmentFailure(text)
-            failure.__cause__ = OSError(errno.EHOSTUNREACH, text)
-            return failure
-        return EnvironmentFailure(text)
+        return TargetAway(text) if name in _AWAY or name in _AWAY_TOO else EnvironmentFailure(text)
 
     def _on_error(self, error: Any) -> None:
         """Callback of librdkafka, on the thread that polls a client."""

@@ -20,7 +20,7 @@ between a commit and its own durable record of the delivery needs the offset, an
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -105,10 +105,14 @@ class KafkaEpochs:
         call_again(connection, lambda: producer.commit_transaction(connection.timeout_s), what)
 
     def _write(self, connection: KafkaConnection, producer: Any, batches: Iterable[pa.RecordBatch]) -> None:
-        rows = RowProducer(self.to, self.to.format.encoder(self.to.topic), connection, producer)
+        rows = RowProducer(self.to, self._encode, connection, producer)
         for batch in batches:
             rows.write(batch)
         rows.flush()
+
+    def _encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        """Encodes rows that an earlier version of Weir held as rows. Held messages need no registry any more."""
+        return self.to.format.encoder(self.to.topic)(batch)
 
 
 class EpochRecord:

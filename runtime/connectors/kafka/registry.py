@@ -3,7 +3,6 @@
 0 (1 byte) · id of the schema (4 bytes, big-endian) · value
 """
 
-import errno
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from runtime.connectors.libraries import import_library
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.secrets import check_references, resolve
 
 FRAME_BYTES: Final = 5
@@ -109,8 +108,7 @@ class RegistryClient:
         try:
             return request()
         except self._transport_error as error:
-            text = f"{where}: {error or type(error).__name__}"
-            raise EnvironmentFailure(text) from OSError(errno.EHOSTUNREACH, text)
+            raise TargetAway(f"{where}: {error or type(error).__name__}") from error
         except self._library.SchemaRegistryError as error:
             status, code, reason = error.http_status_code, error.error_code, error.error_message
             if status in (401, 403):

@@ -6,9 +6,6 @@ and changes nothing. Flink's `GenericWriteAheadSink` holds rows back in the same
 
     <schema>.weir_staged_<hash>   staged rows of a sink of a job, each with its writer and the number of its checkpoint
     <schema>.weir_sink_writers    a row per writer: the highest number that was moved
-
-A writer is an attempt of a subtask with a random id: a job that starts anew with the same tokens has other writers. The
-numbers of a writer ascend, and a commit passes all that are pending. The highest number therefore covers all before it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText, k
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import OutputEpoch, StageFolders
 from tests.contracts.test_sinks import context
 from tests.kafka import Broker
@@ -115,15 +115,21 @@ def test_rows_that_are_no_messages_are_refused_when_they_arrive(
     writer.close()
 
 
+class AwayFormat(KafkaJson):
+    def encoder(self, topic: str) -> Any:
+        raise TargetAway("the registry is away")
+
+
 @pytest.mark.parametrize("key", [None, "k"])
 def test_rows_are_held_as_messages(broker: Broker, tmp_path: Path, key: str | None) -> None:
+    """A delivery depends on the broker only."""
     topic = broker.topic()
     of = replace(sink(broker, topic), key=key, format=KafkaJson(), folder=str(tmp_path / "held"))
     writer = of.writer()
     writer.open(context("7", 1, f"out {topic}", 0))
     writer.write(pa.RecordBatch.from_pydict({"n": [1, 2], "k": ["a", None]}))
     permit = permit_from_master("7", Token(1), CheckpointId(1))
-    of.committer().commit_epoch(permit, writer.prepare(1))
+    replace(of, format=AwayFormat()).committer().commit_epoch(permit, writer.prepare(1))
     writer.close()
     assert [json.loads(value) for value in broker.committed_values(topic)] == [{"n": 1, "k": "a"}, {"n": 2, "k": None}]
     found = Consumer({"bootstrap.servers": broker.servers, "group.id": "keys", "enable.auto.commit": False})

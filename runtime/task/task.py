@@ -208,10 +208,12 @@ class Task:
     def _poll_batches(self, reader: SourceReader, max_rows: int) -> list[pa.RecordBatch]:
         """At most `max_rows` rows: a batch, or small batches that the source has at hand."""
         began, batches, rows, nbytes = self.clock.monotonic_ms(), list[pa.RecordBatch](), 0, 0
+        coalesces = self.poll_policy.coalesces(began)
         while rows < max_rows and (batch := self._call("poll", reader.poll, max_rows - rows)) is not None:
             batches.append(batch)
             rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
-            if not is_more_wanted(batch.num_rows, rows, nbytes, self.clock.monotonic_ms() - began):
+            took_ms = self.clock.monotonic_ms() - began
+            if not (coalesces and is_more_wanted(batch.num_rows, rows, nbytes, took_ms)):
                 break
         return batches
 

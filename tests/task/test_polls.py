@@ -6,8 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.job.ids import CheckpointId
+from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Message, Records, Watermark
+from runtime.core.subtask.batch_size import FAST_BATCH_MS
 from runtime.core.subtask.coalescing import MAX_COALESCED_ROWS
 from runtime.core.subtask.events import Triggered
 from runtime.ports import OperatorContext, SourceReader
@@ -58,12 +59,24 @@ class Reader(SourceReader):
         self.captured.append(self.next_row)
 
 
-def sent_for(polls: list[Poll], triggered: frozenset[int] = frozenset()) -> tuple[list[Message], Reader]:
-    """All messages of a source, one step after the other; `triggered`: the steps that follow a trigger."""
+def sent_for(
+    polls: list[Poll], triggered: frozenset[int] = frozenset(), send_ms: int = 0
+) -> tuple[list[Message], Reader]:
+    """All messages of a source, one step after the other.
+
+    Args:
+        triggered: the steps that follow a trigger.
+        send_ms: time that the job takes for each batch.
+    """
     sent: list[Message] = []
     clock = ManualClock(1_000)
     reader = Reader(polls, clock)
-    task = opened(chain(), subtask("a/0"), SourceOperator(reader), clock, lambda channel, message: sent.append(message))
+
+    def send(channel: ChannelId, message: Message) -> None:
+        sent.append(message)
+        clock.advance(send_ms if isinstance(message, Records) else 0)
+
+    task = opened(chain(), subtask("a/0"), SourceOperator(reader), clock, send)
     task.start()
     for step in range(len(polls) + 2):
         if step in triggered:
@@ -73,13 +86,17 @@ def sent_for(polls: list[Poll], triggered: frozenset[int] = frozenset()) -> tupl
     return sent, reader
 
 
-def batch_rows(polls: list[Poll]) -> list[int]:
-    return [message.rows for message in sent_for(polls)[0] if isinstance(message, Records)]
+def batch_rows(polls: list[Poll], send_ms: int = 0) -> list[int]:
+    """The rows of each batch behind a first: its duration decides about the second."""
+    sent, _ = sent_for([Poll(7), *polls], send_ms=send_ms)
+    first, *others = (message.rows for message in sent if isinstance(message, Records))
+    assert first == 7
+    return others
 
 
 def test_small_batches_at_hand_are_sent_as_one() -> None:
     assert batch_rows([Poll(1_000)] * 3) == [3_000]
-    assert batch_rows([Poll(1_000), Poll(0), Poll(1_000)]) == [1_000, 1_000]
+    assert batch_rows([Poll(1_000), Poll(1_000), Poll(0), Poll(1_000)]) == [2_000, 1_000]
     assert batch_rows([Poll(1_000)] * 12) == [MAX_COALESCED_ROWS, 3_000]
     assert batch_rows([Poll(MAX_COALESCED_ROWS), Poll(1_000)]) == [MAX_COALESCED_ROWS, 1_000]
 
@@ -89,6 +106,13 @@ def test_rows_wait_for_no_others() -> None:
     assert batch_rows([Poll(10)] * 3) == [10, 10, 10]
     assert batch_rows([Poll(100), Poll(10), Poll(100)]) == [110, 100]
     assert batch_rows([Poll(100, ms=3)] * 4) == [200, 200]
+
+
+def test_batches_that_take_long_are_not_made_longer() -> None:
+    """A barrier would wait behind them. Nor are batches after a gap, whose duration is unknown."""
+    assert batch_rows([Poll(100)] * 3, send_ms=int(FAST_BATCH_MS)) == [100, 100, 100]
+    assert batch_rows([Poll(100)] * 3, send_ms=int(FAST_BATCH_MS) - 1) == [300]
+    assert batch_rows([Poll(0), *[Poll(100)] * 3]) == [100, 200]
 
 
 def test_batches_of_other_types_are_sent_apart() -> None:

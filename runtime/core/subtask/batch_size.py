@@ -37,6 +37,10 @@ class BatchSize:
             self._adapt(at_ms - self._since_ms)
         self._since_ms, self._batch_rows, self._requested_rows = at_ms, rows, asked
 
+    def is_fast(self, at_ms: float) -> bool:
+        """Whether the previous batch took less than `FAST_BATCH_MS` until now. Unknown after a gap: False."""
+        return self._since_ms is not None and at_ms - self._since_ms < FAST_BATCH_MS
+
     def on_gap(self) -> None:
         """No batch, or a pause: the time until the next batch does not measure the job."""
         self._since_ms = None

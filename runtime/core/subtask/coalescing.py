@@ -2,8 +2,9 @@
 
 Every batch has a fixed cost in each subtask that it passes, so thousands of small batches a second slow a job down
 several times. The source is polled again only while it has rows at hand: rows never wait for rows that are still to
-come (unlike Flink's buffer timeout), so an unhurried source costs no latency. No row is kept between two steps of the
-subtask. Barriers, watermarks and the end of input therefore follow all polled rows.
+come (unlike Flink's buffer timeout), so an unhurried source costs no latency. Batches that take long are not coalesced
+either (`PollPolicy.coalesces`): a barrier would wait behind more rows. No row is kept between two steps of the subtask.
+Barriers, watermarks and the end of input therefore follow all polled rows.
 """
 
 from typing import Final

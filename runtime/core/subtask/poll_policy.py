@@ -26,6 +26,10 @@ class PollPolicy:
         """The number of rows to poll."""
         return self.barrier_delay.limit_rows(self._batch_size.rows)
 
+    def coalesces(self, now: float) -> bool:
+        """Whether small batches are to be joined: the job takes them fast, so that their fixed cost matters."""
+        return self._batch_size.is_fast(now)
+
     def is_throttled(self, now: float) -> bool:
         """Whether watermark alignment pauses the source.
 

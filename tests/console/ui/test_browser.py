@@ -127,6 +127,10 @@ def others(job_id: int) -> dict[str, str]:
         "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
         "state-query-running": f"/state-queries/{StateQuery.objects.get(state='running').pk}/",
         "checkpoints": f"/jobs/{job_id}/checkpoints/?slower_than=1s",
+        "compare": f"/jobs/{job_id}/checkpoints/compare/?base=203&other=213",
+        "retention": f"/jobs/{job_id}/checkpoints/retention/?keep=3",
+        "trend": f"/jobs/{job_id}/checkpoints/trend/?days=7",
+        "savepoint": f"/jobs/{job_id}/savepoint/",
         "checkpoint-statistics": f"/jobs/{job_id}/checkpoints/statistics/",
         "operations": "/operations/",
         "operation": f"/operations/{operation.pk}/",
@@ -422,6 +426,22 @@ def test_a_person_takes_a_savepoint_and_drains(signed_in: Open, running: Run) ->
         expect(page.locator("#live-notices")).to_contain_text("Drain queued")
         expect(page.locator("#live-head")).to_contain_text("desired state: finished")
         assert Operation.objects.get(kind="drain").reason == "The year is over."
+
+
+def test_a_checkpoint_is_named_pinned_and_compared(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/checkpoints/?number=213")
+        page.get_by_label("Name optional").fill("before the upgrade")
+        page.get_by_role("button", name="Save name and note").click()
+        expect(page.get_by_role("heading", name="Checkpoint 213: before the upgrade")).to_be_visible()
+        page.get_by_role("button", name="Pin", exact=True).click()
+        expect(page.get_by_text("Pinned by operator")).to_be_visible()
+        page.get_by_role("link", name="Compare with 212").click()
+        expect(page.locator("#explanation")).to_contain_text("than checkpoint 212")
+        page.get_by_role("link", name="List").click()
+        page.get_by_role("row", name="before the upgrade").get_by_role("link", name="Compare").click()
+        page.get_by_role("link", name="With 213").last.click()
+        expect(page.get_by_role("heading", name="Checkpoint 213 compared with 164")).to_be_visible()
 
 
 def test_a_form_whose_answer_was_lost_can_be_sent_again(signed_in: Open, running: Run) -> None:

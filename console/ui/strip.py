@@ -1,13 +1,13 @@
 """The checkpoint strip: a column per checkpoint along time, drawn as values for a template.
 
 The distance of columns is the time between triggers up to a limit, so that a night without checkpoints does not push
-the rest out of sight. Height is duration. A savepoint has a diamond, a failure is a gap with a cross, and a rule marks
-a new attempt.
+the rest out of sight. Height is duration, on a logarithmic axis. A savepoint has a diamond, a failure is a gap with a
+cross, and a rule marks a new attempt.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from math import log1p
 from statistics import median
@@ -24,6 +24,11 @@ _MIN_BAR_HEIGHT = 3.0
 _FOOT = 4.0
 _CROSS_ROOM = 10.0  #: height of a cross below a diamond
 _WITHOUT_BAR = ("failed", "aborted", "superseded")
+_LABEL_WIDTH = 62.0
+_LABEL_HEIGHT = 16.0
+_MIN_TICK_DISTANCE = 7 * PITCH
+_DATED_AFTER = timedelta(hours=20)
+_ROUND_MS = (10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 HEIGHT = _TOP + _MAX_BAR_HEIGHT + _FOOT
 
 
@@ -46,8 +51,26 @@ class Column:
     about: str
 
 
+@dataclass(frozen=True, slots=True)
+class GridLine:
+    """A line across the strip at a duration, on the logarithmic scale of the bars."""
+
+    y: float
+    label: formats.Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time of the trigger below a column, in UTC."""
+
+    x: float
+    label: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
+    """The strip. Axis labels lie right of `width` and below `height`, within `whole_width` and `whole_height`."""
+
     width: float
     height: float
     base: float
@@ -58,6 +81,16 @@ class Strip:
     last: datetime
     longest: formats.Quantity | None  #: None if no checkpoint has completed
     about: str
+    grid: tuple[GridLine, ...]
+    ticks: tuple[Tick, ...]
+
+    @property
+    def whole_width(self) -> float:
+        return self.width + _LABEL_WIDTH
+
+    @property
+    def whole_height(self) -> float:
+        return self.height + _LABEL_HEIGHT
 
 
 def strip(rows: Sequence[Checkpoint]) -> Strip | None:
@@ -82,7 +115,29 @@ def strip(rows: Sequence[Checkpoint]) -> Strip | None:
         last=ordered[-1].triggered_at,
         longest=formats.duration(longest) if longest else None,
         about=_description(ordered, longest),
+        grid=_grid(longest),
+        ticks=_ticks(columns, ordered),
     )
+
+
+def _grid(longest: int) -> tuple[GridLine, ...]:
+    """Lines at the longest duration, and at a round duration below it."""
+    round_ms = max((step for step in _ROUND_MS if step <= longest / 4), default=0)
+    return tuple(
+        GridLine(round(_TOP + _MAX_BAR_HEIGHT - _bar_height(ms, longest), 1), formats.duration(ms))
+        for ms in (longest, round_ms)
+        if ms
+    )
+
+
+def _ticks(columns: Sequence[Column], rows: Sequence[Checkpoint]) -> tuple[Tick, ...]:
+    """Labels that do not touch each other, the first below the first column."""
+    form = "%m-%d %H:%M" if rows[-1].triggered_at - rows[0].triggered_at > _DATED_AFTER else "%H:%M:%S"
+    found: list[Tick] = []
+    for column, row in zip(columns, rows, strict=True):
+        if not found or column.x - found[-1].x >= _MIN_TICK_DISTANCE:
+            found.append(Tick(column.x, f"{row.triggered_at.astimezone(UTC):{form}}"))
+    return tuple(found)
 
 
 def _places(rows: Sequence[Checkpoint]) -> list[float]:
@@ -119,7 +174,11 @@ def _height(row: Checkpoint, longest: int) -> float:
         return 0.0
     if row.outcome != "completed" or not longest:
         return _MIN_BAR_HEIGHT
-    return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * log1p((row.duration_ms or 0) / 20) / log1p(longest / 20))
+    return _bar_height(row.duration_ms or 0, longest)
+
+
+def _bar_height(duration_ms: int, longest: int) -> float:
+    return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * log1p(duration_ms / 20) / log1p(longest / 20))
 
 
 def _sentence(row: Checkpoint, *, restarted: bool) -> str:

@@ -56,6 +56,18 @@ def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
     assert str(found.longest) == "1 min 30 s"
 
 
+def test_the_axes_have_round_durations_and_times_that_do_not_touch() -> None:
+    found = drawn(*(row(n, pk=n, duration_ms=2_310 if n == 29 else 300) for n in range(60)))
+    assert [str(line.label) for line in found.grid] == ["2.3 s", "0.10 s"]
+    assert found.grid[0].y == min(column.bar_y for column in found.columns)
+    assert found.grid[0].y < found.grid[1].y < found.base
+    assert found.ticks[0].label == "12:00:00"
+    assert all(later.x - tick.x >= 90 for tick, later in pairwise(found.ticks))
+    assert [tick.label for tick in found.ticks] == sorted(tick.label for tick in found.ticks)
+    assert drawn(row(1, at=0), row(2, at=86_400)).ticks[0].label == "03-01 12:00"
+    assert drawn(row(1, status="failed", duration_ms=None)).grid == ()
+
+
 def test_a_failure_is_a_gap_with_its_reason() -> None:
     column = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=None, reason="async_failed")).columns[1]
     assert column.bar_height == 0

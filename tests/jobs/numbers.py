@@ -22,6 +22,7 @@ class Numbers:
         unbounded: it waits for more at its end.
         slow_until: a file; until it exists each subtask gives about a hundred batches a second. "" means full speed.
         polls_per_row: if set, each subtask gives a single row in so many polls until `slow_until` exists.
+        fast_rows: rows of each split before `polls_per_row` applies.
     """
 
     total: int
@@ -31,6 +32,7 @@ class Numbers:
     unbounded: bool = False
     slow_until: str = ""
     polls_per_row: int = 0
+    fast_rows: int = 0
     guarantee = "exactly-once"
 
     @property
@@ -64,9 +66,10 @@ class NumbersReader(weir.spi.SourceReader):
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         self._polls += 1
         slow = bool(self._source.slow_until) and not Path(self._source.slow_until).exists()
-        if slow and self._polls % (self._source.polls_per_row or 2):
+        single = slow and self._source.polls_per_row and self._least_position >= self._source.fast_rows
+        if slow and self._polls % (self._source.polls_per_row if single else 2):
             return None
-        count = 1 if slow and self._source.polls_per_row else self._source.batch
+        count = 1 if single else self._source.batch
         for _ in self._mine:
             self._turn = (self._turn + 1) % len(self._mine)
             slot = self._slots[self._turn : self._turn + 1]
@@ -85,10 +88,12 @@ class NumbersReader(weir.spi.SourceReader):
 
     @property
     def exhausted(self) -> bool:
-        if self._source.unbounded:
-            return False
+        return not self._source.unbounded and self._least_position >= self._source.total
+
+    @property
+    def _least_position(self) -> int:
         column = self._table.column("next")
-        return all(int(column[slot]) >= self._source.total for slot in self._slots)
+        return min((int(column[slot]) for slot in self._slots), default=self._source.total)
 
 
 def counts(

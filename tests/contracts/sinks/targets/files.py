@@ -65,7 +65,7 @@ class PartitionedFolder(ParquetFolder):
 class CompactedFolder(ParquetFolder):
     """Small files of several checkpoints, merged before they become visible."""
 
-    on_deletion = "is neither there nor committed"
+    on_deletion = "is neither (pending|there) nor committed"  # a merged file, or a small one
     without: ClassVar[Mapping[str, str]] = {"slow": "its base has it, with the same committer"}
 
     def sink(self) -> Sink:

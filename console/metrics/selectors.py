@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 
 from console.accounts.refusals import InvalidField
 from console.jobs.models import Attempt, Run
-from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, RollUp, SubtaskMetrics
+from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from console.metrics.rollup import AGGREGATES, STEPS_S
 
 MAX_POINTS: Final = 500  #: of an operator
@@ -159,6 +159,12 @@ def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
         uid: [value for value in columns["in_flight_bytes"] if value is not None] for uid, columns in found.items()
     }
     return {uid: max(values) for uid, values in known.items() if uid != WHOLE_RUN and values}
+
+
+def newest_in_flight_bytes(run: Run) -> int | None:
+    """Bytes in flight of the whole run in its newest interval; None if it is not known."""
+    rows = Metrics.objects.filter(step_s=FINEST_STEP_S, run_id=run.pk, operator=WHOLE_RUN).order_by("-at")
+    return rows.values_list("in_flight_bytes", flat=True).first()
 
 
 def _mean(values: Sequence[float | None]) -> float:

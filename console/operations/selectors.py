@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from statistics import median
 from typing import Any
 
@@ -50,6 +51,14 @@ class JobPage:
     attempts: tuple[Attempt, ...]  #: of the latest run
     stages: tuple[StandingStage, ...]  #: of the latest run
     output: Checkpoint | None  #: commit record of a run in BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedDuration:
+    median_ms: float
+    shortest_ms: float
+    longest_ms: float
+    operations: int  #: behind the numbers
 
 
 def find_jobs(search: str = "") -> FoundJobs:
@@ -121,11 +130,19 @@ def runs_of(job: Job) -> QuerySet[Run]:
     return related.defer(*large_columns("restore_checkpoint")).annotate(attempt_count=Count("attempts")).order_by("-pk")
 
 
-def expected_ms(job_id: int, kind: str) -> float | None:
-    """Median duration of the job's last successful operations of a kind. None without a history."""
+def expected_duration(job_id: int, kind: str) -> ExpectedDuration | None:
+    """The durations of the job's last successful operations of a kind. None without a history."""
     earlier = Operation.objects.filter(job=job_id, kind=kind, state=OperationState.SUCCEEDED, ended_at__isnull=False)
-    spans = [row.ended_at - row.created_at for row in earlier.order_by("-created_at")[:_HISTORY] if row.ended_at]
-    return median(span.total_seconds() for span in spans) * 1000 if spans else None
+    times = earlier.order_by("-created_at").values_list("created_at", "ended_at")[:_HISTORY]
+    took_ms = [(ended - created) / timedelta(milliseconds=1) for created, ended in times if ended]
+    return ExpectedDuration(median(took_ms), min(took_ms), max(took_ms), len(took_ms)) if took_ms else None
+
+
+def active_operations(job: Job) -> QuerySet[Operation]:
+    """The operations of a job that are queued or running, oldest first, with their users."""
+    return (
+        Operation.objects.filter(job=job, state__in=ACTIVE_STATES).select_related("requested_by").order_by("created_at")
+    )
 
 
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
@@ -164,4 +181,13 @@ def rows_of_page(job: Job, table: QuerySet[Checkpoint], before: int | None) -> l
         (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), 20),
         (checkpoints, 100),
         (older, 10),
+    ]
+
+
+def rows_of_confirmation(job: Job) -> list[tuple[QuerySet[Any], int]]:
+    """Queries for the rows behind a confirmation page of a job, each with its maximum number of rows."""
+    return [
+        (Run.objects.filter(job=job).order_by("-pk"), 1),
+        (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), 5),
+        (Checkpoint.objects.filter(job=job).order_by("-number"), 5),
     ]

@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from django.urls import reverse
 
@@ -16,6 +17,7 @@ from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
 from console.operations.restore import RepeatedCheckpoints
+from console.ui.preview import Number, preview
 
 _K = OperationKind
 LABELS = {
@@ -54,10 +56,11 @@ class Button:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The effects of an operation with figures, and a gentler alternative."""
+    """The effects of an operation in sentences and `numbers`, and a gentler alternative."""
 
     title: str
     sentences: tuple[str, ...]
+    numbers: tuple[Number, ...] = ()
     instead: str
     dangerous: bool
     verb: str = ""  #: label of the button, if it is not the title
@@ -95,14 +98,18 @@ def disabled_reasons(acts: Sequence[AllowedOperation]) -> tuple[tuple[str, str],
     return tuple((", ".join(labels), reason) for reason, labels in grouped.items())
 
 
-def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
+def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, now: datetime) -> Confirmation:
     """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
+    return replace(_texts(kind, run, reached, live), numbers=preview(kind, run, reached, now))
+
+
+def _texts(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
     where = f"run {run.pk}" if run else "the run"
     match OperationKind(kind):
         case OperationKind.SAVEPOINT:
-            return _savepoint(where, reached.newest)
+            return _savepoint(where)
         case OperationKind.STOP:
-            return _stop(where, reached.newest)
+            return _stop(where)
         case OperationKind.DRAIN:
             return _drain(where, live)
         case _:
@@ -140,11 +147,11 @@ def discard_confirmation(checkpoint: Checkpoint) -> Confirmation:
     )
 
 
-def _savepoint(where: str, newest: Checkpoint | None) -> Confirmation:
+def _savepoint(where: str) -> Confirmation:
     return Confirmation(
         title="Take savepoint",
         sentences=(
-            f"Weir takes a savepoint of {where}, which continues to run.{_cost(newest)}",
+            f"Weir takes a savepoint of {where}, which continues to run.",
             "The savepoint contains all of its files, and retention never deletes it.",
         ),
         instead="",
@@ -154,19 +161,11 @@ def _savepoint(where: str, newest: Checkpoint | None) -> Confirmation:
     )
 
 
-def _cost(newest: Checkpoint | None) -> str:
-    """Duration and size of the newest checkpoint, as a measure of a savepoint."""
-    if newest is None or newest.duration_ms is None or newest.size_bytes is None:
-        return ""
-    took, held = formats.duration(newest.duration_ms), formats.size(newest.size_bytes)
-    return f" The newest, {newest}, took {took} and refers to {held} of state."
-
-
-def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
+def _stop(where: str) -> Confirmation:
     return Confirmation(
         title="Stop with savepoint",
         sentences=(
-            f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.{_cost(newest)}",
+            f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.",
             _STOP_EFFECT,
         ),
         instead="To keep the run going, take a savepoint without stopping.",

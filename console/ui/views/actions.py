@@ -3,26 +3,29 @@
 Every request goes to `console.operations.services.request`, as in the API.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.checkpoints.selectors import continuable, run_progress
-from console.jobs.models import Job
+from console.jobs.models import Job, Run
 from console.operations.legality import allowed_operation
 from console.operations.models import OperationKind
 from console.operations.restore import repeated_output
-from console.operations.selectors import latest_run
+from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.ui.actions import Confirmation, confirmation, start_confirmation
 from console.ui.jobpage import live_metrics
-from console.ui.views.page import page, require_login, user_of
+from console.ui.revision import revision
+from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 REQUEST_MESSAGES = {
     OperationKind.START: "The start was requested.",
@@ -67,7 +70,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
             request, job, OperationKind.START, {"accept_repeated_output": True} if accepts else None
         )
     newest, repeated = continuable(job).first(), repeated_output(job.pk)
-    return _confirmation_page(request, job, OperationKind.START, start_confirmation(newest, repeated))
+    return _confirmation_page(request, job, OperationKind.START, lambda run: start_confirmation(newest, repeated))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -80,8 +83,9 @@ def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         return _request_and_redirect(request, job, kind, _savepoint_params(request))
-    run = latest_run(job)
-    return _confirmation_page(request, job, kind, confirmation(kind, run, run_progress(run), live_metrics(run)))
+    return _confirmation_page(
+        request, job, kind, lambda run: confirmation(kind, run, run_progress(run), live_metrics(run), timezone.now())
+    )
 
 
 def _savepoint_params(request: HttpRequest) -> dict[str, Any]:
@@ -91,10 +95,22 @@ def _savepoint_params(request: HttpRequest) -> dict[str, Any]:
     return {name: text for name, text in texts.items() if text} | pin
 
 
-def _confirmation_page(request: HttpRequest, job: Job, kind: str, asked: Confirmation) -> HttpResponse:
-    run = latest_run(job)
-    act = allowed_operation(OperationKind(kind), job, run, request.user)
-    return page(request, "jobs/confirm.html", {"job": job, "run": run, "act": act, "asked": asked})
+def _confirmation_page(
+    request: HttpRequest, job: Job, kind: str, ask_about: Callable[[Run | None], Confirmation]
+) -> HttpResponse:
+    """The page stays live: numbers, state, and the operations of others that make this one impossible."""
+
+    def load_content() -> PageContent:
+        run = latest_run(job)
+        act = allowed_operation(OperationKind(kind), job, run, request.user)
+        active = tuple(active_operations(job))
+        context = {"job": job, "run": run, "act": act, "asked": ask_about(run), "active": active}
+        return PageContent(context, settled=False)
+
+    def load_revision() -> str:
+        return revision(request, rows_of_confirmation(job))
+
+    return page_or_blocks(request, "jobs/confirm.html", "jobs/_confirmation.html", load_content, load_revision)
 
 
 def _request_and_redirect(

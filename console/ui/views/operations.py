@@ -12,7 +12,7 @@ from console.checkpoints.models import Checkpoint, large_columns
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
 from console.operations.models import NEW_RUN_KINDS, Operation, OperationKind, OperationState
-from console.operations.selectors import expected_ms, with_runs
+from console.operations.selectors import expected_duration, with_runs
 from console.ui.jobpage import live_metrics
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
@@ -56,7 +56,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
                 name: value for name, value in found.params.items() if not (starts and name in _PARAMS_SHOWN_FROM_RUN)
             },
             "progress": _progress(found),
-            "expected_ms": expected_ms(found.job_id, found.kind),
+            "expected": expected_duration(found.job_id, found.kind),
             "parts": tuple(with_runs(found.parts.all())) if found.kind == OperationKind.RESCALE else (),
             "checkpoint": _checkpoint_of(found),
         }

@@ -10,7 +10,7 @@ from console.jobs.models import Job
 from console.jobs.services import ready_versions
 from console.operations.legality import allowed_operation
 from console.operations.models import OperationKind
-from console.operations.selectors import expected_ms, latest_run
+from console.operations.selectors import expected_duration, latest_run
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
@@ -42,7 +42,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
         "versions": versions,
         "limit": max((version.max_parallelism for version in versions), default=None),
         "newest": run_progress(run).newest,
-        "stop_ms": expected_ms(job.pk, OperationKind.STOP),
-        "restore_ms": expected_ms(job.pk, OperationKind.RESTORE),
+        "stop": expected_duration(job.pk, OperationKind.STOP),
+        "restore": expected_duration(job.pk, OperationKind.RESTORE),
     }
     return page(request, "jobs/rescale.html", context, status=status)

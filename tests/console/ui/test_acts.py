@@ -199,7 +199,8 @@ def test_a_job_that_does_not_exist_cannot_be_acted_on(at_console: Client, act: s
             "stop",
             [
                 "takes a savepoint of run {run}",
-                "took 0.31 s and refers to 1.2 MiB",
+                "Expected time 0.31 s the time of checkpoint 213: this job has no stop to compare with",
+                "To write 1.2 MiB all state, as of checkpoint 213",
                 "without stopping",
             ],
         ),
@@ -222,6 +223,20 @@ def test_what_cannot_be_undone_is_asked_in_a_sentence_with_numbers(
     for sentence in sentences:
         assert sentence.format(run=run.pk) in said
     assert not Operation.objects.exists()
+
+
+def test_a_question_shows_the_operation_that_another_user_requests_meanwhile(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    path = f"/jobs/{run.job_id}/drain/"
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    anna = rows.operator_user("anna")
+    rows.operation(run.job, "stop", "queued", run=run, requested_by=anna, reason="maintenance")
+    poll = at_console.get(path, headers={"HX-Request": "true", "X-Blocks": known})
+    assert blocks.swapped(poll) == {"effects", "confirm-button"}
+    said = blocks.text(poll)
+    assert "anna has requested a stop (queued)" in said
+    assert "maintenance" in said
+    assert "A stop is already queued." in said
 
 
 def test_a_cancel_without_any_checkpoint_says_what_that_means(at_console: Client) -> None:

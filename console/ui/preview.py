@@ -1,0 +1,70 @@
+"""The effects of an operation in numbers, before it is confirmed: expected time, bytes to write, rows at stake."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from console import formats
+from console.checkpoints.selectors import RunProgress
+from console.health.housekeeping import verdicts
+from console.health.recovery import RecoveryHorizon, recovery_horizon
+from console.jobs.models import Run
+from console.metrics.selectors import newest_in_flight_bytes
+from console.operations.models import OperationKind
+from console.operations.selectors import expected_duration
+from runtime.core.job.lifecycle import FLOWING_STATES
+
+WITH_SAVEPOINT: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A line of the preview: `value` with its unit, and where it comes from."""
+
+    term: str
+    value: str
+    note: str = ""
+
+
+def preview(kind: str, run: Run | None, reached: RunProgress, now: datetime) -> tuple[Number, ...]:
+    """The numbers of an operation on a streaming run whose records flow; else none. At most seven queries."""
+    if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
+        return ()
+    if kind in WITH_SAVEPOINT:
+        return tuple(_savepoint(kind, run, reached))
+    if kind == OperationKind.CANCEL:
+        ((_, facts, _),) = verdicts([run], now)
+        return tuple(_cancel(reached, recovery_horizon(run, facts)))
+    return ()
+
+
+def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
+    newest = reached.newest
+    expected = expected_duration(run.job_id, kind)
+    if expected is not None:
+        spread = f"{formats.duration(expected.shortest_ms)} to {formats.duration(expected.longest_ms)}"
+        many = f"the last {expected.operations} of this job took {spread}"
+        note = many if expected.operations > 1 else "as the last of this job"
+        yield Number("Expected time", str(formats.duration(expected.median_ms)), note)
+    elif newest is not None and newest.duration_ms is not None:
+        note = f"the time of {newest}: this job has no {kind} to compare with"
+        yield Number("Expected time", str(formats.duration(newest.duration_ms)), note)
+    if newest is not None and newest.size_bytes is not None:
+        note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
+        yield Number("To write", str(formats.size(newest.size_bytes)), note)
+    in_flight = newest_in_flight_bytes(run)
+    if in_flight is not None:
+        yield Number("In flight", str(formats.size(in_flight)), "processed before the savepoint completes")
+
+
+def _cancel(reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[Number]:
+    if horizon is None:
+        return
+    since = f"since {reached.newest}" if reached.newest else "since the run began"
+    if horizon.records is not None:
+        note = f"read {since}; a restore reads them again"
+        yield Number("Records not covered", f"about {formats.count(horizon.records)}", note)
+    if horizon.restart_ms is not None:
+        note = f"median of the last {horizon.restarts} restarts of this job"
+        yield Number("Restart", str(formats.duration(horizon.restart_ms)), note)

@@ -1,0 +1,43 @@
+"""Numbers of an operation before it is confirmed: expected time, bytes, and records that no checkpoint covers."""
+
+import re
+from datetime import timedelta
+
+from django.test import Client
+from django.utils import timezone
+
+from console.metrics.models import SubtaskMetrics
+from tests.console.ui import blocks, numbers, rows
+
+
+def test_the_expected_time_of_a_stop_is_that_of_earlier_stops(at_console: Client) -> None:
+    run, now = rows.run(rows.job()), timezone.now()
+    for took_s in (2, 4, 9):
+        rows.operation(run.job, "stop", created_at=now, ended_at=now + timedelta(seconds=took_s))
+    rows.operation(run.job, "stop", "failed", created_at=now, ended_at=now + timedelta(hours=1))
+    numbers.record(run, now, hours=0.1, fine_minutes=1)
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
+    assert "Expected time 4.0 s the last 3 of this job took 2.0 s to 9.0 s" in said
+    assert re.search(r"In flight [0-9.]+ (B|KiB|MiB) processed before the savepoint completes", said)
+
+
+def test_a_cancel_tells_the_records_that_no_checkpoint_covers(at_console: Client) -> None:
+    run, now = rows.run(rows.job()), timezone.now()
+    rows.checkpoint(run, 213, triggered_at=now - timedelta(seconds=10))
+    column = {"index": [0], "records_in": [0], "records_out": [50_000], "busy": [0.5], "backpressured": [0.0],
+              "watermark": [7], "in_flight_bytes": [0]}  # fmt: skip
+    for number in range(6):
+        at = now - timedelta(seconds=5 * (6 - number))
+        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators={"flights": column})
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/cancel/"))
+    found = re.search(
+        r"Records not covered about ([0-9\s]+) read since checkpoint 213; a restore reads them again", said
+    )
+    assert found is not None
+    assert 90_000 < int("".join(found[1].split())) < 200_000
+
+
+def test_a_run_that_has_ended_or_runs_in_batch_has_no_numbers(at_console: Client) -> None:
+    run = rows.run(rows.job(), "finished")
+    rows.checkpoint(run, 213)
+    assert "Expected time" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))

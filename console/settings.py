@@ -319,6 +319,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": schedule(60),
         "options": {"expires": 60},
     },
+    "run-savepoint-schedules": {
+        "task": "console.operations.tasks.run_schedules",
+        "schedule": schedule(15),
+        "options": {"expires": 15},
+    },
     "store-verdicts": {
         "task": "console.health.tasks.store_verdicts",
         "schedule": schedule(WEIR_HEALTH_S),

@@ -271,7 +271,8 @@ class OperationRequest(StrictSerializer):
     """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
     allow_unmapped?}, where `path` is the folder of a savepoint. A rescale takes {parallelism?, version?,
     allow_unmapped?}. Savepoint, stop and drain take {name?, note?, pin?} of their savepoint. Discard, pin and unpin
-    take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of a row. Cancel takes none.
+    take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of a row. Schedule takes
+    {every_hours | daily_at, keep?, name?}. Cancel and unschedule take none.
     """
 
     kind = serializers.CharField()

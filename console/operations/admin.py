@@ -15,7 +15,7 @@ from console.accounts.rights import operate_refusal
 from console.checkpoints.admin import CheckpointAdmin
 from console.checkpoints.models import Checkpoint
 from console.operations import services
-from console.operations.models import Operation, OperationKind
+from console.operations.models import Operation, OperationKind, SavepointSchedule
 
 _LABEL_FIELDS = ("name", "note")
 
@@ -86,3 +86,20 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
                 messages.error(request, refused.detail)
         if accepted:
             messages.success(request, f"{kind.value.capitalize()} of {accepted} accepted.")
+
+
+@admin.register(SavepointSchedule)
+class SavepointScheduleAdmin(ReadOnlyAdmin):
+    list_display = (
+        "job",
+        "__str__",
+        "keep",
+        "name",
+        "owner",
+        "next_at",
+        "last_operation",
+        "missed_at",
+        "missed_reason",
+    )
+    list_select_related = ("job", "owner", "last_operation")
+    search_fields = ("job__name", "name")

@@ -27,15 +27,24 @@ def require_texts(given: SavepointParams | LabelParams) -> None:
     Raises:
         InvalidField: names the text that is too long or cannot be shown.
     """
-    for field, text, limit in (("name", given.name, MAX_NAME_LENGTH), ("note", given.note, MAX_NOTE_LENGTH)):
-        if text is None:
-            continue
-        if why := text_problem(text):
-            raise InvalidField(f"params.{field}", why)
-        if len(text) > limit:
-            raise InvalidField(f"params.{field}", f"at most {limit} characters")
-    if given.name and not given.name.isprintable():
-        raise InvalidField("params.name", "must be a single line of printable characters")
+    if given.name is not None:
+        require_name(given.name, "params.name")
+    if given.note is not None:
+        _require_text(given.note, "params.note", MAX_NOTE_LENGTH)
+
+
+def require_name(name: str, field: str) -> None:
+    """Checks a name. Raises InvalidField with the name of the field."""
+    _require_text(name, field, MAX_NAME_LENGTH)
+    if name and not name.isprintable():
+        raise InvalidField(field, "must be a single line of printable characters")
+
+
+def _require_text(text: str, field: str, limit: int) -> None:
+    if why := text_problem(text):
+        raise InvalidField(field, why)
+    if len(text) > limit:
+        raise InvalidField(field, f"at most {limit} characters")
 
 
 def accept_pin(row: Operation, wanted: PinParams) -> Operation:
@@ -57,7 +66,7 @@ def accept_pin(row: Operation, wanted: PinParams) -> Operation:
     if not same.update(**changes):
         detail = f"{str(checkpoint).capitalize()} was changed by another request or by retention meanwhile."
         raise Conflict("conflict", detail, storage.CHECKPOINT_FIELD)
-    return _record(row, checkpoint)
+    return record_success(row, {"checkpoint": checkpoint.number})
 
 
 def accept_label(row: Operation, wanted: LabelParams) -> Operation:
@@ -71,7 +80,7 @@ def accept_label(row: Operation, wanted: LabelParams) -> Operation:
     texts = {"name": wanted.name, "note": wanted.note}
     changes = {field: text.strip() for field, text in texts.items() if text is not None}
     Checkpoint.objects.filter(pk=checkpoint.pk).update(**changes)
-    return _record(row, checkpoint)
+    return record_success(row, {"checkpoint": checkpoint.number})
 
 
 def checkpoint_of(job: Job, checkpoint_id: int) -> Checkpoint:
@@ -83,9 +92,9 @@ def checkpoint_of(job: Job, checkpoint_id: int) -> Checkpoint:
     return found
 
 
-def _record(row: Operation, checkpoint: Checkpoint) -> Operation:
-    """Writes the operation, which has already taken effect."""
-    row.state, row.result = OperationState.SUCCEEDED.value, {"checkpoint": checkpoint.number}
+def record_success(row: Operation, result: dict[str, Any]) -> Operation:
+    """Writes an operation that has already taken effect."""
+    row.state, row.result = OperationState.SUCCEEDED.value, result
     row.started_at = row.ended_at = Now()
     row.save(force_insert=True)
     row.refresh_from_db()  # reads the times that Postgres has set

@@ -23,6 +23,8 @@ class OperationKind(StrEnum):
     PIN = "pin"
     UNPIN = "unpin"
     LABEL = "label"
+    SCHEDULE = "schedule"
+    UNSCHEDULE = "unschedule"
 
 
 class OperationState(StrEnum):
@@ -39,14 +41,16 @@ OPERATION_STATES = choices(OperationState)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
 #: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
 CHECKPOINT_OPERATIONS = (OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL)
+#: Operations on the schedule of savepoints, from its own page. They take effect at once.
+SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
 #: Operations on the job or its run.
-JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind not in CHECKPOINT_OPERATIONS)
+JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS))
 NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
 _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 
 
 class Operation(models.Model):
-    """An operation. The console ends starts, restores, rescales and discards; the run's job master ends all others.
+    """An operation. The run's job master ends savepoints, stops, drains and cancels; the console ends all others.
 
     `part_of`: a rescale consists of a stop and a restore, which are operations of their own.
     """
@@ -106,3 +110,41 @@ class Operation(models.Model):
     @property
     def is_active(self) -> bool:
         return self.state in ACTIVE_STATES
+
+
+class SavepointSchedule(models.Model):
+    """Savepoints of a job at regular times: every `every_hours`, or each day at `daily_at` (UTC).
+
+    `owner` requests them. `keep`: number of unpinned savepoints of the schedule that are kept. `missed_at` is the last
+    time at which no savepoint could be requested.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.OneToOneField(Job, models.CASCADE, related_name="savepoint_schedule")
+    every_hours = models.SmallIntegerField(null=True)
+    daily_at = models.TimeField(null=True)
+    name = models.TextField()
+    keep = models.SmallIntegerField()
+    owner = models.ForeignKey(User, models.PROTECT, related_name="+")
+    next_at = models.DateTimeField()
+    last_operation = models.ForeignKey(Operation, models.SET_NULL, null=True, related_name="+")
+    missed_at = models.DateTimeField(null=True)
+    missed_reason = models.TextField(default="", db_default="", blank=True)
+
+    class Meta:
+        db_table = "weir_savepoint_schedule"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(every_hours__isnull=True) ^ Q(daily_at__isnull=True), name="weir_savepoint_schedule_rule"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        if self.daily_at is not None:
+            return f"each day at {self.daily_at:%H:%M} UTC"
+        return "every hour" if self.every_hours == 1 else f"every {self.every_hours} hours"
+
+    @property
+    def key_prefix(self) -> str:
+        """The beginning of the idempotency keys of its operations."""
+        return f"schedule-{self.pk}-"

@@ -14,7 +14,7 @@ Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of cancel: none."""
+    """Parameters of cancel and unschedule: none."""
 
 
 class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +89,22 @@ class LabelParams(DiscardParams, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("`name` must be given, or else a note")
 
 
+class ScheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Savepoints every `every_hours` hours, or each day at `daily_at` ("HH:MM", UTC).
+
+    `name`: the savepoints have this name and the time. `keep`: number of them that are kept, besides pinned ones.
+    """
+
+    every_hours: Annotated[int, Meta(ge=1, le=168)] | None = None
+    daily_at: Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = None
+    keep: Annotated[int, Meta(ge=1, le=1000)] = 7
+    name: str = "scheduled"
+
+    def __post_init__(self) -> None:
+        if (self.every_hours is None) == (self.daily_at is None):
+            raise ValueError("either `every_hours` or `daily_at` must be given")
+
+
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
@@ -100,6 +116,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.PIN: PinParams,
     OperationKind.UNPIN: PinParams,
     OperationKind.LABEL: LabelParams,
+    OperationKind.SCHEDULE: ScheduleParams,
 }
 
 

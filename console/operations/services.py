@@ -20,17 +20,19 @@ from console.checkpoints.selectors import continuable
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, newest_ready, require_parallelism
 from console.jobs.tags import require_match
-from console.operations import discard, labels
+from console.operations import discard, labels, schedules
 from console.operations.legality import NO_READY_VERSION, ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
 from console.operations.params import (
     DiscardParams,
     LabelParams,
+    NoParams,
     PinParams,
     RescaleParams,
     RestoreParams,
     SavepointParams,
+    ScheduleParams,
     StartParams,
     parse_kind,
     parse_params,
@@ -117,6 +119,10 @@ def accept(row: Operation, typed: Any) -> Operation:
             return discard.accept(row, wanted)
         case StartParams():
             return _start(row, typed)
+        case ScheduleParams():
+            return schedules.accept_schedule(row, typed)
+        case NoParams() if row.kind == OperationKind.UNSCHEDULE:
+            return schedules.accept_unschedule(row)
         case SavepointParams():
             labels.require_texts(typed)
             return _delegate_to_master(row, RunAct(row.kind))

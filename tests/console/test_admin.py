@@ -35,6 +35,7 @@ def numbers(page: Any) -> list[int]:
     "path",
     [
         "jobs/pipeline", "jobs/job", "jobs/jobversion", "jobs/run", "jobs/standingstage", "operations/operation",
+        "operations/savepointschedule",
         "checkpoints/checkpoint", "accounts/user", "accounts/apitoken",
     ],
 )  # fmt: skip

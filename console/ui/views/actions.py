@@ -36,8 +36,10 @@ REQUEST_MESSAGES = {
     OperationKind.DRAIN: "The drain was requested.",
     OperationKind.CANCEL: "The cancellation was requested.",
     OperationKind.DISCARD: "The savepoint is discarded; its files are being deleted.",
-    OperationKind.PIN: "The checkpoint is pinned.",
-    OperationKind.UNPIN: "The checkpoint is no longer pinned.",
+    OperationKind.PIN: "The pin is set.",
+    OperationKind.UNPIN: "The pin is removed.",
+    OperationKind.SCHEDULE: "The schedule is saved.",
+    OperationKind.UNSCHEDULE: "The schedule is removed. Its savepoints stay.",
     OperationKind.LABEL: "Name and note are saved.",
 }
 REPEATED_MESSAGE = "This page had already sent the request."

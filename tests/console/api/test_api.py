@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
@@ -16,7 +17,7 @@ from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import orphaned_operations
-from console.operations.models import Operation
+from console.operations.models import Operation, SavepointSchedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
@@ -97,6 +98,10 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
     table = {"columns": [{"name": "1", "type": "int"}], "rows": [[1]]}
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, state="succeeded", result=table)
     job = f"/api/v1/jobs/{run.job_id}/"
+    SavepointSchedule.objects.create(
+        job=run.job, every_hours=6, name="scheduled", keep=7, owner=User.objects.create_user("owner"),
+        next_at=timezone.now(),
+    )  # fmt: skip
     return {
         "pipelines": "/api/v1/pipelines/",
         "jobs": "/api/v1/jobs/",
@@ -108,6 +113,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "compare": f"{job}checkpoints/compare/?base=1&other=2",
         "retention": f"{job}checkpoints/retention/?keep=3",
         "trend": f"{job}checkpoints/trend/?days=7",
+        "schedule": f"{job}checkpoints/schedule/",
         "operations": f"{job}operations/",
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",

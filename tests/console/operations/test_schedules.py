@@ -1,0 +1,121 @@
+"""Schedules of savepoints: times, requests once each, misses with their reasons, and the number that is kept."""
+
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations.models import Operation, SavepointSchedule
+from console.operations.scheduled_savepoints import run_schedules
+from console.operations.schedules import next_time
+from tests.console.ui import rows
+
+MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+
+
+@given(MOMENTS, MOMENTS, st.integers(1, 168))
+def test_intervals_keep_their_phase_and_skip_what_is_past(due: datetime, now: datetime, hours: int) -> None:
+    if now < due:
+        due, now = now, due
+    found = next_time(SavepointSchedule(every_hours=hours), due, now)
+    assert (found - due) % timedelta(hours=hours) == timedelta(0)
+    assert now < found <= now + timedelta(hours=hours)
+
+
+@given(MOMENTS, st.times())
+def test_daily_times_are_the_next_in_utc(now: datetime, at: time) -> None:
+    at = at.replace(second=0, microsecond=0)
+    found = next_time(SavepointSchedule(daily_at=at), now, now)
+    assert (found.time(), now < found <= now + timedelta(days=1)) == (at, True)
+
+
+@pytest.fixture
+def run(transactional_db: None) -> Run:
+    return rows.run(rows.job())
+
+
+def ask(api: APIClient, run: Run, kind: str, **params: Any) -> Any:
+    return api.post(f"/api/v1/jobs/{run.job_id}/operations/", {"kind": kind, "params": params}, format="json")
+
+
+def make_due(ago: timedelta = timedelta(seconds=5)) -> datetime:
+    due = timezone.now() - ago
+    SavepointSchedule.objects.update(next_at=due)
+    return due
+
+
+def succeed(run: Run, number: int, **changes: Any) -> Checkpoint:
+    """The job master takes the savepoint of the newest operation."""
+    made = rows.checkpoint(run, number, kind="savepoint", **changes)
+    newest = Operation.objects.filter(kind="savepoint").latest("created_at")
+    newest.state, newest.result = "succeeded", {"checkpoint": number}
+    newest.save()
+    return made
+
+
+def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: APIClient, run: Run) -> None:
+    assert ask(api, run, "schedule", every_hours=6, keep=2, name="nightly").json()["state"] == "succeeded"
+    run_schedules()
+    assert not Operation.objects.filter(kind="savepoint").exists(), "not due yet"
+    by_hand = rows.checkpoint(run, 1, kind="savepoint")
+    for number in range(2, 7):
+        due = make_due()
+        run_schedules()
+        run_schedules()
+        assert Operation.objects.filter(kind="savepoint").count() == number - 1, "once"
+        made = succeed(run, number)
+        made.refresh_from_db()
+        assert made.name == f"nightly {due:%Y-%m-%d %H:%M}"
+        if number == 2:
+            Checkpoint.objects.filter(pk=made.pk).update(pinned_at=timezone.now())
+    run_schedules()
+    left = Checkpoint.objects.filter(discarded_at=None).order_by("number").values_list("number", flat=True)
+    assert list(left) == [by_hand.number, 2, 5, 6], "the pinned savepoint, the savepoint of a user, and the newest two"
+    schedule = SavepointSchedule.objects.get()
+    assert due + timedelta(hours=5) < schedule.next_at <= due + timedelta(hours=6)
+    assert api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/").json()["missed_at"] is None
+
+
+def test_a_missed_savepoint_is_shown_with_its_reason(api: APIClient, browser: Client, run: Run) -> None:
+    path = f"/jobs/{run.job_id}/checkpoints/schedule/"
+    ask(api, run, "schedule", daily_at="02:30", name="nightly")
+    make_due(timedelta(hours=2))
+    run_schedules()
+    assert "The console was not running at that time." in browser.get(path).content.decode()
+    Run.objects.update(state="stopped")
+    make_due()
+    run_schedules()
+    page = browser.get(path).content.decode()
+    assert "was missed. " in page
+    assert api.get(f"/api/v1{path}").json()["missed_reason"] in page
+    assert "each day at 02:30 UTC" in page
+    Run.objects.update(state="running")
+    User.objects.update(is_active=False)
+    make_due()
+    run_schedules()
+    assert "permission" in SavepointSchedule.objects.get().missed_reason
+    assert not Operation.objects.filter(kind="savepoint").exists()
+
+
+def test_the_page_saves_and_removes_the_schedule_by_operations(browser: Client, run: Run) -> None:
+    path = f"/jobs/{run.job_id}/checkpoints/schedule/"
+    browser.post(path, {"rule": "hours", "every_hours": "12", "daily_at": "02:00", "keep": "3", "name": ""})
+    browser.post(path, {"rule": "daily", "every_hours": "12", "daily_at": "04:15", "keep": "3", "name": "daily"})
+    schedule = SavepointSchedule.objects.get()
+    assert (schedule.every_hours, schedule.daily_at, schedule.keep, schedule.name) == (None, time(4, 15), 3, "daily")
+    for wrong in ({"rule": "hours", "every_hours": "0"}, {"rule": "daily", "daily_at": "25:00"}, {"keep": "0"}):
+        given = {"rule": "hours", "every_hours": "6", "keep": "3", **wrong}
+        assert "params." in browser.post(path, given, follow=True).content.decode()
+    browser.post(path, {"act": "unschedule"})
+    assert not SavepointSchedule.objects.exists()
+    assert "has no schedule of savepoints" in browser.post(path, {"act": "unschedule"}, follow=True).content.decode()
+    kinds = Operation.objects.order_by("created_at").values_list("kind", "state")
+    assert list(kinds) == [("schedule", "succeeded"), ("schedule", "succeeded"), ("unschedule", "succeeded")]

@@ -115,6 +115,11 @@ class JobVersion(models.Model):
         return self.graph is not None and self.graph.get("mode") == ExecutionMode.BATCH
 
     @property
+    def has_standing_stages(self) -> bool:
+        """Whether an operator has a PySpark stage beside it."""
+        return any(operator.get("stage") for operator in (self.graph or {}).get("operators", ()))
+
+    @property
     def guarantee(self) -> EndToEndGuarantee | None:
         """The end-to-end guarantee; None without a graph, or with an old graph whose connectors declare none."""
         operators = (self.graph or {}).get("operators", [])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -52,6 +53,14 @@ _ALL_NUMBERS: Final = (*_OF_ALL, "idle")
 OPERATOR_NUMBERS: Final = (*_OF_OPERATORS, "idle")
 RUN_NUMBERS: Final = (*OPERATOR_NUMBERS, *_OF_RUN, "restarts")
 SUBTASK_NUMBERS: Final = ("records_in", "records_out", "busy", "backpressured", "watermark", "in_flight_bytes")
+
+
+class RollUpProgress:
+    """By step, the time until which rows are rolled up; read when a query first needs rows of a longer step."""
+
+    @cached_property
+    def until(self) -> Mapping[int, datetime]:
+        return dict(RollUp.objects.values_list("step_s", "until"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +130,14 @@ def history(run: Run, grid: Grid, operator: str | None = None) -> History:
     return History(grid, whole | {"restarts": _restarts(run, grid)}, operators)
 
 
-def job_history(runs: Sequence[int], grid: Grid) -> Columns:
-    """The numbers of a job, over its `runs`, which do not overlap. Two queries."""
-    return _read(runs, grid, WHOLE_RUN).get(WHOLE_RUN) or _empty(_ALL_NUMBERS, grid)
+def job_history(runs: Sequence[int], grid: Grid, progress: RollUpProgress) -> Columns:
+    """The numbers of a job, over its `runs`, which do not overlap. A query, and that of `progress`."""
+    return _read(runs, grid, WHOLE_RUN, progress=progress).get(WHOLE_RUN) or _empty(_ALL_NUMBERS, grid)
 
 
-def load_history(runs: Sequence[int], grid: Grid) -> Mapping[str, Columns]:
-    """`busy`, `backpressured` and `idle` by operator, over `runs` of a job. Two queries."""
-    found = _read(runs, grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured")})
+def load_history(runs: Sequence[int], grid: Grid, progress: RollUpProgress) -> Mapping[str, Columns]:
+    """`busy`, `backpressured` and `idle` by operator, over `runs` of a job. A query, and that of `progress`."""
+    found = _read(runs, grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured")}, progress)
     return {uid: columns for uid, columns in found.items() if uid != WHOLE_RUN}
 
 
@@ -140,7 +149,7 @@ def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[s
     grid = choose_grid(begin, end + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
     if _source_step(grid.step_s) > STEPS_S[1]:
         return {}
-    found = load_history([run.pk], grid)
+    found = load_history([run.pk], grid, RollUpProgress())
     return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in found.items()}
 
 
@@ -187,22 +196,24 @@ def subtask_history(run: Run, operator: str, now: datetime) -> SubtaskHistory:
 
 
 def _read(
-    runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str] = _OF_ALL
-) -> dict[str, Columns]:
+    runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str] = _OF_ALL,
+    progress: RollUpProgress | None = None,
+) -> dict[str, Columns]:  # fmt: skip
     """Columns by operator; `numbers` are names and their SQL."""
-    query, values = _query(runs, grid, operator, numbers)
+    query, values = _query(runs, grid, operator, numbers, progress or RollUpProgress())
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         rows = cursor.fetchall()
     return {uid: _columns(list(group), grid, tuple(numbers)) for uid, group in groupby(rows, itemgetter(0))}
 
 
-def _query(runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str]) -> tuple[str, list[Any]]:
+def _query(
+    runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str], progress: RollUpProgress
+) -> tuple[str, list[Any]]:
     """Rows of the source step as far as they are rolled up, then finer rows. All names are of this module."""
-    until = dict(RollUp.objects.values_list("step_s", "until"))
     parts, values, begin = [], [], grid.begin
     for step_s in reversed([step_s for step_s in STEPS_S if step_s <= _source_step(grid.step_s)]):
-        end = grid.end if step_s == STEPS_S[0] else min(grid.end, until.get(step_s, grid.begin))
+        end = grid.end if step_s == STEPS_S[0] else min(grid.end, progress.until.get(step_s, grid.begin))
         if begin < end:
             only = "" if operator is None else " AND operator = %s"
             where = f"step_s = {step_s} AND run_id = ANY(%s) AND at >= %s AND at < %s{only}"

@@ -7,6 +7,7 @@ fits a version.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from console.accounts.refusals import Conflict
 from console.accounts.rights import AnyUser, operate_refusal
@@ -39,19 +40,24 @@ class AllowedOperation:
         return not self.reason
 
 
-def allowed_operations(job: Job, run: Run | None, user: AnyUser) -> tuple[AllowedOperation, ...]:
-    """Every operation on a job, in the order of the buttons. `run` is the latest run."""
-    ending = ending_operations(run)
-    refused = operate_refusal(user)
+def allowed_operations(
+    job: Job, run: Run | None, user: AnyUser, active: Sequence[Operation] | None = None
+) -> tuple[AllowedOperation, ...]:
+    """Every operation on a job, in the order of the buttons. `run` is the latest run.
+
+    `active`: the active operations on the job; read if they are not given.
+    """
+    ending = ending_operations(run) if active is None else [row for row in active if run and row.run_id == run.pk]
+    refused, missing = operate_refusal(user), _MissingForNewRun(job)
     return tuple(
-        AllowedOperation(kind, refused or _sentence(_job_conflict(kind, job, run, ending))) for kind in JOB_OPERATIONS
+        AllowedOperation(kind, refused or _sentence(_job_conflict(kind, run, ending, missing)))
+        for kind in JOB_OPERATIONS
     )
 
 
 def allowed_operation(kind: OperationKind, job: Job, run: Run | None, user: AnyUser) -> AllowedOperation:
-    return AllowedOperation(
-        kind, operate_refusal(user) or _sentence(_job_conflict(kind, job, run, ending_operations(run)))
-    )
+    found = _job_conflict(kind, run, ending_operations(run), _MissingForNewRun(job))
+    return AllowedOperation(kind, operate_refusal(user) or _sentence(found))
 
 
 def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
@@ -117,17 +123,34 @@ def _sentence(found: Conflict | None) -> str:
     return found.detail if found else ""
 
 
-def _job_conflict(kind: OperationKind, job: Job, run: Run | None, ending: Sequence[Operation]) -> Conflict | None:
+class _MissingForNewRun:
+    """Rows that a job needs for a new run. A row is looked for once, when an operation first needs it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @cached_property
+    def version(self) -> Conflict | None:
+        if newest_ready(self._job) is None:
+            return Conflict("no-ready-version", f"{NO_READY_VERSION}.")
+        return None
+
+    @cached_property
+    def checkpoint(self) -> Conflict | None:
+        if restorable(self._job).exists():
+            return None
+        detail = "The job has no completed checkpoint; a savepoint in another folder is restored over REST."
+        return Conflict("no-checkpoint", detail)
+
+
+def _job_conflict(
+    kind: OperationKind, run: Run | None, ending: Sequence[Operation], missing: _MissingForNewRun
+) -> Conflict | None:
     if kind not in NEW_RUN_KINDS:
         return run_conflict(run, RunAct.STOP if kind is OperationKind.RESCALE else RunAct(kind), ending)
     if active := start_conflict(run):
         return active
-    if newest_ready(job) is None:
-        return Conflict("no-ready-version", f"{NO_READY_VERSION}.")
-    if kind is OperationKind.RESTORE and not restorable(job).exists():
-        detail = "The job has no completed checkpoint; a savepoint in another folder is restored over REST."
-        return Conflict("no-checkpoint", detail)
-    return None
+    return missing.version or (missing.checkpoint if kind is OperationKind.RESTORE else None)
 
 
 def _discard_reason(checkpoint: Checkpoint) -> str | None:

@@ -5,9 +5,10 @@ names the parameter at fault, or into an effect that the user must accept.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
-from django.db.models import Max, Min
+from django.db.models import Max, Min, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
@@ -154,13 +155,18 @@ def _repetition_conflict(repeated: RepeatedCheckpoints, detail: str) -> Conflict
     return Conflict("repeats-output", detail, field, first=first, last=last)
 
 
-def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
-    """The checkpoints after number `after` whose output is committed.
+def committed_checkpoints(job_id: Any) -> QuerySet[Checkpoint]:
+    """The checkpoints of a job whose output is committed; `job_id` may be an expression.
 
     Every completed checkpoint commits, except a plain savepoint, of which sinks are not notified.
     """
-    newer = Checkpoint.objects.filter(job_id=job_id, number__gt=after, status=Status.COMPLETED)
-    ends = newer.exclude(kind=Kind.SAVEPOINT).aggregate(first=Min("number"), last=Max("number"))
+    return Checkpoint.objects.filter(job_id=job_id, status=Status.COMPLETED).exclude(kind=Kind.SAVEPOINT)
+
+
+def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
+    """The checkpoints after number `after` whose output is committed."""
+    newer = committed_checkpoints(job_id).filter(number__gt=after)
+    ends = newer.aggregate(first=Min("number"), last=Max("number"))
     return None if ends["first"] is None else RepeatedCheckpoints(first=ends["first"], last=ends["last"])
 
 

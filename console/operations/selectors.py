@@ -6,15 +6,18 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.shortcuts import get_object_or_404
 
 from console.accounts.rights import AnyUser
 from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.checkpoints.selectors import batch_output
-from console.jobs.models import Attempt, Job, JobVersion, Run, StandingStage
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import ACTIVE_STATES, Operation, OperationState
-from console.operations.restore import repeated_output
+from console.operations.restore import committed_checkpoints
+from runtime.redaction import Schema
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
 FoundJobs = QuerySet[Any]
@@ -25,6 +28,7 @@ _LIST_RUN_COLUMNS = (
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "completed_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state")
+PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 _HISTORY = 20  #: operations behind an expected duration
 _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
 
@@ -43,6 +47,7 @@ class JobPage:
     run: Run | None
     version: JobVersion | None  #: the run's version, else the newest
     newest_version: JobVersion | None
+    schema: Schema  #: of the pipeline's parameters
     acts: tuple[AllowedOperation, ...]
     start_repeats: bool  #: a start from empty state would repeat committed output
     active: tuple[Operation, ...]
@@ -99,25 +104,46 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     return [JobRow(job, runs.get(job.run_pk), checkpoints.get(job.checkpoint_pk), active.get(job.pk)) for job in jobs]
 
 
-def job_page(job: Job, user: AnyUser, *, rows: int = 20) -> JobPage:
-    """The data of a job's page. Lists hold the newest `rows` entries."""
-    run = latest_run(job)
-    newest = job.versions.order_by("-number").first()
-    operations = tuple(with_runs(Operation.objects.filter(job=job))[:rows])
+def job_page(pk: int, user: AnyUser) -> JobPage:
+    """The data of a job's page. Lists hold the newest `PAGE_ROWS` entries.
+
+    Raises:
+        Http404: there is no such job.
+    """
+    related = Run.objects.filter(job=pk).select_related("job__health", "version__created_by").order_by("-pk")
+    run: Any = related.annotate(**_page_facts("job__")).first()
+    facts: Any = run or get_object_or_404(Job.objects.annotate(**_page_facts()), pk=pk)
+    job = run.job if run else facts
+    operations = tuple(with_runs(Operation.objects.filter(job=job))[:PAGE_ROWS])
+    active = tuple(row for row in operations if row.is_active)
+    is_newest = run is not None and run.version_id == facts.newest_version_pk
+    newest = run.version if is_newest else job.versions.filter(pk=facts.newest_version_pk).first()
+    version = run.version if run else newest
     return JobPage(
         job=job,
         run=run,
-        version=run.version if run else newest,
+        version=version,
         newest_version=newest,
-        acts=allowed_operations(job, run, user),
-        start_repeats=repeated_output(job.pk) is not None,
-        active=tuple(row for row in operations if row.is_active),
+        schema=facts.parameter_schema or {},
+        acts=allowed_operations(job, run, user, active),
+        start_repeats=facts.start_repeats,
+        active=active,
         operations=operations,
-        runs=tuple(runs_of(job).defer("live", "failure", *_LARGE_VERSION_COLUMNS)[:rows]),
-        attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:rows]) if run else (),
-        stages=tuple(StandingStage.objects.filter(run=run)) if run else (),
+        runs=tuple(runs_of(job).defer("live", "failure", *_LARGE_VERSION_COLUMNS)[:PAGE_ROWS]),
+        attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:PAGE_ROWS]) if run else (),
+        stages=tuple(StandingStage.objects.filter(run=run)) if run and run.version.has_standing_stages else (),
         output=batch_output(run) if run and run.version.is_batch else None,
     )
+
+
+def _page_facts(job: str = "") -> dict[str, Any]:
+    """Facts for the page of a job, as annotations of the job, or with the prefix `job__` of a run."""
+    versions = JobVersion.objects.filter(job=OuterRef(f"{job}pk")).order_by("-number")
+    return {
+        "newest_version_pk": Subquery(versions.values("pk")[:1]),
+        "parameter_schema": Subquery(Pipeline.objects.filter(pk=OuterRef(f"{job}pipeline")).values("schema")),
+        "start_repeats": Exists(committed_checkpoints(OuterRef(f"{job}pk"))),
+    }
 
 
 def latest_run(job: Job) -> Run | None:
@@ -127,7 +153,9 @@ def latest_run(job: Job) -> Run | None:
 def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
-    return related.defer(*large_columns("restore_checkpoint")).annotate(attempt_count=Count("attempts")).order_by("-pk")
+    attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").values(number=Count("pk"))
+    counted = related.annotate(attempt_count=Coalesce(Subquery(attempts), 0))  # a join would count those of all runs
+    return counted.defer(*large_columns("restore_checkpoint")).order_by("-pk")
 
 
 def expected_duration(job_id: int, kind: str) -> ExpectedDuration | None:
@@ -165,7 +193,7 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
     ]
 
 
-def rows_of_page(job: Job, table: QuerySet[Checkpoint], before: int | None) -> list[tuple[QuerySet[Any], int]]:
+def rows_of_page(job: int, table: QuerySet[Checkpoint], before: int | None) -> list[tuple[QuerySet[Any], int]]:
     """Queries for the rows behind the page of a job, newest first, each with its maximum number of rows.
 
     The page shows rows of `table`, the checkpoints that a user has chosen, before the number `before`.
@@ -173,7 +201,7 @@ def rows_of_page(job: Job, table: QuerySet[Checkpoint], before: int | None) -> l
     checkpoints = Checkpoint.objects.filter(job=job).order_by("-number")
     older = table if before is None else table.filter(number__lt=before)
     return [
-        (Job.objects.filter(pk=job.pk), 1),
+        (Job.objects.filter(pk=job), 1),
         (JobVersion.objects.filter(job=job).order_by("-number"), 2),
         (Run.objects.filter(job=job).order_by("-pk"), 20),
         (Attempt.objects.filter(run__job=job).order_by("-token"), 20),

@@ -16,12 +16,11 @@ from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import newest_with_operators
 from console.formats import Quantity
-from console.jobs.services import pipeline_schema
-from console.metrics.live import Live, OperatorLive
+from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import SubtaskHistory, subtask_history
-from console.operations.selectors import JobPage
 from console.ui.failures import FailureCause, failure_causes
+from console.ui.jobpage import JobView
 from console.ui.plots import shapes
 from runtime.core.snapshot.contents import StoredState
 
@@ -66,9 +65,10 @@ class StateLine:
 
 
 class Inspector:
-    def __init__(self, page: JobPage, live: Live, node: str, now: datetime) -> None:
+    def __init__(self, view: JobView, node: str, now: datetime) -> None:
         """`node`: uid of the chosen operator, '' for the job. A uid that the graph does not have counts as ''."""
-        self._page, self._now = page, now
+        page, live = view.page, view.live
+        self._page, self._newest, self._now = page, view.newest_restorable, now
         operators = (page.version.graph or {}).get("operators", ()) if page.version else ()
         self._names: Mapping[str, str] = {o["uid"]: o["name"] for o in operators}
         self._spec: Mapping[str, Any] = next((o for o in operators if o["uid"] == node), {})
@@ -108,12 +108,12 @@ class Inspector:
 
     @cached_property
     def failures(self) -> tuple[FailureCause, ...]:
-        return failure_causes(self._page.job, pipeline_schema(self._page.job.pipeline), self.uid)
+        return failure_causes(self._page.job, self._page.schema, self.uid)
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint whose state can be read."""
-        return newest_with_operators(self._page.job)
+        return self._newest or newest_with_operators(self._page.job)
 
     @cached_property
     def states(self) -> tuple[StateLine, ...]:

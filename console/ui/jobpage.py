@@ -1,6 +1,6 @@
 """The page of a job, prepared for its templates: rows from the selectors, drawings from the live metrics.
 
-This module itself reads only checkpoints and the parameter schema.
+This module itself reads only checkpoints.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ import msgspec
 from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import checkpoint_table, continuable, run_progress
 from console.jobs.models import JobVersion, Run, VersionState
-from console.jobs.services import pipeline_schema
 from console.metrics import live
 from console.metrics.live import BatchLive, Live
 from console.operations.models import Operation, OperationKind
@@ -23,12 +22,12 @@ from console.ui import actions
 from console.ui.failures import NO_REASON, FailureDetail, failure_detail
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health
-from console.ui.paging import TablePage, by_number
+from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
 from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
-from console.ui.strip import DRAWN_COLUMNS, Strip, strip
+from console.ui.strip import Strip, strip
 from runtime.core.job.guarantee import EndToEndGuarantee
 from runtime.core.job.lifecycle import FLOWING_STATES, RunState
 from runtime.redaction import Schema, mask
@@ -63,6 +62,7 @@ class JobView:
     picture: GraphPicture | None
     strip: Strip | None
     checkpoints: TablePage[Checkpoint]
+    newest_restorable: Checkpoint | None  #: of the strip, without its figures by operator
     buttons: tuple[actions.Button, ...]
     reasons: tuple[tuple[str, str], ...]
     wanted: str
@@ -90,11 +90,16 @@ def job_view(page: JobPage, now: datetime, before: int | None = None, interval: 
     """The page; its table has the checkpoints before the number `before`, triggered within `interval`."""
     run, table = page.run, checkpoint_table(page.job)
     graph = scaled_graph(page.version, run)
-    columns = list(table.only(*DRAWN_COLUMNS)[:STRIP_COLUMNS])
+    columns = list(table[:STRIP_COLUMNS])
     numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
-    shown = by_number(checkpoints_of(table, interval), before, TABLE_ROWS)
+    is_top = before is None and interval is None  #: the table begins with the checkpoints of the strip
+    shown = (
+        first_page(columns, TABLE_ROWS) if is_top else by_number(checkpoints_of(table, interval), before, TABLE_ROWS)
+    )
     show_progress(numbers, shown.rows)
-    newest, schema = continuable(page.job).first(), pipeline_schema(page.job.pipeline)
+    restorable = next((row for row in columns if row.is_restorable), None)
+    is_continuable = restorable is not None and not _all_finished(restorable)
+    newest, schema = restorable if is_continuable else continuable(page.job).first(), page.schema
     failure = run_failure(run, schema)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
@@ -104,6 +109,7 @@ def job_view(page: JobPage, now: datetime, before: int | None = None, interval: 
         picture=draw(graph, numbers, now) if graph else None,
         strip=strip(columns),
         checkpoints=shown,
+        newest_restorable=restorable,
         buttons=actions.buttons(
             page.job.pk,
             page.acts,
@@ -120,6 +126,12 @@ def job_view(page: JobPage, now: datetime, before: int | None = None, interval: 
         promise=page.version.guarantee if page.version else None,
         settled=_is_settled(page),
     )
+
+
+def _all_finished(checkpoint: Checkpoint) -> bool:
+    """Whether every operator had finished. Reads the figures by operator only if any had."""
+    finished = checkpoint.finished_operators
+    return bool(finished) and len(finished) >= len(checkpoint.operators)
 
 
 def live_metrics(run: Run | None) -> Live:

@@ -1,5 +1,6 @@
 """Keyset pagination: rows that are added meanwhile shift no page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -28,6 +29,11 @@ class TablePage(Generic[M]):
 def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS_PER_PAGE) -> TablePage[M]:
     """Rows with a `number`, newest first."""
     return _page(rows, "number", "lt", before, size)
+
+
+def first_page(rows: Sequence[M], size: int) -> TablePage[M]:
+    """The first page of a table whose newest `rows`, with a `number`, are read already."""
+    return _cut(rows[: size + 1], "number", size, is_first=True)
 
 
 def by_time(rows: QuerySet[M], before: datetime | None) -> TablePage[M]:
@@ -63,9 +69,14 @@ def by_urgency(jobs: QuerySet[Any], after: int | None) -> TablePage[Any]:
 
 
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:
-    found = list((rows if position is None else rows.filter(**{f"{key}__{lookup}": position}))[: size + 1])
+    later = rows if position is None else rows.filter(**{f"{key}__{lookup}": position})
+    return _cut(list(later[: size + 1]), key, size, is_first=position is None)
+
+
+def _cut(found: Sequence[M], key: str, size: int, *, is_first: bool) -> TablePage[M]:
+    """A page of `size` rows; a row more shows that there is a next page."""
     shown = tuple(found[:size])
-    return TablePage(shown, getattr(shown[-1], key) if len(found) > size else None, position is None)
+    return TablePage(shown, getattr(shown[-1], key) if len(found) > size else None, is_first)
 
 
 def whole_number(text: str | None) -> int | None:

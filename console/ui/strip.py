@@ -32,10 +32,6 @@ _ROUND_MS = (10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 HEIGHT = _TOP + _MAX_BAR_HEIGHT + _FOOT
 
 
-#: The columns of a checkpoint row that are drawn.
-DRAWN_COLUMNS = ("number", "kind", "status", "token", "reason", "triggered_at", "duration_ms")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     pk: int

@@ -16,8 +16,8 @@ from django.db.models import Q
 from console import formats
 from console.formats import Quantity
 from console.jobs.models import Run
-from console.metrics.selectors import Columns, Grid, job_history, load_history
-from console.operations.selectors import JobPage
+from console.metrics.selectors import Columns, Grid, RollUpProgress, job_history, load_history
+from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
 from console.ui.plots.marks import Mark, marks
 from console.ui.plots.scale import Scale
@@ -145,13 +145,21 @@ class Timeline:
 
     @cached_property
     def _runs(self) -> list[int]:
-        """The runs of the job that ran within the window."""
-        begun = Run.objects.filter(job=self._page.job, created_at__lte=self.window.end)
-        return list(begun.filter(Q(ended_at=None) | Q(ended_at__gte=self.window.begin)).values_list("pk", flat=True))
+        """The runs of the job that ran within the window. The runs of the page are enough if they reach back to it."""
+        newest, begin, end = self._page.runs, self.window.begin, self.window.end
+        if len(newest) < PAGE_ROWS or newest[-1].created_at <= begin:
+            begun = [run for run in newest if run.created_at <= end]
+            return [run.pk for run in begun if run.ended_at is None or run.ended_at >= begin]
+        found = Run.objects.filter(job=self._page.job, created_at__lte=end)
+        return list(found.filter(Q(ended_at=None) | Q(ended_at__gte=begin)).values_list("pk", flat=True))
+
+    @cached_property
+    def _progress(self) -> RollUpProgress:
+        return RollUpProgress()
 
     @cached_property
     def numbers(self) -> Columns:
-        return job_history(self._runs, self.window.lines)
+        return job_history(self._runs, self.window.lines, self._progress)
 
     @cached_property
     def has_numbers(self) -> bool:
@@ -177,7 +185,7 @@ class Timeline:
     @cached_property
     def load(self) -> LoadPlot | None:
         grid = self.window.cells
-        found = load_history(self._runs, grid)
+        found = load_history(self._runs, grid, self._progress)
         operators = (self._page.version.graph or {}).get("operators", ()) if self._page.version else ()
         named = [(o["uid"], o["name"]) for o in operators if o["uid"] in found]
         named += [(uid, uid) for uid in sorted(found) if uid not in {known for known, _ in named}]

@@ -67,27 +67,26 @@ def job_list(request: HttpRequest) -> HttpResponse:
 @require_safe
 @require_login
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    job = get_object_or_404(Job.objects.select_related("created_by", "health"), pk=pk)
     before, interval = whole_number(request.GET.get("before")), chosen(request.GET)
 
     def load_content() -> PageContent:
         now = timezone.now()
-        view = job_view(selectors.job_page(job, request.user), now, before, interval)
+        view = job_view(selectors.job_page(pk, request.user), now, before, interval)
         context = {
             "now": now,
-            "job": job,
+            "job": view.page.job,
             "view": view,
-            "inspector": Inspector(view.page, view.live, text(request.GET.get("node")), now),
+            "inspector": Inspector(view, text(request.GET.get("node")), now),
             "timeline": job_timeline(view.page, request.GET, now),
             "picture": view.picture,
-            "picture_title": f"Job graph of {job.name}",
+            "picture_title": f"Job graph of {view.page.job.name}",
             "define_reason": define_refusal(request.user),
         }
         return PageContent(context, view.settled)
 
     def load_revision() -> str:
-        table = checkpoints_of(Checkpoint.objects.filter(job=job).order_by("-number"), interval)
-        return revision(request, selectors.rows_of_page(job, table, before))
+        table = checkpoints_of(Checkpoint.objects.filter(job=pk).order_by("-number"), interval)
+        return revision(request, selectors.rows_of_page(pk, table, before))
 
     return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", load_content, load_revision)
 

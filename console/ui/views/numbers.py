@@ -6,11 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from console.jobs.models import Job
 from console.operations import selectors
 from console.ui.plots.timeline import Timeline, job_timeline
 from console.ui.views.page import require_login
@@ -27,10 +25,9 @@ _COLUMNS: Final = (
 @require_login
 def numbers_csv(request: HttpRequest, pk: int) -> HttpResponse:
     """The numbers of the window in the address, a row per interval of the plots. Empty: no number is known."""
-    job = get_object_or_404(Job, pk=pk)
-    timeline = job_timeline(selectors.job_page(job, request.user), request.GET, timezone.now())
+    timeline = job_timeline(selectors.job_page(pk, request.user), request.GET, timezone.now())
     response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="job-{job.pk}-history.csv"'
+    response["Content-Disposition"] = f'attachment; filename="job-{pk}-history.csv"'
     writer = csv.writer(response)
     writer.writerow(["begin", *_COLUMNS])
     if timeline is not None:

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.test import Client
 from pytest_django.fixtures import Settings
 
-from console.jobs.models import Run, StandingStage
+from console.jobs.models import Job, Run, StandingStage
 from console.operations import reconciler
 from console.runs import run_store, standing_stages
 from console.runs.standing_stages import StageReport
@@ -26,6 +26,12 @@ FIGURES: list[dict[str, Any]] = [
 ]
 
 
+def staged_job() -> Job:
+    """A job whose first operator has a stage beside it."""
+    first, *others = rows.GRAPH["operators"]
+    return rows.job(version={"graph": {**rows.GRAPH, "operators": [{**first, "stage": "stream"}, *others]}})
+
+
 def stage_of(run: Run, **facts: object) -> StandingStage:
     return StandingStage.objects.create(run=run, verb="stream", **{"operator": "orders", **facts})
 
@@ -35,7 +41,7 @@ def page(client: Client, run: Run) -> str:
 
 
 def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
-    run = rows.run(rows.job())
+    run = rows.run(staged_job())
     stage_of(run, state="running", lease_owner="w", live={"steps": 3, "figures": FIGURES}, live_at=Now())
     said = page(at_console, run)
     assert "PySpark stages of the run" in said
@@ -47,13 +53,13 @@ def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
 
 
 def test_the_death_of_the_process_before_is_not_that_of_the_one_that_runs(at_console: Client) -> None:
-    run = rows.run(rows.job())
+    run = rows.run(staged_job())
     stage_of(run, state="running", lease_owner="w", deaths=1, reason="Its process ended with signal SIGKILL.")
     assert "The previous process: Its process ended with signal SIGKILL." in page(at_console, run)
 
 
 def test_a_stage_that_waited_when_its_run_ended_was_not_started(at_console: Client) -> None:
-    run = rows.run(rows.job(), "failed", failure={"code": "missing-table", "message": "there is no table orders"})
+    run = rows.run(staged_job(), "failed", failure={"code": "missing-table", "message": "there is no table orders"})
     stage_of(run, state="waiting")
     said = page(at_console, run)
     assert "orders Not started" in said
@@ -61,7 +67,7 @@ def test_a_stage_that_waited_when_its_run_ended_was_not_started(at_console: Clie
 
 
 def test_a_sentence_is_no_large_number(at_console: Client) -> None:
-    run = rows.run(rows.job())
+    run = rows.run(staged_job())
     figures = [{"label": "Back-pressure", "value": "the query waits", "kind": "text"}]
     stage_of(run, state="running", live={"figures": figures})
     assert '<dd class="words">the query waits</dd>' in at_console.get(f"/jobs/{run.job_id}/").content.decode()
@@ -69,7 +75,7 @@ def test_a_sentence_is_no_large_number(at_console: Client) -> None:
 
 def test_a_sign_of_life_without_figures_is_no_running_query(at_console: Client) -> None:
     """Spark takes its time to start; until then nothing is read or delivered."""
-    stage = stage_of(rows.run(rows.job()), state="starting", lease_owner="w")
+    stage = stage_of(rows.run(staged_job()), state="starting", lease_owner="w")
     standing_stages.renew(stage.pk, "w", StageReport())
     stage.refresh_from_db()
     assert (stage.state, stage.live_at is not None) == ("starting", True)
@@ -79,7 +85,7 @@ def test_a_sign_of_life_without_figures_is_no_running_query(at_console: Client) 
 
 
 def test_a_stage_that_has_ended_has_no_rate(at_console: Client) -> None:
-    run = rows.run(rows.job(), "stopped")
+    run = rows.run(staged_job(), "stopped")
     stage_of(run, state="ended", live={"steps": 3, "figures": FIGURES}, live_at=Now())
     said = page(at_console, run)
     assert "Epochs written 57" in said
@@ -87,17 +93,17 @@ def test_a_stage_that_has_ended_has_no_rate(at_console: Client) -> None:
 
 
 def test_a_job_without_stages_has_no_such_panel(at_console: Client) -> None:
-    assert "PySpark stages of the run" not in page(at_console, rows.run(rows.job()))
+    assert "PySpark stages of the run" not in page(at_console, rows.run(staged_job()))
 
 
 def test_a_report_of_another_shape_does_not_break_the_page(at_console: Client) -> None:
-    run = rows.run(rows.job())
+    run = rows.run(staged_job())
     stage_of(run, state="running", live={"figures": "none"})
     assert "orders" in page(at_console, run)
 
 
 def test_a_stage_that_died_says_why_above_all(at_console: Client) -> None:
-    run = rows.run(rows.job())
+    run = rows.run(staged_job())
     stage_of(run, state="restarting", lease_owner="w", deaths=2, reason="Its process ended with signal SIGKILL.")
     said = page(at_console, run)
     assert (
@@ -118,7 +124,7 @@ def test_a_stage_without_a_place_says_who_has_them(at_console: Client, settings:
 
 
 def test_a_stage_that_no_worker_takes_says_so_after_a_while(at_console: Client) -> None:
-    run = rows.run(rows.job())
+    run = rows.run(staged_job())
     stage = stage_of(run)
     missing = "no Celery worker of the queue standing has claimed it"
     assert missing not in page(at_console, run)
@@ -140,7 +146,7 @@ def test_a_run_gets_the_stages_that_its_graph_asks_for_and_the_epochs_of_what_it
 
 
 def test_the_stages_of_an_ended_run_end(at_console: Client) -> None:
-    run = rows.run(rows.job(), "failed", ended_at=Now())
+    run = rows.run(staged_job(), "failed", ended_at=Now())
     stage = stage_of(run)
     reconciler.reconcile()
     stage.refresh_from_db()

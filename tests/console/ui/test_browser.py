@@ -131,6 +131,7 @@ def others(job_id: int) -> dict[str, str]:
         "retention": f"/jobs/{job_id}/checkpoints/retention/?keep=3",
         "trend": f"/jobs/{job_id}/checkpoints/trend/?days=7",
         "savepoint": f"/jobs/{job_id}/savepoint/",
+        "schedule": f"/jobs/{job_id}/checkpoints/schedule/",
         "checkpoint-statistics": f"/jobs/{job_id}/checkpoints/statistics/",
         "operations": "/operations/",
         "operation": f"/operations/{operation.pk}/",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
@@ -87,7 +89,8 @@ def read_only(disk: Path) -> Iterator[None]:
     """Every file that is opened for writing by its path fails with EROFS."""
     subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
     try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+        remount = ["mount", "-o", "remount,bind,ro", str(disk)]
+        until(lambda: subprocess.run(remount, check=False).returncode == 0)  # busy while a file is written
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)

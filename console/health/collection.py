@@ -96,7 +96,8 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     active = [run for run in runs if not run.is_terminal]
     pks = [run.pk for run in active]
     past, samples = _past(active, now), _samples(pks, now)
-    state_bytes, stages = _state_bytes(pks, now), _stages(pks)
+    staged = [run.pk for run in active if run.version.has_standing_stages]
+    state_bytes, stages = _state_bytes(pks, now), _stages(staged)
     places, schemas = _place_owners(runs), _schemas(runs)
     found = {}
     for run in runs:
@@ -161,8 +162,8 @@ def _place_owners(runs: Sequence[Run]) -> list[str]:
 
 def _stages(runs: Sequence[int]) -> Mapping[int, list[StageFacts]]:
     """Standing stages without a running process, by run."""
-    waiting = StandingStage.objects.filter(run__in=runs, state__in=(StageState.WAITING, StageState.RESTARTING))
-    rows = list(waiting) if runs else []
+    states = (StageState.WAITING, StageState.RESTARTING)
+    rows = list(StandingStage.objects.filter(run__in=runs, state__in=states)) if runs else []
     owners = _stage_owners() if any(stage.state == StageState.WAITING for stage in rows) else ""
     found = defaultdict(list)
     for stage in rows:

@@ -4,6 +4,7 @@ The first form only shows the effects (by GET, and at every change if scripts ru
 values whose effects are shown, so that a restore never differs from its description.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable, restorable
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import ready_versions, require_parallelism
-from console.operations.legality import allowed_operation
+from console.operations.legality import allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.restore import RestoreReport, report
@@ -48,7 +49,8 @@ class RestorePlan:
 @require_login
 def restore(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
-    form = RestoreForm(request.POST if request.method == "POST" else _choice(request, job))
+    versions = tuple(ready_versions(job))
+    form = RestoreForm(request.POST if request.method == "POST" else _choice(request, job, versions))
     refused: Refused | None = None
     if request.method == "POST" and form.is_valid():
         try:
@@ -58,20 +60,22 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
             add_refusal(form, (error.field or "").removeprefix("params."), error)
         else:
             return redirect("ui:job", job.pk)
-    return _page(request, job, form, refused)
+    return _page(request, job, versions, form, refused)
 
 
-def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | None) -> HttpResponse:
-    run = latest_run(job)
+def _page(
+    request: HttpRequest, job: Job, versions: Sequence[JobVersion], form: RestoreForm, refused: Refused | None
+) -> HttpResponse:
+    acts = {found.act: found for found in allowed_operations(job, latest_run(job), request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     context = {
         "htmx": True,
         "job": job,
         "form": form,
-        "act": allowed_operation(OperationKind.RESTORE, job, run, request.user),
-        "stop": allowed_operation(OperationKind.STOP, job, run, request.user),  # must come first for a running job
-        "plan": _plan(job, form),
-        "versions": ready_versions(job),
+        "act": acts[OperationKind.RESTORE],
+        "stop": acts[OperationKind.STOP],  # must come first for a running job
+        "plan": _plan(job, versions, form),
+        "versions": versions,
         "checkpoints": _restorable_page(request, job, chosen),
         "chosen": chosen,
     }
@@ -81,12 +85,11 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
     )
 
 
-def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
+def _choice(request: HttpRequest, job: Job, versions: Sequence[JobVersion]) -> dict[str, Any]:
     """The values of the query, and defaults: newest checkpoint, newest ready version, its parallelism."""
     given = request.GET
     newest = continuable(job).first() or restorable(job).first()
-    versions = ready_versions(job)
-    version = versions.filter(pk=whole_number(given.get("version")) or 0).first() or versions.first()
+    version = _version(versions, given.get("version")) or next(iter(versions), None)
     return {
         "checkpoint": given.get("checkpoint") or (newest.pk if newest else None),
         "version": given.get("version") or (version.pk if version else None),
@@ -99,11 +102,15 @@ def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
     return {**form.cleaned_data, **accepted}
 
 
-def _plan(job: Job, form: RestoreForm) -> RestorePlan | None:
+def _version(versions: Sequence[JobVersion], given: str | None) -> JobVersion | None:
+    return next((version for version in versions if version.pk == whole_number(given)), None)
+
+
+def _plan(job: Job, versions: Sequence[JobVersion], form: RestoreForm) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, as the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
     checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
-    version = ready_versions(job).filter(pk=chosen["version"] or 0).first()
+    version = next((version for version in versions if version.pk == chosen["version"]), None)
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None

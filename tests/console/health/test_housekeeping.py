@@ -69,7 +69,7 @@ def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
 
     made = [sick(f"job-{number}", 1) for number in range(6)]
     runs = list(Run.objects.filter(pk__in=[run.pk for run in made]).select_related("version", "job"))
-    assert queries(runs) == queries(runs[:1]) == 4
+    assert queries(runs) == queries(runs[:1]) == 3
 
 
 def test_superseded_and_aborted_checkpoints_are_not_counted_as_failures() -> None:

@@ -16,7 +16,7 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 17
+PAGE_QUERIES = 16
 
 
 # ---------------------------------------------------------------- who may
@@ -103,6 +103,23 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_cons
     with CaptureQueriesContext(connection) as counted:
         at_console.get(f"/jobs/{running.job_id}/")
     assert len(counted) == PAGE_QUERIES
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 12), ("/jobs/{job}/rescale/", 11),
+        ("/operations/", 3),
+        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 7), ("/jobs/{job}/history.csv", 10),
+    ],
+)  # fmt: skip
+def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:
+    newest = running.checkpoints.filter(status="completed").first()
+    assert newest is not None
+    at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk)
+    with CaptureQueriesContext(connection) as counted:
+        assert at_console.get(at).status_code == 200
+    assert len(counted) <= most
 
 
 def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, running: Run) -> None:

@@ -26,10 +26,10 @@ FIGURES: list[dict[str, Any]] = [
 ]
 
 
-def staged_job() -> Job:
+def staged_job(name: str = "flights-delays") -> Job:
     """A job whose first operator has a stage beside it."""
     first, *others = rows.GRAPH["operators"]
-    return rows.job(version={"graph": {**rows.GRAPH, "operators": [{**first, "stage": "stream"}, *others]}})
+    return rows.job(name, version={"graph": {**rows.GRAPH, "operators": [{**first, "stage": "stream"}, *others]}})
 
 
 def stage_of(run: Run, **facts: object) -> StandingStage:
@@ -116,7 +116,7 @@ def test_a_stage_without_a_place_says_who_has_them(at_console: Client, settings:
     settings.WEIR_STANDING_STAGES = 1
     other = rows.run(rows.job(name="clicks"))
     stage_of(other, state="running", lease_owner="w")
-    run = rows.run(rows.job(name="sales"))
+    run = rows.run(staged_job("sales"))
     stage_of(run)
     said = page(at_console, run)
     assert "The PySpark stage of orders is waiting: the limit of standing stages is reached by clicks (orders)" in said

@@ -79,7 +79,7 @@ class JsonLinesFolder(Target):
     """Files in progress over several checkpoints, rolled by size."""
 
     def sink(self) -> Sink:
-        limits: dict[str, Any] = {"max_bytes": 6_000, "roll_after_ms": None, "roll_after_idle_ms": None}
+        limits: dict[str, Any] = {"max_bytes": 1_500, "roll_after_ms": None, "roll_after_idle_ms": None}
         return weir.JsonLinesSink(str(self._folder), partition_by=("day",), **limits)
 
     def ids(self) -> list[int]:

@@ -7,7 +7,7 @@ SEEDS ?= 200
 PYTEST ?=
 JOBS ?= 3
 
-# Tests wait about as long as they compute, so more run at a time than there are cores; those of the slow suite compute.
+# Tests wait about as long as they compute, so more run at a time than there are cores.
 # Files begin in the order of their names: in the slow suite those that take longest come first.
 # A JVM of a test lives for seconds: the second compiler and parallel collectors would cost more than they save.
 TESTS = env JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
@@ -43,7 +43,6 @@ logs: setup ## follow the logs of all processes
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
 	@exec $(TESTS) $(PYTEST)
 
-test-slow: JOBS = 2
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
 	@exec $(TESTS) -m slow $(PYTEST)
 

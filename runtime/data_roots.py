@@ -13,7 +13,7 @@ URLs of object stores are checked against `WEIR_DATA_URLS` in the same way (`che
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -166,6 +166,20 @@ class CheckedFolder:
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def make(self) -> None:
+        """Creates the folder durably, unless it exists. It is made in its parent, which is open and checked.
+
+        Raises:
+            JobRejected: the parent lies outside the roots.
+            OSError: the parent does not exist, or the folder cannot be created.
+        """
+        if self.path.is_dir():
+            return
+        with replace(self, path=self.path.parent).open_folder() as parent:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.path.name, dir_fd=parent)
+            os.fsync(parent)
 
     def open_to_read(self, name: str) -> int | None:
         """A descriptor of the file `name`; None if a link of the file or the folder leads outside the roots."""

@@ -274,7 +274,8 @@ class CommitLog:
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes) -> bool:
         """Writes a file durably and atomically. Returns False if the file exists."""
-        make_folder(self.folder)
+        make_folder(self.output)
+        self._checked.make()
         path, temporary = self.folder / name, self.folder / f".{job}-{sink}-{token}-{uuid4().hex}.tmp"
         with name_write_errors(path):
             with os.fdopen(self._checked.open_to_write(temporary.name, os.O_EXCL), "wb") as file:

@@ -9,7 +9,7 @@ import pytest
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.data_roots import CheckedFolder
+from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from tests.contracts.files import Reading, drop
 from tests.contracts.test_sinks import batch as numbers
@@ -152,3 +152,18 @@ def test_links_within_the_data_roots_are_followed(data: Path) -> None:
     sink.write(numbers(1))
     assert commit(data / "out", sink.prepare(1)) == 1
     assert isinstance(ParquetSink(str(data / "out")).committer().missing([]), list)
+
+
+def test_a_folder_is_not_made_behind_a_link_out_of_the_roots(tmp_path: Path) -> None:
+    data, foreign = tmp_path / "data", tmp_path / "foreign"
+    data.mkdir()
+    foreign.mkdir()
+    roots = DataRoots.of_environment({"WEIR_DATA_ROOTS": str(data)})
+    (data / "out").symlink_to(foreign)
+    with pytest.raises(JobRejected, match=f"{data / 'out'} is not a folder that jobs may use"):
+        CheckedFolder.of("path", data / "out" / ".commit-log", roots).make()
+    assert list(foreign.iterdir()) == []
+    made = CheckedFolder.of("path", data / "new", roots)
+    made.make()
+    made.make()
+    assert made.path.is_dir()

@@ -70,7 +70,8 @@ class Claims:
         """Claims `origin` durably, unless it is claimed. Returns the claim that stands."""
         found = self.find(origin)
         while found is None:
-            make_folder(self._folder.path)
+            make_folder(self._folder.path.parent)
+            self._folder.make()
             path = self._folder.path / origin
             temporary = f"{claim.file['pending']}.{uuid4().hex}.tmp"
             with name_write_errors(path):

@@ -10,7 +10,7 @@ from benchmarks.workloads.variants import SYSTEMS, as_json, read_only
 ROWS: Final = 20_000_000
 _WINDOW_S: Final = 10
 #: Windows of the last 20 s are not compared: a system that has not reached their end keeps them open.
-_CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}} * {US_PER_ROW} - {2 * _WINDOW_S * 1_000_000})"
+_CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}}::bigint * {US_PER_ROW} - {2 * _WINDOW_S * 1_000_000})"
 _JOINED: Final = "from events join campaigns using (ad_id) where event_type = 'view'"
 
 R1: Final = Workload(

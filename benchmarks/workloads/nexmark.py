@@ -13,7 +13,7 @@ from benchmarks.workloads.variants import SYSTEMS, read_only
 
 ROWS: Final = 10_000_000  #: bids
 #: Windows that end in the last 30 s are not compared: a system that has not reached their end keeps them open.
-_CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}} * {US_PER_BID} - 30000000)"
+_CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}}::bigint * {US_PER_BID} - 30000000)"
 _BUCKET: Final = "time_bucket(interval '10 seconds', date_time)"
 _BIDS: Final = "auction, bidder, price, date_time"
 

@@ -193,7 +193,8 @@ class SourceReader(ABC):
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         """The next batch, or None if no row is available now; if `exhausted`, none will follow. Must not block.
 
-        Called again at once after a small batch (`core.subtask.coalescing`): such batches are sent as one.
+        At most `max_rows` rows, or slightly more where rows must not be separated. After a small batch it may be called
+        again before `watermark` is read (`core.subtask.coalescing`): such batches are sent as one.
         """
 
     @property

@@ -1,7 +1,8 @@
 """The definition of a table: its rows are a pure function of their number, as SQL for DuckDB.
 
 Rows are in the order of `id`, from 0. Every tenth row lags up to 5 s of event time behind its neighbours. In the last
-quarter of a table a row in 250 is too late: it lags by five eighths of all rows, so that every watermark has passed it.
+quarter of a table a row in 250 is too late: it lags by five eighths of all rows. Every watermark has passed it, unless
+a subtask stands still for as long.
 """
 
 from collections.abc import Mapping

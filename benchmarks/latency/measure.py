@@ -50,7 +50,7 @@ class Latency:
     committed: dict[str, float]
     checkpoint_ms: float
     series: tuple[float, ...]
-    commits: tuple[float, ...]  #: seconds since the first row
+    commits: tuple[float, ...]  #: seconds since the first measured row
     rows: int
 
 

@@ -42,7 +42,7 @@ ABORTED = "aborted"
 #: Reasons of a checkpoint that a newer checkpoint has replaced.
 SUPERSEDED_REASONS = (FailureReason.SUBSUMED, FailureReason.DECLINED_SUBSUMED)
 SUPERSEDED = "superseded"
-NOT_FAILURES = (ABORT_REASON, *SUPERSEDED_REASONS)  #: reasons of checkpoints that count neither here nor as failures
+NOT_FAILURES = (ABORT_REASON, *SUPERSEDED_REASONS)  #: of aborted and superseded checkpoints
 
 
 class QueryState(StrEnum):

@@ -30,17 +30,18 @@ def require_texts(given: SavepointParams | LabelParams) -> None:
     if given.name is not None:
         require_name(given.name, "params.name")
     if given.note is not None:
-        _require_text(given.note, "params.note", MAX_NOTE_LENGTH)
+        require_text(given.note, "params.note", MAX_NOTE_LENGTH)
 
 
 def require_name(name: str, field: str) -> None:
     """Checks a name. Raises InvalidField with the name of the field."""
-    _require_text(name, field, MAX_NAME_LENGTH)
+    require_text(name, field, MAX_NAME_LENGTH)
     if name and not name.isprintable():
         raise InvalidField(field, "must be a single line of printable characters")
 
 
-def _require_text(text: str, field: str, limit: int) -> None:
+def require_text(text: str, field: str, limit: int) -> None:
+    """Raises InvalidField with the name of the field."""
     if why := text_problem(text):
         raise InvalidField(field, why)
     if len(text) > limit:

@@ -1,9 +1,10 @@
 """Ends operations that no job master will end.
 
 `start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.rescale` ends a rescale
-and `console.operations.discard` a discard. The run's master ends all other operations
-together with the run. Operations that are still open after the run's end are resolved here from the records: the run's
-final state and its completed savepoints. If the records do not show the outcome, the state becomes `unknown`.
+and `console.operations.discard` a discard. Pins, labels and schedules end when they are accepted. The run's master ends
+savepoints, stops, drains and cancels together with the run. Operations that are still open after the run's end are
+resolved here from the records: the run's final state and its completed savepoints. If the records do not show the
+outcome, the state becomes `unknown`.
 """
 
 from collections.abc import Mapping

@@ -98,7 +98,7 @@ class ScheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     every_hours: Annotated[int, Meta(ge=1, le=168)] | None = None
     daily_at: Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = None
     keep: Annotated[int, Meta(ge=1, le=1000)] = 7
-    name: str = "scheduled"
+    name: Annotated[str, Meta(min_length=1, max_length=80)] = "scheduled"
 
     def __post_init__(self) -> None:
         if (self.every_hours is None) == (self.daily_at is None):

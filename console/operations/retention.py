@@ -102,7 +102,7 @@ def preview_retention(job: Job, keep: int | None = None) -> RetentionPreview:
     plan = plan_retention(
         (_candidate(row) for row in rows), wanted, run=run.pk if run else 0, restored=_restored(run, rows)
     )
-    doomed = [row for row in rows if row.number in set(plan.discarded)]
+    doomed = [row for row in rows if row.number not in plan.kept]
     kept = [row for row in rows if row.number in plan.kept]
     files = _Files(doomed, kept)
     return RetentionPreview(

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from console.accounts.refusals import Refused
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Kind, Status
 from console.operations import services
 from console.operations.models import Operation, OperationKind, OperationState, SavepointSchedule
 from console.operations.schedules import next_time
@@ -32,7 +32,8 @@ def run_schedules() -> None:
             due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
             if due is not None:
                 _request(due, now)
-    for schedule in SavepointSchedule.objects.filter(last_operation__state=OperationState.SUCCEEDED):
+    succeeded = SavepointSchedule.objects.filter(last_operation__state=OperationState.SUCCEEDED)
+    for schedule in succeeded.select_related("job", "owner"):
         _discard_surplus(schedule)
 
 
@@ -40,7 +41,7 @@ def _request(schedule: SavepointSchedule, now: datetime) -> None:
     """Requests the savepoint, or records why it is missed."""
     due, schedule.next_at = schedule.next_at, next_time(schedule, schedule.next_at, now)
     if now - due > MISSED_AFTER:
-        _miss(schedule, due, "The console was not running at that time.")
+        _miss(schedule, due, "No worker of the console requested it within 10 minutes.")
     else:
         asked = services.OperationRequestContext(
             user=schedule.owner, reason=REASON, idempotency_key=f"{schedule.key_prefix}{due.isoformat()}"
@@ -65,13 +66,17 @@ def _discard_surplus(schedule: SavepointSchedule) -> None:
 
     A savepoint whose files a checkpoint still needs is tried again at the next pass.
     """
+    left = Checkpoint.objects.filter(
+        job=schedule.job_id, kind=Kind.SAVEPOINT, status=Status.COMPLETED, discarded_at=None, pinned_at=None
+    ).order_by("-number")
+    numbers = list(left.values_list("number", flat=True))
+    if len(numbers) <= schedule.keep:
+        return
     made = Operation.objects.filter(
-        job=schedule.job_id, kind=OperationKind.SAVEPOINT, state=OperationState.SUCCEEDED,
-        idempotency_key__startswith=schedule.key_prefix,
-    )  # fmt: skip
-    numbers = [row.result["checkpoint"] for row in made.only("result") if row.result]
-    own = Checkpoint.objects.filter(job=schedule.job_id, number__in=numbers, status=Status.COMPLETED)
-    surplus = own.filter(discarded_at=None, pinned_at=None).order_by("-number")[schedule.keep :]
+        job=schedule.job_id, idempotency_key__startswith=schedule.key_prefix, result__checkpoint__in=numbers
+    )
+    own = {row.result["checkpoint"] for row in made.only("result") if row.result}
+    surplus = left.filter(number__in=own)[schedule.keep :]
     asked = services.OperationRequestContext(user=schedule.owner, reason=REASON)
     for checkpoint in surplus:
         try:

@@ -60,10 +60,12 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDuration:
+    """Durations of the last `count` successful operations of a kind, from request to end."""
+
     median_ms: float
     shortest_ms: float
     longest_ms: float
-    operations: int  #: behind the numbers
+    count: int
 
 
 def find_jobs(search: str = "") -> FoundJobs:
@@ -115,7 +117,7 @@ def job_page(pk: int, user: AnyUser) -> JobPage:
     facts: Any = run or get_object_or_404(Job.objects.annotate(**_page_facts()), pk=pk)
     job = run.job if run else facts
     operations = tuple(with_runs(Operation.objects.filter(job=job))[:PAGE_ROWS])
-    active = tuple(row for row in operations if row.is_active)
+    active = tuple(with_runs(Operation.objects.filter(job=job, state__in=ACTIVE_STATES)))
     is_newest = run is not None and run.version_id == facts.newest_version_pk
     newest = run.version if is_newest else job.versions.filter(pk=facts.newest_version_pk).first()
     version = run.version if run else newest
@@ -203,10 +205,10 @@ def rows_of_page(job: int, table: QuerySet[Checkpoint], before: int | None) -> l
     return [
         (Job.objects.filter(pk=job), 1),
         (JobVersion.objects.filter(job=job).order_by("-number"), 2),
-        (Run.objects.filter(job=job).order_by("-pk"), 20),
-        (Attempt.objects.filter(run__job=job).order_by("-token"), 20),
-        (StandingStage.objects.filter(run__job=job).order_by("-pk"), 20),
-        (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), 20),
+        (Run.objects.filter(job=job).order_by("-pk"), PAGE_ROWS),
+        (Attempt.objects.filter(run__job=job).order_by("-token"), PAGE_ROWS),
+        (StandingStage.objects.filter(run__job=job).order_by("-pk"), PAGE_ROWS),
+        (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), PAGE_ROWS),
         (checkpoints, 100),
         (older, 10),
     ]

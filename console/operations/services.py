@@ -15,7 +15,6 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
-from console.accounts.storable import text_problem
 from console.checkpoints.selectors import continuable
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, newest_ready, require_parallelism
@@ -282,10 +281,7 @@ def _check_texts(asked: OperationRequestContext) -> None:
     key = asked.idempotency_key
     if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()):
         raise InvalidField("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} printable characters")
-    if why := text_problem(asked.reason):
-        raise InvalidField("reason", why)
-    if len(asked.reason) > MAX_REASON_LENGTH:
-        raise InvalidField("reason", f"at most {MAX_REASON_LENGTH} characters")
+    labels.require_text(asked.reason, "reason", MAX_REASON_LENGTH)
 
 
 def _body_hash(job: Job, kind: OperationKind, params: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from console import formats
 from console.checkpoints.selectors import RunProgress
-from console.health.housekeeping import verdicts
+from console.health.collection import collect
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.jobs.models import Run
 from console.metrics.selectors import newest_in_flight_bytes
@@ -34,8 +34,7 @@ def preview(kind: str, run: Run | None, reached: RunProgress, now: datetime) -> 
     if kind in WITH_SAVEPOINT:
         return tuple(_savepoint(kind, run, reached))
     if kind == OperationKind.CANCEL:
-        ((_, facts, _),) = verdicts([run], now)
-        return tuple(_cancel(reached, recovery_horizon(run, facts)))
+        return tuple(_cancel(reached, recovery_horizon(run, collect([run], now)[run.pk])))
     return ()
 
 
@@ -44,8 +43,8 @@ def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
     expected = expected_duration(run.job_id, kind)
     if expected is not None:
         spread = f"{formats.duration(expected.shortest_ms)} to {formats.duration(expected.longest_ms)}"
-        many = f"the last {expected.operations} of this job took {spread}"
-        note = many if expected.operations > 1 else "as the last of this job"
+        many = f"the last {expected.count} of this job took {spread}"
+        note = many if expected.count > 1 else "as the last of this job"
         yield Number("Expected time", str(formats.duration(expected.median_ms)), note)
     elif newest is not None and newest.duration_ms is not None:
         note = f"the time of {newest}: this job has no {kind} to compare with"

@@ -75,7 +75,6 @@ class Strip:
     columns: tuple[Column, ...]
     first: datetime
     last: datetime
-    longest: formats.Quantity | None  #: None if no checkpoint has completed
     about: str
     grid: tuple[GridLine, ...]
     ticks: tuple[Tick, ...]
@@ -109,7 +108,6 @@ def strip(rows: Sequence[Checkpoint]) -> Strip | None:
         columns=columns,
         first=ordered[0].triggered_at,
         last=ordered[-1].triggered_at,
-        longest=formats.duration(longest) if longest else None,
         about=_description(ordered, longest),
         grid=_grid(longest),
         ticks=_ticks(columns, ordered),

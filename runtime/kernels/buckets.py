@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.hashes import Integers, mix_word
+from runtime.kernels.hashes import Flags, Integers, mix_word
 from runtime.kernels.jit import (
     FLAGS_OUT,
     INT32S_OUT,
@@ -23,7 +23,6 @@ from runtime.kernels.jit import (
 )
 
 Buckets = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK_ROWS: Final = 256  #: rows whose buckets are read together: the processor then waits for many at a time
 

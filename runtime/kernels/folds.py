@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.buckets import Flags
-from runtime.kernels.hashes import Integers
+from runtime.kernels.hashes import Flags, Integers
 from runtime.kernels.jit import FLAG, FLAGS_OUT, FLOATS, FLOATS_OUT, INTEGERS, INTEGERS_OUT, NOTHING, compiled
 
 Floats = npt.NDArray[np.float64]

@@ -8,8 +8,9 @@ import numpy.typing as npt
 from runtime.kernels.jit import BYTES, INTEGERS, NOTHING, WORDS, WORDS_OUT, compiled, inlined, load_word
 
 Bytes = npt.NDArray[np.uint8]
-Hashes = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
@@ -36,21 +37,21 @@ def word_at(data: Bytes, at: int, count: int) -> np.uint64:
 
 
 @compiled(NOTHING, WORDS, WORDS_OUT)
-def mix(words: Hashes, mixed: Hashes) -> None:
+def mix(words: Words, mixed: Words) -> None:
     """`mixed[i]` becomes the mixed `words[i]`. Both may be the same array. 2 multiplications a word."""
     for row in range(len(words)):
         mixed[row] = mix_word(words[row])
 
 
 @compiled(NOTHING, WORDS_OUT, WORDS)
-def combine(combined: Hashes, following: Hashes) -> None:
+def combine(combined: Words, following: Words) -> None:
     """Adds the hashes of the next key column to `combined`, in place."""
     for row in range(len(combined)):
         combined[row] = mix_word(combined[row] * _COMBINE_MULTIPLIER + following[row])
 
 
 @compiled(NOTHING, BYTES, INTEGERS, INTEGERS, WORDS_OUT)
-def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Hashes) -> None:
+def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Words) -> None:
     """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` (at least 16) from `starts[i]` on.
 
     Two multiplications per 8 bytes. Values longer than 64 bytes are left to the caller.

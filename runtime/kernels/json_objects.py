@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.hashes import Bytes, Integers
+from runtime.kernels.hashes import Bytes, Flags, Integers, Words
 from runtime.kernels.jit import (
     BYTES,
     BYTES_OUT,
@@ -48,9 +48,7 @@ from runtime.kernels.json_texts import (
 )
 from runtime.kernels.json_times import timestamp
 
-Flags = npt.NDArray[np.bool_]
 Int32s = npt.NDArray[np.int32]
-Words = npt.NDArray[np.uint64]
 
 SKIPPED_COLUMN: Final = 0  #: checked, but not parsed
 INTEGER_COLUMN: Final = 1

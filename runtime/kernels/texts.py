@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.hashes import Bytes, Hashes, Integers, mix_word, word_at
+from runtime.kernels.hashes import Bytes, Integers, Words, mix_word, word_at
 from runtime.kernels.jit import (
     BYTES,
     BYTES_OUT,
@@ -63,7 +63,7 @@ def same_bytes(one: Bytes, at: int, other: Bytes, there: int, length: int) -> bo
 
 
 @inlined
-def shift_of(buckets: Hashes) -> np.uint64:
+def shift_of(buckets: Words) -> np.uint64:
     """The bits of a hash behind those that choose one of `buckets`, whose number is a power of two of at least 2."""
     shift = np.uint64(64)
     count = len(buckets)
@@ -80,7 +80,7 @@ def number_texts(
     starts: Integers,
     lengths: Integers,
     first: int,
-    buckets: Hashes,
+    buckets: Words,
     arena: Bytes,
     offsets: Integers,
     count: Integers,
@@ -163,7 +163,7 @@ def number_texts(
 
 
 @compiled(NOTHING, WORDS, WORDS_OUT)
-def spread_buckets(buckets: Hashes, larger: npt.NDArray[np.uint64]) -> None:
+def spread_buckets(buckets: Words, larger: npt.NDArray[np.uint64]) -> None:
     """Moves all buckets to the empty `larger`, nearly in sequence."""
     shift, last = shift_of(larger), np.int64(len(larger) - 1)
     for bucket in buckets:

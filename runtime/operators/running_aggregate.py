@@ -104,8 +104,8 @@ class RunningAggregate(Operator):
         self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         self._table.touch(row_ids)
         now = self._results(row_ids, keys)
-        changed = known & _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
-        kinds = [(now, ~known, INSERT), (before, changed, UPDATE_BEFORE), (now, changed, UPDATE_AFTER)]
+        updated = known & _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
+        kinds = [(now, ~known, INSERT), (before, updated, UPDATE_BEFORE), (now, updated, UPDATE_AFTER)]
         rows = pa.concat_batches([_with_op(rows.filter(pa.array(kept)), op) for rows, kept, op in kinds])
         first_rows = np.concatenate([distinct.first_rows[kept] for _, kept, _ in kinds])
         return rows.take(pa.array(np.argsort(first_rows, kind="stable")))  # changes of a key stay in their order

@@ -31,9 +31,12 @@ class SourceOperator(Operator):
 
 def concat_alike(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
     """The batches as a single batch, if they have the same columns and Arrow can join them."""
-    if len(batches) < 2 or any(not batch.schema.equals(batches[0].schema) for batch in batches):
+    if len(batches) < 2:
         return batches
     try:
         return [pa.concat_batches(batches)]
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # a type without this kernel; texts above 2 GiB
+    except (
+        pa.ArrowNotImplementedError,
+        pa.ArrowInvalid,
+    ):  # other columns, no kernel for the type, 2 GiB
         return batches

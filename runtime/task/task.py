@@ -47,8 +47,7 @@ from runtime.task.source_operator import SourceOperator, concat_alike
 from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
-#: A subtask takes more than a batch per channel in a step only within this time: the slot's other subtasks wait for it.
-STEP_MS: Final = 10.0
+MAX_EXTRA_STEP_MS: Final = 10.0  #: of a step in which a subtask takes more than a batch per input channel
 WAITED_COUNTER: Final = "waited_for_slower_sources_ms"
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
 
@@ -206,14 +205,15 @@ class Task:
         return bool(batches) or self._check_source_end(reader)
 
     def _poll_batches(self, reader: SourceReader, max_rows: int) -> list[pa.RecordBatch]:
-        """At most `max_rows` rows: a batch, or small batches that the source has at hand."""
-        began, batches, rows, nbytes = self.clock.monotonic_ms(), list[pa.RecordBatch](), 0, 0
+        """A batch, or small batches that the source has at hand: about `max_rows` rows."""
+        batches, rows, nbytes, began = list[pa.RecordBatch](), 0, 0, self.clock.monotonic_ms()
         coalesces = self.poll_policy.coalesces(began)
         while rows < max_rows and (batch := self._call("poll", reader.poll, max_rows - rows)) is not None:
             batches.append(batch)
+            if not coalesces:
+                break
             rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
-            took_ms = self.clock.monotonic_ms() - began
-            if not (coalesces and is_more_wanted(batch.num_rows, rows, nbytes, took_ms)):
+            if not is_more_wanted(batch.num_rows, rows, nbytes, self.clock.monotonic_ms() - began):
                 break
         return batches
 
@@ -233,14 +233,14 @@ class Task:
         return True
 
     def _handle_inputs(self) -> bool:
-        """Takes a batch per input channel, more within `STEP_MS`, and all control messages in between.
+        """Takes a batch per input channel, more within `MAX_EXTRA_STEP_MS`, and all control messages in between.
 
-        A step before this one may emit several batches in its turn. A cheap step takes all of them in its own turn, so
-        that only queues in front of busy steps grow.
+        An upstream subtask may emit several batches in its turn. A cheap subtask takes all of them in its own turn, so
+        that only queues before busy subtasks grow. Triggers wait for the turns of all subtasks of the slot.
         """
         if self.machine.loop.replaying:
             return self._replay()
-        did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + STEP_MS
+        did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
         while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
         return did

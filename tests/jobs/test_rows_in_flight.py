@@ -67,7 +67,7 @@ def test_a_cheap_step_keeps_up_with_a_busy_step(tmp_path: Path, shuffled: bool) 
 
 
 def test_a_slow_subtask_has_few_rows_ahead_of_it_from_the_start(tmp_path: Path) -> None:
-    """Rows of 16 bytes that take a millisecond each: 256 KiB per channel would be a minute of work before a barrier."""
+    """Rows of 16 bytes and a millisecond each: 256 KiB per channel would be half a minute of work before a barrier."""
     meter = Meter()
 
     def enter(batch: pa.RecordBatch) -> pa.RecordBatch:

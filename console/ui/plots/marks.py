@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Attempt, Job, JobVersion, Run
-from console.operations.models import CHECKPOINT_OPERATIONS, Operation, OperationKind
+from console.operations.models import JOB_OPERATIONS, Operation, OperationKind
 from console.ui.plots.window import Window
 from runtime.core.job.lifecycle import RunState
 
@@ -56,7 +56,8 @@ def _restarts(job: Job) -> QuerySet[Any]:
 
 def _operations(job: Job) -> QuerySet[Any]:
     """Operations that change the run; savepoints have marks of their own."""
-    return Operation.objects.filter(job=job).exclude(kind__in=(OperationKind.SAVEPOINT, *CHECKPOINT_OPERATIONS))
+    marked = [kind for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
+    return Operation.objects.filter(job=job, kind__in=marked)
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {

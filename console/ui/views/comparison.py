@@ -25,7 +25,6 @@ class Cell:
 
     value: Quantity
     difference: str
-    grew: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def compare(request: HttpRequest, pk: int) -> HttpResponse:
         numbers = sorted(newest.values_list("number", flat=True)[:2])
         given = dict(zip(given, map(str, numbers), strict=False)) if len(numbers) == 2 else given
     context = {"job": job, "given": given, "heads": [head for _, head in HEADS]}
-    if not all(given.get(name) for name in ("base", "other")):
+    if not all(given.values()):
         return page(request, "checkpoints/compare.html", context)
     try:
         found = load_comparison(
@@ -89,7 +88,7 @@ def cell(name: str, change: Change) -> Cell:
             difference = "not known before" if change.base is None else f"was {_write(name, change.base)}"
         else:
             difference = f"{'+' if moved > 0 else '−'}{_write(name, abs(moved))}"
-    return Cell(_write(name, change.other), difference, (change.difference or 0) > 0)
+    return Cell(_write(name, change.other), difference)
 
 
 def _write(name: str, value: float | None) -> Quantity:

@@ -56,7 +56,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
                 name: value for name, value in found.params.items() if not (starts and name in _PARAMS_SHOWN_FROM_RUN)
             },
             "progress": _progress(found),
-            "expected": expected_duration(found.job_id, found.kind),
+            "expected": expected_duration(found.job_id, found.kind) if found.is_active else None,
             "parts": tuple(with_runs(found.parts.all())) if found.kind == OperationKind.RESCALE else (),
             "checkpoint": _checkpoint_of(found),
         }

@@ -7,7 +7,7 @@ from runtime.core.subtask.barrier_delay import BarrierDelay
 from runtime.core.subtask.batch_size import BatchSize
 from runtime.core.subtask.watermark_alignment import ChannelDrift, WatermarkAlignment
 
-#: after this time without progress of its watermark, a sibling counts as out of input
+#: a pause ends after this time without progress of any sibling, which may be stalled, or have no input
 MAX_STALLED_SIBLING_MS: Final = 1_000
 
 

@@ -64,10 +64,9 @@ class Deduplicate(Operator):
         row_ids = self._table.upsert(columns)
         seen = self._table.column(_SEEN)
         unseen = np.flatnonzero(~seen[row_ids].astype(bool))
-        new, first = np.unique(row_ids[unseen], return_index=True)
-        kept = np.sort(unseen[first])
-        seen[new] = True
-        self._table.touch(new)
+        kept = unseen[self._table.first_rows(row_ids[unseen])] if len(unseen) else unseen
+        seen[row_ids[kept]] = True
+        self._table.touch(row_ids[kept])
         self._first_end = min(self._first_end, int(starts.min()) + self._within_ms)
         self._context.count(DUPLICATES_COUNTER, rows.num_rows - len(kept))
         if len(kept):

@@ -22,13 +22,13 @@ CodeMatrix = npt.NDArray[np.int64]  #: the codes by row id, shape (row ids, colu
 NOT_FOUND: Final = -1  #: the row id of an absent key
 _EMPTY_BUCKET: Final = 0  # the kernel provides zero pages on first touch, so a large table costs no memory at first
 _REMOVED_BUCKET: Final = -1
-_MAX_CACHED_KEYS: Final = 1 << 16  #: up to here, twice the buckets stay in the cache: a key is found in 0.7 of the time
+_MAX_CACHED_KEYS: Final = 1 << 16  #: up to this number of keys, a table of twice the size fits the cache
 _BUCKETS_PER_PAGE: Final = 1024  #: buckets per page of memory
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class BucketIndex:
-    """A hash table with room for `keys` keys, and half as many again.
+    """A hash table with room for at least 1.5 times `keys` keys.
 
     Args:
         keys: number of keys for which there is room at least.

@@ -1,8 +1,9 @@
-"""Eight sicknesses in real jobs, all at once: the page of each job names its own, and no job looks well."""
+"""Eight faults in real jobs, all at once: the page of each job names its own, and none looks well.
+
+A ninth run waits for a worker.
+"""
 
 import multiprocessing
-import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from runtime.master.job_master import JobMaster
 from tests.console.health import sick_jobs
 from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow
 from tests.console.ui import blocks
+from tests.contracts.sinks.disks import full, small_disk
 from tests.contracts.test_records import url
 from tests.waiting import until
 
@@ -47,35 +49,22 @@ EXPECTED = {
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB without room."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    (folder / "out").mkdir()
-    (folder / "ballast").write_bytes(bytes(1 << 20 >> 1))
-    with (folder / "rest").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    """A file system without room, and a folder in it."""
+    with small_disk(tmp_path / "disk") as disk:
+        (disk / "out").mkdir()
+        with full(disk):
+            yield disk
 
 
-class Ward:
+class FaultyJobs:
     """Runs of sick jobs, in threads of this process and in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._user = folder, User.objects.create_user("somebody")
+        self._folder, self._user = folder, User.objects.create_user("author")
         self.runs: dict[str, Run] = {}
         self._started: list[tuple[JobMaster, threading.Thread, PostgresRunStore]] = []
 
-    def admit(self, name: str, flow: weir.Dataflow | None, state: str = "starting") -> Run:
+    def create(self, name: str, flow: weir.Dataflow | None, state: str = "starting") -> Run:
         job = Job.objects.create(name=name, pipeline="flights", created_by=self._user)
         plan = flow.compile(sick_jobs.PARALLELISM) if flow else None
         version = JobVersion.objects.create(
@@ -92,7 +81,7 @@ class Ward:
         return run
 
     def start(self, name: str, flow: weir.Dataflow, store: type[FileStore] = FileStore) -> None:
-        run = self.admit(name, flow)
+        run = self.create(name, flow)
         records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
         master = sick_jobs.master_of(flow, records, run.job_id, run.token, self._folder / name, store)
         thread = threading.Thread(target=master.run, daemon=True)
@@ -108,31 +97,31 @@ class Ward:
             assert not thread.is_alive()
 
 
-def test_eight_sick_jobs_name_their_sickness_on_the_page(tmp_path: Path, full_disk: Path, client: Client) -> None:
+def test_the_pages_of_eight_faulty_jobs_name_their_faults(tmp_path: Path, full_disk: Path, client: Client) -> None:
     """Issue 16: slow operator, skew, idle input, failing sink, restart loop, full disk, dead worker, slow storage."""
     client.force_login(User.objects.create_superuser("operator", password="a long enough one"))
-    ward = Ward(tmp_path)
-    alone = ward.admit("dying", chain("dying", tmp_path / "dying"))
+    jobs = FaultyJobs(tmp_path)
+    alone = jobs.create("dying", chain("dying", tmp_path / "dying"))
     process = multiprocessing.get_context("spawn").Process(
         target=sick_jobs.run_alone, args=(alone.pk, alone.job_id, alone.token, url(), tmp_path / "dying")
     )
     process.start()
     try:
-        ward.start("well", chain("well", tmp_path / "well"))
-        ward.start("slow", slow(tmp_path / "slow"))
-        ward.start("skewed", skewed(tmp_path / "skewed"))
-        ward.start("held", held(tmp_path / "held"))
-        ward.start("refused", chain("refused", tmp_path, RefusedSink(tmp_path / "refused-out")))
-        ward.start("looping", chain("looping", tmp_path / "looping", broken=sick_jobs.broken))
-        ward.start("full", chain("full", tmp_path, FullSink(full_disk / "out")))
-        ward.start("stored", chain("stored", tmp_path / "stored"), SlowStore)
-        queued = ward.admit("queued", None, "queued")
+        jobs.start("well", chain("well", tmp_path / "well"))
+        jobs.start("slow", slow(tmp_path / "slow"))
+        jobs.start("skewed", skewed(tmp_path / "skewed"))
+        jobs.start("held", held(tmp_path / "held"))
+        jobs.start("refused", chain("refused", tmp_path, RefusedSink(tmp_path / "refused-out")))
+        jobs.start("looping", chain("looping", tmp_path / "looping", broken=sick_jobs.broken))
+        jobs.start("full", chain("full", tmp_path, FullSink(full_disk / "out")))
+        jobs.start("stored", chain("stored", tmp_path / "stored"), SlowStore)
+        queued = jobs.create("queued", None, "queued")
         Run.objects.filter(pk=queued.pk).update(created_at=timezone.now() - timedelta(seconds=30))
         until(lambda: Run.objects.get(pk=alone.pk).state == "running", PATIENCE_S)
         process.kill()
-        seen = _read(client, ward)
+        seen = _read(client, jobs)
         assert not any(seen.values()), f"words that a page did not show: {seen}"
-        assert _health(client, ward.runs["well"]) == ("ok", ())
+        assert _health(client, jobs.runs["well"]) == ("ok", ())
         store_verdicts()
         listed = client.get("/jobs/")
         levels = [(line.job.name, line.health.level) for line in listed.context["lines"]]
@@ -144,10 +133,10 @@ def test_eight_sick_jobs_name_their_sickness_on_the_page(tmp_path: Path, full_di
     finally:
         process.kill()
         process.join()
-        ward.release()
+        jobs.release()
 
 
-def _read(client: Client, ward: Ward) -> dict[str, list[str]]:
+def _read(client: Client, jobs: FaultyJobs) -> dict[str, list[str]]:
     """Reads the pages until each has shown all its words at once. The words that are missing on the newest pages."""
     missing = {name: list(words) for name, words in EXPECTED.items()}
     deadline = time.monotonic() + PATIENCE_S
@@ -155,7 +144,7 @@ def _read(client: Client, ward: Ward) -> dict[str, list[str]]:
         store_verdicts()
         for name, words in EXPECTED.items():
             if missing[name]:
-                page = blocks.text(client.get(f"/jobs/{ward.runs[name].job_id}/"))
+                page = blocks.text(client.get(f"/jobs/{jobs.runs[name].job_id}/"))
                 missing[name] = [text for text in words if text not in page]
         time.sleep(1)
     return missing

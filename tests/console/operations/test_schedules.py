@@ -61,6 +61,12 @@ def succeed(run: Run, number: int, **changes: Any) -> Checkpoint:
     return made
 
 
+def test_a_name_without_room_for_the_time_is_refused(api: APIClient, run: Run) -> None:
+    """The name of a savepoint has 100 characters, and the time takes 17 of them."""
+    for name in ("", "n" * 81):
+        assert ask(api, run, "schedule", every_hours=6, name=name).status_code == 422
+
+
 def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: APIClient, run: Run) -> None:
     assert ask(api, run, "schedule", every_hours=6, keep=2, name="nightly").json()["state"] == "succeeded"
     run_schedules()
@@ -89,7 +95,7 @@ def test_a_missed_savepoint_is_shown_with_its_reason(api: APIClient, browser: Cl
     ask(api, run, "schedule", daily_at="02:30", name="nightly")
     make_due(timedelta(hours=2))
     run_schedules()
-    assert "The console was not running at that time." in browser.get(path).content.decode()
+    assert "No worker of the console requested it within 10 minutes." in browser.get(path).content.decode()
     Run.objects.update(state="stopped")
     make_due()
     run_schedules()

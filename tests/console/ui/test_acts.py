@@ -268,6 +268,16 @@ def test_the_question_can_be_asked_of_a_job_that_never_ran(at_console: Client, a
     assert "The job has never run." in blocks.text(at_console.get(f"/jobs/{rows.job().pk}/{act}/"))
 
 
+def test_a_running_stop_behind_many_newer_operations_is_still_shown(at_console: Client) -> None:
+    """The list holds the newest 20 operations; names and pins of checkpoints are operations too."""
+    run = rows.run(rows.job())
+    stop = rows.operation(run.job, "stop", "running", run=run)
+    for _ in range(25):
+        rows.operation(run.job, "label")
+    assert not buttons(at_console, run.job_id)["Drain and finish"]
+    assert f'id="active-{stop.pk}"' in at_console.get(f"/jobs/{run.job_id}/").content.decode()
+
+
 def test_a_second_stop_is_refused_while_the_first_is_open(at_console: Client) -> None:
     run = rows.run(rows.job())
     at_console.post(f"/jobs/{run.job_id}/stop/")

@@ -16,7 +16,7 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 16
+PAGE_QUERIES = 17
 
 
 # ---------------------------------------------------------------- who may

@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 
@@ -37,7 +38,11 @@ def test_a_cancel_tells_the_records_that_no_checkpoint_covers(at_console: Client
     assert 90_000 < int("".join(found[1].split())) < 200_000
 
 
-def test_a_run_that_has_ended_or_runs_in_batch_has_no_numbers(at_console: Client) -> None:
-    run = rows.run(rows.job(), "finished")
+@pytest.mark.parametrize(("state", "mode"), [("finished", "streaming"), ("running", "batch")])
+def test_a_run_that_has_ended_or_runs_in_batch_has_no_numbers(at_console: Client, state: str, mode: str) -> None:
+    run = rows.run(rows.job(version={"graph": {**rows.GRAPH, "mode": mode}}), state)
     rows.checkpoint(run, 213)
-    assert "Expected time" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
+    for act in ("stop", "cancel"):
+        said = blocks.text(at_console.get(f"/jobs/{run.job_id}/{act}/"))
+        assert "Expected time" not in said
+        assert "Records not covered" not in said

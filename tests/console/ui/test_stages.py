@@ -93,7 +93,7 @@ def test_a_stage_that_has_ended_has_no_rate(at_console: Client) -> None:
 
 
 def test_a_job_without_stages_has_no_such_panel(at_console: Client) -> None:
-    assert "PySpark stages of the run" not in page(at_console, rows.run(staged_job()))
+    assert "PySpark stages of the run" not in page(at_console, rows.run(rows.job()))
 
 
 def test_a_report_of_another_shape_does_not_break_the_page(at_console: Client) -> None:

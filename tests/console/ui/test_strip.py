@@ -53,7 +53,7 @@ def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
     assert heights == sorted(set(heights))
     assert heights[0] > 0
     assert all(column.bar_y >= 0 and column.bar_y + column.bar_height <= HEIGHT for column in found.columns)
-    assert str(found.longest) == "1 min 30 s"
+    assert str(found.grid[0].label) == "1 min 30 s"
 
 
 def test_the_axes_have_round_durations_and_times_that_do_not_touch() -> None:
@@ -76,7 +76,7 @@ def test_a_failure_is_a_gap_with_its_reason() -> None:
 
 def test_one_that_expired_does_not_make_the_others_look_short() -> None:
     found = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=60_000, reason="expired"))
-    assert str(found.longest) == "0.30 s"
+    assert str(found.grid[0].label) == "0.30 s"
 
 
 def test_savepoints_stops_and_drains_carry_a_diamond() -> None:

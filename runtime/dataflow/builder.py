@@ -63,6 +63,13 @@ class Dataflow:
         """Sinks by uid."""
         return dict(self._plan.sinks)
 
+    def isolate(self, sink: Sink) -> None:
+        """Cuts the job off from its targets: rows of every sink go to `sink`, and sources confirm nothing.
+
+        For a clone of a job that runs elsewhere. Functions of the author keep their own effects.
+        """
+        self._plan.isolate(sink)
+
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
         groups = default_max_parallelism(parallelism) if self.max_parallelism is None else self.max_parallelism

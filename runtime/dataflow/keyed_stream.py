@@ -35,6 +35,7 @@ from runtime.operators.functions.keyed_process import (
     KeyedProcessFunction,
 )
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
+from runtime.operators.latest import Latest
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.deduplicate import Deduplicate
@@ -177,6 +178,21 @@ class KeyedStream:
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its state would never be freed",
             durations={WITHIN: within_ms},
+        )
+
+    def latest(self, uid: str, time: str, *, parallelism: int | None = None) -> Stream:
+        """The latest row of each key, as updates: a row replaces the former row of its key at the target.
+
+        A row passes, unchanged, unless its key has had a row with a later time. Of the rows of a key in a batch only
+        the latest passes. Of rows with equal times the last one counts. State is a time per key and is never freed.
+
+        Args:
+            time: name of the column of times (timestamp, date, or integer).
+        """
+        check_column(uid, "time", time)
+        keys, use = self.keys, ColumnUse(frozenset({time}), forwards=True)
+        return self.stream.flow._add_operator(
+            uid, lambda: Latest(keys, time), [self._input(use=use)], parallelism, columns=self.stream.columns
         )
 
     def aggregate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.used_columns import ColumnUse, UsedColumns
 from runtime.errors import JobRejected
 from runtime.operators.partition import Partitioner
+from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.windows.pre_aggregation import PreAggregator
 from runtime.ports import (
     KnowsEventTime,
@@ -83,6 +85,7 @@ class CompiledJob:
     columns: Mapping[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)  #: see `DataflowPlan`
     #: By edge number, the columns that later steps use, if they do not use all.
     used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    is_isolated: bool = False  #: see `Dataflow.isolate`
 
     def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
         """The columns that its outputs must have, by the name of the output."""
@@ -110,6 +113,7 @@ class DataflowPlan:
     loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
     #: Columns that an output must have, by operator and output ("": the main output), where code could emit others.
     columns: dict[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)
+    is_isolated: bool = False
 
     def connect(
         self,
@@ -133,6 +137,15 @@ class DataflowPlan:
             for step in self.steps
             if step.role is not Role.OPERATOR or step.uid in self.sinks
         ]
+
+    def isolate(self, sink: Sink) -> None:
+        """Replaces every sink by `sink`; see `Dataflow.isolate`."""
+        for number, step in enumerate(self.steps):
+            if step.uid in self.sinks:
+                operator = SinkOperator if step.role is Role.SINK else WriteThrough
+                self.steps[number] = replace(step, code=partial(operator, sink), guarantee=Guarantee(sink.guarantee))
+                self.sinks[step.uid] = sink
+        self.is_isolated = True
 
     def back_edge_count(self, head: OperatorId) -> int:
         """The number of back-edges into a head."""
@@ -166,6 +179,7 @@ class DataflowPlan:
             pre_aggregations=dict(self.pre_aggregations),
             columns=dict(self.columns),
             used_columns={number: names for number, names in used_columns.items() if names is not None},
+            is_isolated=self.is_isolated,
         )
 
     def _check_loops(self) -> None:

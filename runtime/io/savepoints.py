@@ -58,7 +58,7 @@ def publish_import(store: SnapshotStore, place: str, manifest: Manifest) -> None
 
 
 def make_self_contained(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:
-    """Copies every file outside the savepoint's folder into it. Returns the new manifest and the bytes copied.
+    """Stores every segment from outside the savepoint's folder in it. Returns the new manifest and the bytes copied.
 
     Raises:
         CorruptState: a file to copy is missing.
@@ -66,7 +66,7 @@ def make_self_contained(store: SnapshotStore, manifest: Manifest) -> tuple[Manif
     gathered, origins = self_contained_manifest(manifest)
     copied_bytes = 0
     for path, origin in origins.items():
-        data = store.get(origin)
+        data = origin.content or store.get(origin.path)
         store.put(path, [data])
         copied_bytes += len(data)
     return gathered, copied_bytes

@@ -20,10 +20,11 @@ from runtime.kernels.jit import (
     NOTHING,
     compiled,
     inlined,
+    prefetch,
 )
 
 Buckets = npt.NDArray[np.int32]
-_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_HASH_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
 _BLOCK_ROWS: Final = 256  #: rows whose buckets are read together: the processor then waits for many at a time
 
 
@@ -49,29 +50,34 @@ def is_same(codes: Integers, row: int, stored: Integers, row_id: np.int64) -> bo
 def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -> None:
     """`found[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key).
 
-    Works in blocks of rows, a step for all rows of a block: hash, first bucket, comparison. Rows that are not done then
-    probe further.
+    Works in blocks of rows, a step for all rows of a block: hash, first bucket, comparison. A step prefetches for the
+    next one. Rows that are not done then probe further.
     """
     last = np.uint64(len(buckets) - 1)
-    width = codes.shape[0]
     hashes, candidates = np.empty(_BLOCK_ROWS, dtype=np.uint64), np.empty(_BLOCK_ROWS, dtype=np.int64)
+    differences = np.empty(_BLOCK_ROWS, dtype=np.int64)
+    buckets_at, stored_at, key_bytes = buckets.ctypes.data, stored.ctypes.data, 8 * codes.shape[0]
     for start in range(0, codes.shape[1], _BLOCK_ROWS):
         rows = min(_BLOCK_ROWS, codes.shape[1] - start)
-        for i in range(rows):
-            hashes[i] = np.uint64(codes[0, start + i])
-        for place in range(1, width):
+        for place in range(codes.shape[0]):
+            column = codes[place]
             for i in range(rows):
-                hashes[i] = hashes[i] * _HASH_MULTIPLIER + np.uint64(codes[place, start + i])
+                before = hashes[i] * _HASH_MULTIPLIER if place else np.uint64(0)
+                hashes[i] = before + np.uint64(column[np.uint64(start + i)])
         for i in range(rows):
             hashes[i] = mix_word(hashes[i]) & last
+            prefetch(buckets_at + 4 * np.int64(hashes[i]))
         for i in range(rows):
             candidates[i] = np.int64(buckets[hashes[i]]) - 1
-        for i in range(rows):
-            found[start + i] = candidates[i] if candidates[i] >= 0 else -1
-        for place in range(width):
+            differences[i] = candidates[i] < 0
+            prefetch(stored_at + key_bytes * max(candidates[i], 0))
+        for place in range(codes.shape[0]):
+            column = codes[place]
             for i in range(rows):
-                if stored[np.uint64(max(candidates[i], 0)), place] != codes[place, start + i]:
-                    found[start + i] = -1
+                stored_code = stored[np.uint64(max(candidates[i], 0)), np.uint64(place)]
+                differences[i] |= stored_code ^ column[np.uint64(start + i)]
+        for i in range(rows):
+            found[start + i] = candidates[i] if differences[i] == 0 else -1
         for i in range(rows):
             if found[start + i] >= 0 or candidates[i] == -1:
                 continue

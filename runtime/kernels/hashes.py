@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.jit import BYTES, INTEGERS, NOTHING, WORDS, WORDS_OUT, compiled, inlined, load_word
+from runtime.kernels.jit import BYTES, INTEGERS, NOTHING, WORDS, WORDS_OUT, compiled, inlined, load_word_at
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -28,12 +28,15 @@ def mix_word(word: np.uint64) -> np.uint64:
 
 
 @inlined
-def word_at(data: Bytes, at: int, count: int) -> np.uint64:
-    """The first `count` bytes (1 to 8) at position `at` as a little-endian word. The data have at least 16 bytes."""
+def word_at(data: int, at: int, count: int) -> np.uint64:
+    """The first `count` bytes (1 to 8) at position `at` as a little-endian word.
+
+    `data`: an address, from which at least 16 bytes can be read.
+    """
     unused_bits = np.uint64(64 - 8 * count)
     if at + count >= 8:
-        return load_word(data, at + count - 8) >> unused_bits
-    return (load_word(data, at) << unused_bits) >> unused_bits
+        return np.uint64(load_word_at(data + at + count - 8) >> unused_bits)
+    return np.uint64((load_word_at(data + at) << unused_bits) >> unused_bits)
 
 
 @compiled(NOTHING, WORDS, WORDS_OUT)
@@ -56,15 +59,16 @@ def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Words) 
 
     Two multiplications per 8 bytes. Values longer than 64 bytes are left to the caller.
     """
+    begin = data.ctypes.data
     for row in range(len(starts)):
         left, at = lengths[row], starts[row]
         if left > _MAX_MIXED_BYTES:
             continue
         found = mix_word(np.uint64(left))
         while left > 8:
-            found = mix_word(found ^ load_word(data, at))
+            found = mix_word(found ^ load_word_at(begin + at))
             left -= 8
             at += 8
         if left > 0:
-            found = mix_word(found ^ word_at(data, at, left))
+            found = mix_word(found ^ word_at(begin, at, left))
         hashes[row] = found

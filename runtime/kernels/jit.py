@@ -9,8 +9,6 @@ numba converts a mixture of int64 and uint64 to float64, so kernels convert expl
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
@@ -69,25 +67,38 @@ def outlined(function: F) -> F:
     return cast("F", part)
 
 
-def _word_loader(context: Any, data: Any, position: Any) -> Any:
-    """Machine code of `load_word`: numba has no loads without alignment."""
+def _folding_multiplier(context: Any, one: Any, other: Any) -> Any:
+    """Machine code of `fold_product`: numba has no integers of 128 bits."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        address = builder.gep(array.data, [arguments[1]])
-        return builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+        word, double_word = ir.IntType(64), ir.IntType(128)
+        product = builder.mul(*(builder.zext(factor, double_word) for factor in arguments))
+        high = builder.lshr(product, ir.Constant(double_word, 64))
+        return builder.xor(builder.trunc(product, word), builder.trunc(high, word))
 
-    return types.uint64(data, types.int64), generate
-
-
-_load_word: Final[Any] = intrinsic(_word_loader)
+    return types.uint64(types.uint64, types.uint64), generate
 
 
-@inlined
-def load_word(data: npt.NDArray[np.uint8], position: int) -> np.uint64:
-    """The little-endian word of 8 bytes at `position`, which needs no alignment. No bounds are checked."""
-    word: np.uint64 = _load_word(data, position)
-    return word
+#: The halves of the product of two words (128 bits), combined by exclusive or.
+fold_product: Final[Any] = intrinsic(_folding_multiplier)
+
+
+def _prefetcher(context: Any, address: Any) -> Any:
+    """Machine code of `prefetch`, an intrinsic function of LLVM."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), *map(number, (0, 3, 1))])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+#: Starts to load the cache line of an address, and does not wait: the next step for all rows of a block needs it.
+prefetch: Final[Any] = intrinsic(_prefetcher)
 
 
 def _word_loader_at(context: Any, address: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.hashes import Bytes, Integers, Words, mix_word, word_at
+from runtime.kernels.hashes import Bytes, Integers, Words, word_at
 from runtime.kernels.jit import (
     BYTES,
     BYTES_OUT,
@@ -24,42 +24,50 @@ from runtime.kernels.jit import (
     WORDS,
     WORDS_OUT,
     compiled,
+    fold_product,
     inlined,
-    load_word,
+    load_word_at,
+    prefetch,
 )
 
 UNKNOWN: Final = -1  #: the number of a value that is not in the table
-_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_SECRET_0: Final = np.uint64(0xA0761D6478BD642F)
+_SECRET_1: Final = np.uint64(0xE7037ED1A0B428DB)
+_SECRET_2: Final = np.uint64(0x8EBC6AF09C88C6E3)
 _HALF_BITS: Final = np.uint64(32)
 _BLOCK_ROWS: Final = 256
 _NUMBER_MASK: Final = np.uint64(0xFFFFFFFF)
 
 
 @inlined
-def hash_bytes(data: Bytes, at: int, length: int) -> np.uint64:
-    """A hash of the `length` bytes at `at`: a multiplication per word, then a finaliser. It is not stored anywhere."""
-    found = np.uint64(length) * _MULTIPLIER
-    end = at + length
-    while at + 8 < end:
-        found = (((found << np.uint64(29)) | (found >> np.uint64(35))) ^ load_word(data, at)) * _MULTIPLIER
-        at += 8
-    if at < end:
-        found = (((found << np.uint64(29)) | (found >> np.uint64(35))) ^ word_at(data, at, end - at)) * _MULTIPLIER
-    return mix_word(found)
+def hash_bytes(data: int, at: int, length: int) -> np.uint64:
+    """A hash of `length` bytes: a multiplication per 16 bytes, as wyhash (Wang Yi). It is not stored anywhere.
+
+    `data`: an address, from which at least 16 bytes can be read; `at`: the position of the first byte.
+    """
+    begin = data + at
+    end = begin + length
+    found = _SECRET_0 ^ np.uint64(length)
+    while begin + 16 < end:
+        found = fold_product(load_word_at(begin) ^ _SECRET_1, load_word_at(begin + 8) ^ found)
+        begin += 16
+    first, last = np.uint64(0), np.uint64(0)
+    if begin + 8 <= end:
+        first, last = load_word_at(begin), load_word_at(end - 8)
+    elif begin < end:
+        first = word_at(data, begin - data, end - begin)
+    return np.uint64(fold_product(_SECRET_2, fold_product(first ^ _SECRET_1, last ^ found)))
 
 
 @inlined
-def same_bytes(one: Bytes, at: int, other: Bytes, there: int, length: int) -> bool:
-    """Whether `length` bytes agree."""
+def same_bytes(one: int, at: int, other: int, there: int, length: int) -> bool:
+    """Whether `length` bytes agree; arguments as of `word_at`. A loop without an early exit is faster."""
     if length < 8:
         return length == 0 or bool(word_at(one, at, length) == word_at(other, there, length))
-    last = at + length - 8
-    shift = there - at
-    while at < last:
-        if load_word(one, at) != load_word(other, at + shift):
-            return False
-        at += 8
-    return bool(load_word(one, last) == load_word(other, last + shift))
+    different = load_word_at(one + at + length - 8) ^ load_word_at(other + there + length - 8)
+    for word in range(length >> 3):
+        different |= load_word_at(one + at + 8 * word) ^ load_word_at(other + there + 8 * word)
+    return bool(different == np.uint64(0))
 
 
 @inlined
@@ -73,14 +81,15 @@ def shift_of(buckets: Words) -> np.uint64:
     return shift
 
 
-@compiled(INTEGER, BYTES, INTEGERS, INTEGERS, INTEGER, WORDS_OUT, BYTES_OUT, INTEGERS_OUT, INTEGERS_OUT, INTEGERS_OUT,
-          FLAG, WORD)  # fmt: skip
+@compiled(INTEGER, BYTES, INTEGERS, INTEGERS, INTEGER, WORDS_OUT, INTEGER, BYTES_OUT, INTEGERS_OUT, INTEGERS_OUT,
+          INTEGERS_OUT, FLAG, WORD)  # fmt: skip
 def number_texts(
     data: Bytes,
     starts: Integers,
     lengths: Integers,
     first: int,
     buckets: Words,
+    room: int,
     arena: Bytes,
     offsets: Integers,
     count: Integers,
@@ -90,11 +99,14 @@ def number_texts(
 ) -> int:
     """Finds the number of each value, and adds absent values if `learn`.
 
-    Stops at the first new value for which buckets (at most half are filled), arena or offsets have no room.
+    Stops at the first new value for which buckets, arena or offsets have no room. Works in blocks of rows, a step for
+    all rows of a block: hash, first two buckets, place in the arena, comparison. A step prefetches for the next one.
+    Rows that are not done then probe further, and new values are added.
 
     Args:
         data, starts, lengths: the values, by row.
         first: the row to begin with.
+        room: the number of values for which `buckets` have room, less than their number.
         arena, offsets: bytes of the known values; value n lies at `offsets[n]` to `offsets[n + 1]`.
         count: the number of known values, in an array of length 1; updated.
         numbers: written by row; `UNKNOWN`: absent.
@@ -103,45 +115,49 @@ def number_texts(
     Returns:
         The row at which it stopped; the number of rows: at none. A step per row, and a step per word of its value.
     """
-    shift, last = shift_of(buckets), np.int64(len(buckets) - 1)
+    shift, last = shift_of(buckets), np.uint64(len(buckets) - 1)
     known = count[0]
+    bytes_in, bytes_known = data.ctypes.data, arena.ctypes.data
+    buckets_at, offsets_at = buckets.ctypes.data, offsets.ctypes.data
     hashes, candidates = np.empty(_BLOCK_ROWS, dtype=np.uint64), np.empty(_BLOCK_ROWS, dtype=np.int64)
-    begins, words = np.empty(_BLOCK_ROWS, dtype=np.int64), np.empty(_BLOCK_ROWS, dtype=np.uint64)
     for start in range(first, len(starts), _BLOCK_ROWS):
         rows = min(_BLOCK_ROWS, len(starts) - start)
         for i in range(rows):
-            hashes[i] = hash_bytes(data, starts[start + i], lengths[start + i]) & hash_mask
+            hashes[i] = hash_bytes(bytes_in, starts[start + i], lengths[start + i]) & hash_mask
+            prefetch(buckets_at + 8 * np.int64(hashes[i] >> shift))
         for i in range(rows):
-            bucket = buckets[np.int64(hashes[i] >> shift)]
-            candidates[i] = (
-                np.int64(bucket & _NUMBER_MASK) - 1 if bucket >> _HALF_BITS == hashes[i] >> _HALF_BITS else -1
+            place, tag = hashes[i] >> shift, hashes[i] >> _HALF_BITS
+            bucket, following = buckets[place], buckets[(place + np.uint64(1)) & last]
+            if bucket >> _HALF_BITS != tag:
+                bucket = following
+            candidates[i] = np.int64(bucket & _NUMBER_MASK) - 1 if bucket >> _HALF_BITS == tag else UNKNOWN
+            prefetch(offsets_at + 8 * max(candidates[i], 0))
+        for i in range(rows):
+            begin = bytes_known + offsets[np.uint64(max(candidates[i], 0))]
+            prefetch(begin)
+            prefetch(begin + lengths[start + i])
+        for i in range(rows):
+            row, number = start + i, np.uint64(max(candidates[i], 0))
+            begin, length = offsets[number], lengths[row]
+            is_known = (
+                candidates[i] >= 0
+                and offsets[number + np.uint64(1)] - begin == length
+                and same_bytes(bytes_in, starts[row], bytes_known, begin, length)
             )
-        for i in range(rows):
-            begins[i] = offsets[max(candidates[i], 0)]
-        for i in range(rows):
-            words[i] = load_word(arena, begins[i])
+            numbers[row] = candidates[i] if is_known else UNKNOWN
         for i in range(rows):
             row = start + i
-            at, length = starts[row], lengths[row]
-            number = candidates[i]
-            if (
-                number >= 0
-                and offsets[number + 1] - begins[i] == length
-                and (length < 8 or load_word(data, at) == words[i])
-                and same_bytes(data, at, arena, begins[i], length)
-            ):
-                numbers[row] = number
+            if numbers[row] != UNKNOWN:
                 continue
-            place = np.int64(hashes[i] >> shift)
-            tag = hashes[i] >> _HALF_BITS
+            at, length = starts[row], lengths[row]
+            place, tag = hashes[i] >> shift, hashes[i] >> _HALF_BITS
             while True:
                 bucket = buckets[place]
                 if bucket == np.uint64(0):
                     if not learn:
-                        numbers[row] = UNKNOWN
                         break
                     end = offsets[known]
-                    if 2 * (known + 1) > len(buckets) or known + 1 >= len(offsets) or end + length + 8 > len(arena):
+                    if known >= room or known + 1 >= len(offsets) or end + length + 8 > len(arena):
                         count[0] = known
                         return row
                     for byte in range(length):
@@ -152,12 +168,12 @@ def number_texts(
                     buckets[place] = (tag << _HALF_BITS) | np.uint64(known)
                     break
                 if bucket >> _HALF_BITS == tag:
-                    number = np.int64(bucket & _NUMBER_MASK) - 1
-                    begin = offsets[number]
-                    if offsets[number + 1] - begin == length and same_bytes(data, at, arena, begin, length):
-                        numbers[row] = number
+                    number = bucket & _NUMBER_MASK
+                    begin = offsets[number - np.uint64(1)]
+                    if offsets[number] - begin == length and same_bytes(bytes_in, at, bytes_known, begin, length):
+                        numbers[row] = np.int64(number) - 1
                         break
-                place = (place + 1) & last
+                place = (place + np.uint64(1)) & last
     count[0] = known
     return len(starts)
 

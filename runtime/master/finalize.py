@@ -48,7 +48,7 @@ def finalize_checkpoint(
     record = CompletedCheckpoint(
         manifest=manifest,
         folder=folder,
-        size_bytes=nbytes + sum(segment.nbytes for segment in manifest.segments()),
+        size_bytes=nbytes + sum(segment.nbytes for segment in manifest.files()),
         written_bytes=nbytes + copied_bytes + sum(t.written_bytes for _, t in timings),
         at=now_ms(),
         operators=_summary(manifest, timings),

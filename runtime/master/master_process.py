@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.settings import JobSettings
@@ -104,6 +105,8 @@ def compile_job(row: RunRow) -> CompiledJob:
     )
     flow = offered.dataflow(row.params, context)
     flow.max_parallelism = row.max_parallelism
+    if row.discards_output:
+        flow.isolate(DiscardSink())
     return flow.compile(row.parallelism)
 
 

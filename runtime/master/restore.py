@@ -107,7 +107,7 @@ class Restorer:
         except (CorruptState, JobRejected):
             return None
         existing = set(self._store.list("")) - {damaged}
-        return manifest if all(segment.path in existing for segment in manifest.segments()) else None
+        return manifest if all(segment.path in existing for segment in manifest.files()) else None
 
     def _read_restorable(self, folder: str) -> Manifest:
         """The manifest in `folder`. Raises JobRejected if the job cannot be restored from it."""

@@ -39,7 +39,16 @@ from runtime.simulation.model import (
     route,
 )
 from runtime.simulation.slots import Report, ReportFailed, ReportStarted, Slot
-from runtime.simulation.snapshots import HELD_STATE, POOLED_STATE, Snapshots, batch_of, read_image, read_table, rows_of
+from runtime.simulation.snapshots import (
+    HELD_STATE,
+    INLINE_BYTES,
+    POOLED_STATE,
+    Snapshots,
+    batch_of,
+    read_image,
+    read_table,
+    rows_of,
+)
 from runtime.simulation.world import World
 from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs, replay_records
@@ -136,7 +145,7 @@ class SubtaskHost:
         self.poll_policy = PollPolicy()
         self.poll_at = 0
         self.operator = self._operator(restored)
-        self.snapshots = Snapshots()
+        self.snapshots = Snapshots(Random(f"{attempt.token} {subtask} inline").choice(INLINE_BYTES))
         self.async_snapshot = AsyncSnapshot(
             subtask=subtask,
             token=attempt.token,

@@ -25,16 +25,18 @@ SCHEMA: Final = pa.schema(
     [("group", pa.int32()), ("deleted", pa.bool_()), ("name", pa.string()), ("value", pa.int64())]
 )
 KEY_COLUMNS: Final = 1  #: number of key columns
+INLINE_BYTES: Final = (0, 2_500, 20_480)  #: bounds of inline segments, of which each subtask has one
 ROW_BYTES: Final = 6_000  #: pretended size of a row, so that deltas outweigh a base even with few rows
 MAX_COPIED_ROWS: Final = 4  #: a larger state is compacted
 Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is deleted
 
 
 class Snapshots:
-    """The captures of an operator subtask in an attempt."""
+    """The captures of an operator subtask in an attempt. `inline_bytes`: bound of the bytes in the manifest."""
 
-    def __init__(self) -> None:
-        groups, policy = range(MAX_PARALLELISM), CompactionPolicy(copied_bytes=MAX_COPIED_ROWS * ROW_BYTES)
+    def __init__(self, inline_bytes: int = 0) -> None:
+        policy = CompactionPolicy(copied_bytes=MAX_COPIED_ROWS * ROW_BYTES, inline_bytes=inline_bytes)
+        groups = range(MAX_PARALLELISM)
         self._logs = {
             KEYED_STATE: SegmentLog(KEYED_STATE, groups, KEY_COLUMNS, policy),
             TABLE_STATE: SegmentLog(TABLE_STATE, groups, None, policy),
@@ -57,18 +59,20 @@ class Snapshots:
         everything: list[Change] = [(group, name, value) for (group, name), value in now.items()]
         log, before = self._logs[state], self._seen[state]
         if full:
-            pending = _segment(log, everything)
+            pending = _segment(log, everything, 0)
             return () if pending is None else (pending,)
         if log.needs_base:
-            log.start_from(_segment(log, everything))
+            log.start_from(_segment(log, everything, log.base_inline_bytes))
         else:
-            log.append(_segment(log, _changes(before, now)))
+            log.append(_segment(log, _changes(before, now), log.delta_inline_bytes))
         self._seen[state] = now
         return log.segments()
 
 
-def _segment(log: SegmentLog, rows: list[Change]) -> PendingSegment | None:
-    return log.new_segment(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows)) if rows else None
+def _segment(log: SegmentLog, rows: list[Change], inline_bytes: int) -> PendingSegment | None:
+    if not rows:
+        return None
+    return log.new_segment(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows), inline_bytes=inline_bytes)
 
 
 def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str], int]) -> list[Change]:

@@ -334,7 +334,7 @@ class Slot:
         try:
             if subtask.operator in job.sources:
                 source = source_with_input(job.sources[subtask.operator], self._inputs.get(subtask.operator))
-                return SourceOperator(source.reader())
+                return SourceOperator(source.reader(), confirms=not job.is_isolated)
             return job.operators[subtask.operator]()
         except Exception as error:
             raise OperatorFailure(subtask.operator, subtask.index, "its making", error) from error

@@ -234,36 +234,41 @@ class SubtaskState:
             return ()
         log = self._segment_logs[name]
         if full:
-            return _as_tuple(self._table_segment(log, table, [table.copy_all()]))
-        if log.needs_base or table.is_mostly_changed:
-            log.start_from(self._table_segment(log, table, table.capture_all()))
+            return _as_tuple(self._table_segment(log, table, [table.copy_all()], 0))
+        is_small = len(table) * table.row_bytes <= log.base_inline_bytes
+        if log.needs_base or is_small or table.is_mostly_changed:
+            log.start_from(self._table_segment(log, table, table.capture_all(), log.base_inline_bytes))
         else:
-            log.append(self._table_segment(log, table, table.capture_changes()))
+            log.append(self._table_segment(log, table, table.capture_changes(), log.delta_inline_bytes))
         return log.segments()
 
     def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[PendingSegment, ...]:
         log = self._segment_logs[name]
         if full:
-            return _as_tuple(self._broadcast_segment(log, table.batches))
+            return _as_tuple(self._broadcast_segment(log, table.batches, 0))
         if log.needs_base:
-            log.start_from(self._broadcast_segment(log, table.capture_all()))
+            log.start_from(self._broadcast_segment(log, table.capture_all(), log.base_inline_bytes))
         else:
-            log.append(self._broadcast_segment(log, table.capture_changes()))
+            log.append(self._broadcast_segment(log, table.capture_changes(), log.delta_inline_bytes))
         return log.segments()
 
     def _table_segment(
-        self, log: SegmentLog, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]
+        self, log: SegmentLog, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows], inline_bytes: int
     ) -> PendingSegment | None:
         count = sum(len(part) for part in parts)
         if not count:
             return None
-        return log.new_segment(lambda _: segment_batches(parts), count, count * table.row_bytes)
+        nbytes = count * table.row_bytes
+        return log.new_segment(lambda _: segment_batches(parts), count, nbytes, inline_bytes=inline_bytes)
 
-    def _broadcast_segment(self, log: SegmentLog, batches: Sequence[pa.RecordBatch]) -> PendingSegment | None:
+    def _broadcast_segment(
+        self, log: SegmentLog, batches: Sequence[pa.RecordBatch], inline_bytes: int
+    ) -> PendingSegment | None:
         if not batches:
             return None
         rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
-        return log.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
+        groups = (0, self._max_parallelism - 1)
+        return log.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, groups, inline_bytes)
 
     # ------------------------------------------------------------ internals
 

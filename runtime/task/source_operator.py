@@ -10,8 +10,10 @@ from runtime.ports import Operator, OperatorContext, SourceReader
 
 
 class SourceOperator(Operator):
-    def __init__(self, reader: SourceReader) -> None:
+    def __init__(self, reader: SourceReader, *, confirms: bool = True) -> None:
+        """`confirms`: the reader tells the source's server which rows a checkpoint covers."""
         self.reader = reader
+        self._confirms = confirms
 
     def open(self, context: OperatorContext) -> None:
         self.reader.open(context)
@@ -23,7 +25,8 @@ class SourceOperator(Operator):
         self.reader.snapshot(checkpoint)
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
-        self.reader.checkpoint_completed(permit)
+        if self._confirms:
+            self.reader.checkpoint_completed(permit)
 
     def close(self) -> None:
         self.reader.close()

@@ -232,6 +232,8 @@ class BatchMaster:
 
 
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
+    if row.discards_output:
+        raise JobRejected("batch-clone", "execution_mode", "a job with discarded output runs in streaming mode only")
     job, chosen = compile_job(row), settings_of(row).spark
     settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
     settings = replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})

@@ -188,7 +188,7 @@ class Execution:
         def with_new_path(segment: Segment) -> Segment:
             path = f"{uid}/copied/{len(self._copies):06d}-{segment.path.rpartition('/')[2]}"
             self._copies.append((segment, path))
-            return msgspec.structs.replace(segment, path=path)
+            return msgspec.structs.replace(segment, path=path, content=b"")
 
         return snapshot.with_segments(with_new_path)
 

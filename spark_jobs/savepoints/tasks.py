@@ -208,6 +208,9 @@ def copy_files(opened: OpenedCheckpoint, files: Sequence[tuple[Segment, str]], f
 
 
 def _file_chunks(store: FileStore, segment: Segment) -> Iterator[bytes]:
+    if segment.is_inline:
+        yield segment.content
+        return
     for offset in range(0, segment.nbytes, COPY_CHUNK_BYTES):
         wanted = min(COPY_CHUNK_BYTES, segment.nbytes - offset)
         data = store.get_range(segment.path, offset, wanted)

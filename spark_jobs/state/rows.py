@@ -414,7 +414,7 @@ def _overlap(segment: Segment, groups: range) -> range:
 def _stored_schema(opened: OpenedCheckpoint, newest: Segment) -> pa.Schema:
     """The schema of the newest file: older files may have fewer columns. Reads only the head if the file has blocks."""
     end = newest.blocks[0].offset if newest.blocks else newest.nbytes
-    head = opened.store.get_range(newest.path, 0, end)
+    head = newest.content or opened.store.get_range(newest.path, 0, end)
     try:
         return pa.ipc.read_schema(pa.py_buffer(head))
     except pa.ArrowInvalid as error:

@@ -39,6 +39,21 @@ def test_a_column_that_does_not_fit_is_named(tmp_path: Path, values: Any, kind: 
         read(tmp_path, pa.table({"m": values, "n": values}), kind)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()])
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_texts_of_few_values_have_the_type_of_the_file(tmp_path: Path, kind: Any, as_dictionary: bool) -> None:
+    """Arrow reads them as dictionaries. Later row groups have other values, nulls, and more values than rows before."""
+    words = ["a", None, "", "long " * 9] * 500 + [None] * 500 + [f"{number:09}" for number in range(1_500)]
+    texts = pa.array(words, pa.string()).cast(kind)
+    inner = pa.StructArray.from_arrays([pa.array(words)], names=["text"])
+    table = pa.table({"text": texts, "inner.text": texts, "inner": inner, "n": range(len(words))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700, use_dictionary=as_dictionary)
+    expected = pq.read_table(tmp_path / "a.parquet", partitioning=None)
+    for schema in (None, table.schema):
+        chunks = [chunk.batch for chunk in ParquetFormat(schema).read(tmp_path / "a.parquet", 0)]
+        assert pa.Table.from_batches(chunks).equals(expected if schema is None else expected.cast(schema))
+
+
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
     with pytest.raises(MalformedFile, match="more than one column 'n'; it has n, n"):

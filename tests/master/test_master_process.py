@@ -1,14 +1,17 @@
 """What the job master on Spark makes of the settings that the console stored."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runtime.connectors.sinks.discard import DiscardSink, DiscardWriter
 from runtime.core.job.settings import JobSettings
 from runtime.errors import JobRejected
 from runtime.io.postgres.store import RunRow
 from runtime.master.master_process import compile_job, settings_of
+from runtime.operators.sink import SinkOperator
 
 
 def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
@@ -26,6 +29,7 @@ def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
         state="starting",
         token=1,
         allow_unmapped=False,
+        discards_output=False,
         has_checkpoint=False,
     )
 
@@ -59,3 +63,19 @@ def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
     with pytest.raises(JobRejected) as refused:
         compile_job(given)
     assert (refused.value.code, refused.value.field) == ("path-not-allowed", "output_dir")
+
+
+def test_a_clone_discards_the_rows_of_every_sink_under_its_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path))
+    monkeypatch.setenv("WEIR_INPUTS", str(tmp_path / "inputs"))
+    given = row({"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")})
+    whole, isolated = compile_job(given), compile_job(replace(given, discards_output=True))
+    assert not whole.is_isolated
+    assert isolated.is_isolated
+    assert whole.sinks.keys() == isolated.sinks.keys()
+    assert [operator.uid for operator in whole.graph.operators] == [o.uid for o in isolated.graph.operators]
+    for uid, sink in isolated.sinks.items():
+        assert isinstance(sink, DiscardSink)
+        made = isolated.operators[uid]()
+        assert isinstance(made, SinkOperator)
+        assert isinstance(made._writer, DiscardWriter)

@@ -109,3 +109,15 @@ class Harness:
     def snapshot(self, name: str, *, full: bool = False) -> SubtaskSnapshot:
         self.operator.snapshot(1)
         return self.state.capture(full).write(self.store, f"{name}/{self.context.index}")[0]
+
+
+def by_window(row: dict[str, Any]) -> Any:
+    """The start and the key `k` of an emitted window, as a sort key."""
+    return row["window_start"], row["k"] is None, row["k"]
+
+
+def sort_windows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The emitted windows of a subtask by start and key. Their starts must ascend already."""
+    starts = [row["window_start"] for row in rows]
+    assert starts == sorted(starts)
+    return sorted(rows, key=by_window)

@@ -98,7 +98,8 @@ def test_windows_take_any_names(make: Any, aggregates: dict[str, Aggregate]) -> 
         after = Harness(make(keys, aggregates), store=store, snapshots=[before.snapshot("2")])
         after.process(rows(keys).slice(0, 0))
         after.watermark(SIZE - 1)
-        assert _without_times(after.out.rows())[-2:] == expected(keys, aggregates)  # sliding: there was one before
+        fired = _without_times(after.out.rows())[-2:]  # sliding: there was one before
+        assert sorted(fired, key=lambda row: row[keys[0]]) == expected(keys, aggregates)
         assert after.out.batches[0].schema.names == [*keys, "window_start", "window_end", *aggregates]
         after.process(rows(keys))
         assert after.watermark(MAX_WATERMARK) == []

@@ -14,6 +14,7 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.functions.process import Process, ProcessFunction, SubtaskContext
+from runtime.operators.latest import Latest as LatestRows
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
@@ -75,6 +76,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "keyed process": lambda: KeyedProcess(Latest(), ["k"], SCHEMA, "at"),
     "aggregate": lambda: RunningAggregate(["k"], AGGREGATES),
     "changelog": lambda: RunningAggregate(["k"], AGGREGATES, changelog=True),
+    "latest": lambda: LatestRows(["k"], "at"),
     "deduplicate": lambda: Deduplicate(["k"], 200, "at"),
     "window": lambda: Combined(combiner(), TumblingWindow(["k"], 50, AGGREGATES)),
     "sliding window": lambda: Combined(combiner(), SlidingWindow(["k"], 200, 50, AGGREGATES)),

@@ -323,7 +323,7 @@ PLANTED: dict[Plant, int] = {
     hold_back_time_when_all_are_idle: 39,
     lose_credit: 10,
     forget_the_back_edge_log: 127,
-    log_for_the_stop_alone: 1_295,
+    log_for_the_stop_alone: 2_501,
     acknowledge_before_the_barrier_is_back: 85,
     align_on_back_edges: 20,
     end_a_loop_without_probing: 0,

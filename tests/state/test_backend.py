@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,6 +27,7 @@ from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 
 GROUPS = 16
+FILES_ONLY = replace(DEFAULT_POLICY, inline_bytes=0)
 KEYS = pa.schema([pa.field("name", OPEN_TYPE), namespace_field("window", pa.int64())])
 VALUES = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("best", OPEN_TYPE)])
 ME = SubtaskId(OperatorId("op"), 0)
@@ -67,7 +70,7 @@ def restored(
     store: MemorySnapshotStore,
     snapshots: Iterable[SubtaskSnapshot],
     groups: range,
-    policy: CompactionPolicy = DEFAULT_POLICY,
+    policy: CompactionPolicy = FILES_ONLY,
 ) -> SubtaskState:
     state = SubtaskState(groups, GROUPS, store, compaction=policy)
     state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
@@ -82,10 +85,15 @@ ROWS = st.tuples(st.integers(-(2**63), 2**63 - 1), st.none() | st.floats(-1e9, 1
 class StateMachine(RuleBasedStateMachine):
     """S3-20, S3-31: several subtasks of one operator against one dictionary and what it was at each snapshot."""
 
-    @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
-    def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
+    @initialize(
+        parallelism=st.integers(1, 4),
+        most_deltas=st.sampled_from([2, 3, 8]),
+        merged=st.booleans(),
+        inline_bytes=st.sampled_from([0, 2_000, DEFAULT_POLICY.inline_bytes]),
+    )
+    def begin(self, parallelism: int, most_deltas: int, merged: bool, inline_bytes: int) -> None:
         small = {"copied_bytes": 0, "base_bytes": 0} if merged else {}
-        self.policy = CompactionPolicy(max_deltas=most_deltas, **small)
+        self.policy = CompactionPolicy(max_deltas=most_deltas, inline_bytes=inline_bytes, **small)
         self.store = FailingStore()
         self.model: dict[Key, Row] = {}
         self.captures = 0
@@ -174,9 +182,9 @@ def write(state: SubtaskState, store: MemorySnapshotStore, number: int, full: bo
     return state.capture(full).write(store, f"chk-{number}/op-0")[0]
 
 
-def fresh() -> tuple[MemorySnapshotStore, SubtaskState, Any]:
+def fresh(policy: CompactionPolicy = FILES_ONLY) -> tuple[MemorySnapshotStore, SubtaskState, Any]:
     store = MemorySnapshotStore()
-    state = SubtaskState(range(GROUPS), GROUPS, store)
+    state = SubtaskState(range(GROUPS), GROUPS, store, compaction=policy)
     return store, state, declared(state)
 
 
@@ -245,7 +253,7 @@ def test_an_idle_state_writes_nothing_again() -> None:
 
 def test_a_delta_whose_write_failed_is_written_by_the_next_capture() -> None:
     store = FailingStore()
-    state = SubtaskState(range(GROUPS), GROUPS, store)
+    state = SubtaskState(range(GROUPS), GROUPS, store, compaction=FILES_ONLY)
     table = declared(state)
     put(table, many(1000))
     write(state, store, 1)
@@ -325,6 +333,59 @@ def test_segments_are_sorted_by_key_group_and_say_which_occur() -> None:
         groups = pa.ipc.open_stream(store.get(segment.path)).read_all().column(0).to_numpy()
         assert (np.diff(groups) >= 0).all()
         assert (segment.first_group, segment.last_group) == (groups[0], groups[-1])
+
+
+def test_a_small_state_lies_in_its_snapshot_and_needs_no_storage() -> None:
+    store, state, table = fresh(DEFAULT_POLICY)
+    for number in range(20):
+        put(table, {(f"key {number}", 0): (number, None)})
+        drop(table, [(f"key {number - 5}", 0)] if number >= 5 else [("key 0", 0)])
+        put(table, {("key 0", 0): (number, 1.0)})
+        snapshot = write(state, store, number)
+        assert len(snapshot.segments()) == 1, "a small state is copied: no chain of deltas in every manifest"
+    assert store.list("") == []
+    parts = [restored(store, [snapshot], key_group_range(index, GROUPS, 3)) for index in range(3)]
+    found = [contents(declared(part)) for part in parts]
+    assert {key: row for part in found for key, row in part.items()} == contents(table)
+
+
+def test_deltas_in_the_manifest_have_a_common_bound_and_savepoints_are_files() -> None:
+    policy = replace(DEFAULT_POLICY, inline_bytes=5_000)
+    store, state, table = fresh(policy)
+    put(table, many(5_000))
+    inline_bytes = []
+    for number in range(1, 9):
+        snapshot = write(state, store, number)
+        inline_bytes.append(sum(len(segment.content) for segment in snapshot.segments()))
+        assert all(segment.is_inline or store.get(segment.path) for segment in snapshot.segments())
+        put(table, {(f"key {number}", 0): (number, None)})
+    assert inline_bytes[:3] == sorted(set(inline_bytes[:3])), "each delta is inline at first"
+    assert 0 < max(inline_bytes) <= policy.inline_bytes
+    assert not all(segment.is_inline for segment in snapshot.segments()[1:]), "and a file at last"
+    again = restored(store, [snapshot], range(GROUPS))
+    assert contents(declared(again))["key 7", 0] == (7, None)
+    assert not any(segment.is_inline for segment in write(state, store, 10, full=True).segments())
+
+
+def test_an_inline_delta_survives_a_checkpoint_that_is_given_up() -> None:
+    store, state, table = fresh(DEFAULT_POLICY)
+    put(table, many(5_000))
+    write(state, store, 1)
+    put(table, {("key 7", 0): (7, None)})
+    state.capture(False).write(store, "chk-2/op-0")
+    put(table, {("key 8", 0): (8, None)})
+    snapshot = write(state, store, 3)
+    found = contents(declared(restored(store, [snapshot], range(GROUPS))))
+    assert (found["key 7", 0], found["key 8", 0]) == ((7, None), (8, None))
+
+
+def test_altered_bytes_in_a_manifest_are_named() -> None:
+    store, state, table = fresh(DEFAULT_POLICY)
+    put(table, many(100))
+    snapshot = write(state, store, 1)
+    short = snapshot.with_segments(lambda one: msgspec.structs.replace(one, content=one.content[:-1]))
+    with pytest.raises(CorruptState, match=re.escape(snapshot.segments()[0].path)):
+        declared(restored(store, [short], range(GROUPS)))
 
 
 def test_a_capture_can_be_written_while_the_state_goes_on() -> None:

@@ -184,7 +184,7 @@ def test_segments_are_arrow_streams_sorted_by_key_group_without_anything_executa
     for number in reversed(range(40)):
         table.put(entry_of(number, b"place"), b"value")
     segment = write(state, store, 1).keyed[NAME][0]
-    found = pa.ipc.open_stream(store.get(segment.path)).read_all()
+    found = pa.ipc.open_stream(segment.content).read_all()
     groups = found.column(0).to_pylist()
     assert groups == sorted(groups)
     assert (segment.first_group, segment.last_group) == (0, GROUPS - 1)

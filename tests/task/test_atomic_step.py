@@ -264,10 +264,10 @@ def test_the_work_before_the_barrier_is_measured_and_told(busy_ms: int) -> None:
 def test_an_acknowledgement_brings_the_state_and_its_size() -> None:
     """S2-44."""
     live = Live(operator=Counting())
-    live.hear(records(*range(100)), barrier(1))
+    live.hear(records(*range(20_000)), barrier(1))
     (ack,) = live.store_all()
     (found,) = ack.snapshot.keyed["counts"]
-    assert found.rows == 100
+    assert found.rows == 20_000
     assert ack.timings.written_bytes == found.nbytes == len(live.store.get(found.path))
 
 

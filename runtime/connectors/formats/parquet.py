@@ -9,7 +9,7 @@ Statistics leave out row groups without a row for which the filter is true. Arro
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +24,8 @@ from runtime.connectors.formats.input_file import InputFile, LocalFile, Scan
 from runtime.operators.expressions import columns_named_in
 
 _BATCH_ROWS: Final = 65_536
+_TEXT_TYPES: Final = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_MIN_PLAIN_BYTES: Final = 4  #: of a text that is not in a dictionary: its length takes so many
 _TEXT_LITERAL: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 #: anything but `and`, `or`, and comparisons of a column with a value: calls, `!=`, comparisons of comparisons
 _NOT_MONOTONE: Final = re.compile(r"[\w.]\(|!=|\)\s*(?:==|<|>)|(?:=|<|>)\s*\(")
@@ -49,28 +51,31 @@ class ParquetFormat(ScannedFormat):
 
     def scan(self, file: InputFile, scan: Scan) -> Iterator[Chunk]:
         try:
-            with _open(file) as parquet:
-                yield from self._chunks(file, parquet, scan)
+            with _open(file) as content:
+                yield from self._chunks(file, content, scan)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if not is_file_error(error):
                 raise
             raise MalformedFile(f"it is not a readable Parquet file: {error}") from error
 
-    def _chunks(self, file: InputFile, parquet: Any, scan: Scan) -> Iterator[Chunk]:
-        names, wanted = needed_columns(self.schema, parquet.schema_arrow.names, scan)
-        groups = self._matching_groups(file, parquet.schema_arrow, scan)
-        at = 0
-        for group in range(parquet.num_row_groups):
-            metadata = parquet.metadata.row_group(group)
-            if not scan.begins(_offset(metadata)):
-                continue
-            stop = at + metadata.num_rows
-            if stop > scan.first_row and (groups is None or group in groups):
-                for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
-                    if at + batch.num_rows > scan.first_row:
-                        yield chunk_of(batch, at, scan.first_row, wanted)
-                    at += batch.num_rows
-            at = stop
+    def _chunks(self, file: InputFile, content: Any, scan: Scan) -> Iterator[Chunk]:
+        metadata = pq.read_metadata(content)
+        found = metadata.schema.to_arrow_schema()
+        names, wanted = needed_columns(self.schema, found.names, scan)
+        encoded = _dictionary_columns(metadata, found, names)
+        groups, at = self._matching_groups(file, found, scan), 0
+        with pq.ParquetFile(content, metadata=metadata, read_dictionary=encoded) as parquet:
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                if not scan.begins(_offset(group)):
+                    continue
+                stop = at + group.num_rows
+                if stop > scan.first_row and (groups is None or number in groups):
+                    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=names):
+                        if at + batch.num_rows > scan.first_row:
+                            yield chunk_of(_decode(batch, encoded, found), at, scan.first_row, wanted)
+                        at += batch.num_rows
+                at = stop
 
     def _matching_groups(self, file: InputFile, columns: pa.Schema, scan: Scan) -> frozenset[int] | None:
         """The row groups that may have rows for the filter; None: every row group."""
@@ -93,12 +98,39 @@ class ParquetFormat(ScannedFormat):
 
 @contextmanager
 def _open(file: InputFile) -> Iterator[Any]:
+    """The path or the open file, for Arrow."""
     if isinstance(file, LocalFile):  # Arrow reads a path with less processor time than an open file
-        with pq.ParquetFile(file.path) as parquet:
-            yield parquet
+        yield file.path
         return
-    with file.open_native() as content, pq.ParquetFile(content) as parquet:
-        yield parquet
+    with file.open_native() as content:
+        yield content
+
+
+def _dictionary_columns(metadata: Any, columns: pa.Schema, names: Sequence[str]) -> list[str]:
+    """The text columns among `names` that the file stores as dictionaries, by the sizes in its first row group.
+
+    Arrow reads a dictionary and its indices, and then decodes them, in less than half the time of reading the values.
+    """
+    if not metadata.num_row_groups:
+        return []
+    group = metadata.row_group(0)
+    stored = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+    return [
+        name
+        for name in names
+        if columns.get_field_index(name) >= 0  # it occurs once
+        and columns.field(name).type in _TEXT_TYPES
+        and "." not in name  # not the path of a field in a struct
+        and stored[name].total_uncompressed_size < _MIN_PLAIN_BYTES * stored[name].num_values
+    ]
+
+
+def _decode(batch: pa.RecordBatch, encoded: Sequence[str], columns: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns `encoded` in the types of `columns`."""
+    for name in encoded:
+        values = batch.column(name).dictionary_decode().cast(columns.field(name).type)
+        batch = batch.set_column(batch.schema.get_field_index(name), columns.field(name), values)
+    return batch
 
 
 def _offset(metadata: Any) -> int:

@@ -83,7 +83,7 @@ def _exemptions(checkpoint: RetainedCheckpoint) -> list[KeepReason]:
 
 def files_of(manifest: Manifest) -> set[str]:
     """Every file that a checkpoint needs, including its manifest."""
-    return {segment.path for segment in manifest.segments()} | {f"{manifest_folder(manifest)}/{MANIFEST_FILE}"}
+    return {segment.path for segment in manifest.files()} | {f"{manifest_folder(manifest)}/{MANIFEST_FILE}"}
 
 
 def deletable_files(files: Iterable[str], retained: Iterable[Manifest], unreadable: Collection[str] = ()) -> set[str]:

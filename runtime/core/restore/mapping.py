@@ -49,8 +49,15 @@ class OperatorMapping:
     parallelism_before: int | None = None
     parallelism_after: int | None = None
     partly_finished: bool = False
+    is_widened: bool = False  #: columns of its state get a wider type
     state_bytes: int = 0
     problem: RestoreProblem | None = None
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the operator continues as it was, at the same parallelism."""
+        differs = self.partly_finished or self.is_widened or self.parallelism_before != self.parallelism_after
+        return self.fate is OperatorMatch.MATCHED and not differs
 
     def __str__(self) -> str:
         before, after = ("none" if n is None else n for n in (self.parallelism_before, self.parallelism_after))
@@ -229,6 +236,7 @@ def _map_operator(
         parallelism_before=None if held is None else held.parallelism,
         parallelism_after=wanted.parallelism,
         partly_finished=held is not None and held.finished is FinishedState.PARTLY,
+        is_widened=bool(changed),
         state_bytes=0 if held is None else _state_bytes(held),
         problem=problem,
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from runtime.core.job.messages import CheckpointKind
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2  #: 2: small segments may lie in the manifest
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
@@ -73,8 +73,12 @@ class SegmentBlock(msgspec.Struct, frozen=True, kw_only=True):
     last_group: int
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A state file. `path` is relative to the checkpoint storage root of the job."""
+class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A state file. `path` is relative to the checkpoint storage root of the job.
+
+    A small segment is *inline*: `content` holds its bytes, and no file exists. `path` then only names the segment.
+    Segments of savepoints are never inline.
+    """
 
     path: str
     rows: int
@@ -83,6 +87,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     first_group: int  #: range of key groups in the file, both ends included
     last_group: int
     blocks: tuple[SegmentBlock, ...] = ()  #: in order of key groups; empty: the file is small, or not in that order
+    content: bytes = b""  #: the bytes of an inline segment; empty: they are in the file
+
+    @property
+    def is_inline(self) -> bool:
+        return bool(self.content)
 
 
 class TableColumns(msgspec.Struct, frozen=True):
@@ -168,6 +177,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def segments(self) -> tuple[Segment, ...]:
         return tuple(s for o in self.operators.values() for t in o.subtasks.values() for s in t.segments())
+
+    def files(self) -> tuple[Segment, ...]:
+        """The segments that are files."""
+        return tuple(segment for segment in self.segments() if not segment.is_inline)
 
     def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
         """A copy in which `change` has replaced each segment."""

@@ -81,19 +81,19 @@ def manifest_folder(manifest: Manifest) -> str:
     return folder_of(manifest.kind, manifest.checkpoint, manifest.token, manifest.variant)
 
 
-def self_contained_manifest(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
-    """A self-contained copy of a savepoint's manifest, and the origin of each file to copy: new path -> old path.
+def self_contained_manifest(manifest: Manifest) -> tuple[Manifest, dict[str, Segment]]:
+    """A self-contained copy of a savepoint's manifest, and the segments to copy, by their new path.
 
-    The files to copy belong to finished subtasks, which the savepoint represents by their last snapshot.
+    The segments to copy belong to finished subtasks, which the savepoint represents by their last snapshot.
     """
     home = f"{manifest_folder(manifest)}/"
-    origins: dict[str, str] = {}
+    origins: dict[str, Segment] = {}
 
     def move(segment: Segment) -> Segment:
         if segment.path.startswith(home):
             return segment
-        origins[home + segment.path] = segment.path
-        return msgspec.structs.replace(segment, path=home + segment.path)
+        origins[home + segment.path] = segment
+        return msgspec.structs.replace(segment, path=home + segment.path, content=b"")
 
     return manifest.with_segments(move), origins
 

@@ -2,6 +2,7 @@
 -- The run with its job and version, for the job master.
 SELECT r.job_id, coalesce(r.lineage, r.id) AS lineage, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
        v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token, r.allow_unmapped,
+       j.discards_output,
        EXISTS (SELECT 1 FROM weir_checkpoint c WHERE c.run_id = r.id AND c.status = 'completed') AS has_checkpoint
 FROM weir_run r
 JOIN weir_job j ON j.id = r.job_id

@@ -60,6 +60,7 @@ class RunRow:
     state: str
     token: int
     allow_unmapped: bool
+    discards_output: bool  #: the job is a clone, which writes to no target
     has_checkpoint: bool  #: an earlier attempt of this run completed a checkpoint
 
 

@@ -80,6 +80,9 @@ class ProcessContext(FunctionContext):
         self.processing_timers = Timers(context.state.object_table("_processing_timers"), self.key)
         #: Milliseconds: event time of the row (None without a time column), or time of the timer.
         self.timestamp: int | None = None
+        #: Event time (ms) of the step: the last watermark. None before the first watermark after a start or a restore,
+        #: and before the end of the input in BATCH. A row behind it is late.
+        self.watermark: int | None = None
 
     # ------------------------------------------------------------ states
 
@@ -300,6 +303,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         return list(zip(groups, keys, strict=True)), distinct.key_numbers.tolist()
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._context.watermark = watermark
         self._fire(self._context.event_timers.take_due(watermark), out)
 
     def next_processing_timer(self) -> int | None:

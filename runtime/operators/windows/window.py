@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import AggregateSet
@@ -136,7 +135,7 @@ class WindowOperator(Operator):
     def emit_windows(
         self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector
     ) -> None:
-        """Emits windows in the order of their starts, then keys."""
+        """Emits windows in the order of their starts."""
         emit_windows(self._names, keys, starts, starts + self._size_ms, results, out)
 
     def pane_starts(self, row_ids: RowIds) -> Times:
@@ -151,10 +150,13 @@ def emit_windows(
     results: Sequence[pa.Array],
     out: Collector,
 ) -> None:
-    """Emits windows in the order of their starts, then keys, under the column names `names`."""
+    """Emits windows in the order of their starts, under the column names `names`.
+
+    Windows with the same start stay in the order of the arguments: a sort by text keys took a third of all time.
+    """
     times = [pa.array(each).view(_TIME_TYPE) for each in (starts, ends)]
     fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=list(names))
-    order = [(name, "ascending") for name in (START_COLUMN, *names[: len(keys)])]
-    fired = fired.take(pc.sort_indices(fired, sort_keys=order))
+    if (np.diff(starts) < 0).any():
+        fired = fired.take(pa.array(np.argsort(starts, kind="stable")))
     for start in range(0, fired.num_rows, _MAX_ROWS_PER_BATCH):
         out.emit(fired.slice(start, _MAX_ROWS_PER_BATCH))

@@ -23,12 +23,13 @@ SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files smaller than `most` units form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
-    """When the files of a state are compacted, and how much of it is in memory at a time. Sizes in bytes."""
+    """When the files of a state are compacted, and which segments are no files. Sizes in bytes."""
 
     max_deltas: int = 8  #: number of files of a size class that become one; at least 2
     copied_bytes: int = 1 << 22  #: a state up to this size is copied at a barrier, in a few milliseconds
     base_bytes: int = 1 << 16  #: deltas up to this total size may exceed the base
     slice_bytes: int = 1 << 24  #: approximate size of the rows in memory at a time
+    inline_bytes: int = 20 * 1024  #: of a state's segments together that lie in the manifest; Flink's default
 
 
 DEFAULT_POLICY: Final = CompactionPolicy()

@@ -44,10 +44,17 @@ class PendingSegment:
         rows: upper bound of the row count.
         nbytes: approximate size in memory.
         groups: first and last key group that may occur; None: the rows are sorted by key group, their first column.
+        inline_bytes: maximum size of an inline segment.
     """
 
     def __init__(
-        self, name: str, make: BatchFactory, rows: int, nbytes: int, groups: tuple[int, int] | None = None
+        self,
+        name: str,
+        make: BatchFactory,
+        rows: int,
+        nbytes: int,
+        groups: tuple[int, int] | None = None,
+        inline_bytes: int = 0,
     ) -> None:
         self.rows = rows
         self.nbytes = nbytes
@@ -57,10 +64,21 @@ class PendingSegment:
         self._name = name
         self._make: BatchFactory | None = make
         self._groups = groups
+        self._inline_bytes = inline_bytes
         self._lock = threading.Lock()
 
+    @property
+    def max_inline_bytes(self) -> int:
+        """Upper bound of the bytes that the segment adds to a manifest."""
+        if self.segments is None:
+            return self._inline_bytes
+        return sum(len(segment.content) for segment in self.segments)
+
     def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
-        """Writes a file in folder `prefix` unless already written. Returns the segments, and the bytes of this call."""
+        """Writes the segment for a snapshot in folder `prefix`, unless written.
+
+        Returns the segments, and the bytes that this call has put into files.
+        """
         with self._lock:
             if self.segments is not None and not _belongs_to_newer_checkpoint(self.segments, prefix):
                 return self.segments, 0
@@ -69,7 +87,7 @@ class PendingSegment:
                 return copies, sum(segment.nbytes for segment in copies)
             self.segments = self._write_new(store, f"{prefix}/{self._name}")
             self._make = None
-            return self.segments, sum(segment.nbytes for segment in self.segments)
+            return self.segments, sum(segment.nbytes for segment in self.segments if not segment.is_inline)
 
     def _write_new(self, store: SnapshotStore, path: str) -> tuple[Segment, ...]:
         assert self._make is not None, "rows are kept until they are written"
@@ -78,7 +96,8 @@ class PendingSegment:
             first = next(batches, None)
             if first is None:
                 return ()
-            return (write_segment(store, path, itertools.chain([first], batches), self.rows, self._groups),)
+            rest = itertools.chain([first], batches)
+            return (write_segment(store, path, rest, self.rows, self._groups, self._inline_bytes),)
         except _UNREADABLE_ERRORS:
             self.is_damaged = True
             raise
@@ -86,7 +105,7 @@ class PendingSegment:
 
 def _belongs_to_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
     own = parse_folder(prefix.split("/", 1)[0])
-    found = [parse_folder(segment.path.split("/", 1)[0]) for segment in segments]
+    found = [parse_folder(segment.path.split("/", 1)[0]) for segment in segments if not segment.is_inline]
     return own is not None and any(other is not None and other > own for other in found)
 
 
@@ -141,11 +160,27 @@ class SegmentLog:
             return True  # storage is unavailable: the unwritten deltas take more memory than a copy
         return (heavy and base + more <= policy.copied_bytes) or (many and base + more <= policy.base_bytes)
 
+    @property
+    def base_inline_bytes(self) -> int:
+        """Maximum size of an inline base."""
+        return self._policy.inline_bytes
+
+    @property
+    def delta_inline_bytes(self) -> int:
+        """Maximum size of the next inline delta. All inline segments of the log share the bound."""
+        return max(0, self._policy.inline_bytes - sum(pending.max_inline_bytes for pending in self._segments))
+
     def new_segment(
-        self, make: BatchFactory, rows: int, nbytes: int, groups: tuple[int, int] | None = None
+        self,
+        make: BatchFactory,
+        rows: int,
+        nbytes: int,
+        groups: tuple[int, int] | None = None,
+        inline_bytes: int = 0,
     ) -> PendingSegment:
         """A new pending segment, not yet part of the log. For the arguments see `PendingSegment`."""
-        return PendingSegment(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
+        name = f"{self._name}-{next(self._numbers):06d}.arrow"
+        return PendingSegment(name, make, rows, nbytes, groups, inline_bytes)
 
     def start_from(self, base: PendingSegment | None) -> None:
         """Starts a new log from `base`; None: the state is empty."""
@@ -195,9 +230,8 @@ class SegmentLog:
                     return
                 with self._log_lock:
                     self._compacted_bytes += nbytes
-                store.delete(
-                    [segment.path for one in self._replace_run(run[0], pending) for segment in one.segments or ()]
-                )
+                replaced = [segment for one in self._replace_run(run[0], pending) for segment in one.segments or ()]
+                store.delete([segment.path for segment in replaced if not segment.is_inline])
 
     def take_compacted_bytes(self) -> int:
         """Bytes written by compaction since the last call."""

@@ -30,7 +30,12 @@ _CHECKSUM_ALGORITHM: Final = "blake2b"
 
 
 def write_segment(
-    store: SnapshotStore, path: str, batches: Iterable[pa.RecordBatch], rows: int, groups: tuple[int, int] | None
+    store: SnapshotStore,
+    path: str,
+    batches: Iterable[pa.RecordBatch],
+    rows: int,
+    groups: tuple[int, int] | None,
+    inline_bytes: int = 0,
 ) -> Segment:
     """Writes `batches` (at least one, all of one schema) to `path`.
 
@@ -38,14 +43,17 @@ def write_segment(
         rows: upper bound of the row count.
         groups: first and last key group that may occur. None: the first column is the key group; rows are sorted by it
             and no group spans two batches.
+        inline_bytes: a segment of at most this size is inline, and no file is written.
     """
     sink = _CountingSink()
     if groups is None:
-        store.put(path, _encode(batches, sink, lambda batch: _cut_into_blocks(batch, rows // MAX_BLOCKS)))
+        encoded = _encode(batches, sink, lambda batch: _cut_into_blocks(batch, rows // MAX_BLOCKS))
+        content = _put_or_keep(store, path, encoded, inline_bytes)
         groups = (sink.blocks[0].first_group, sink.blocks[-1].last_group)
     else:
         first, last = groups
-        store.put(path, _encode(batches, sink, lambda batch: [_BlockRows(0, batch.num_rows, first, last)]))
+        encoded = _encode(batches, sink, lambda batch: [_BlockRows(0, batch.num_rows, first, last)])
+        content = _put_or_keep(store, path, encoded, inline_bytes)
         sink.blocks.clear()
     return Segment(
         path=path,
@@ -54,8 +62,21 @@ def write_segment(
         checksum=_checksum_text(sink.digest),
         first_group=groups[0],
         last_group=groups[1],
-        blocks=tuple(sink.blocks) if len(sink.blocks) > 1 else (),
+        blocks=tuple(sink.blocks) if len(sink.blocks) > 1 and not content else (),
+        content=content,
     )
+
+
+def _put_or_keep(store: SnapshotStore, path: str, encoded: Iterator[bytes], inline_bytes: int) -> bytes:
+    """Stores a file, unless all bytes are at most `inline_bytes`. Returns the bytes that are not stored."""
+    chunks, nbytes = list[bytes](), 0
+    for chunk in encoded:
+        chunks.append(chunk)
+        nbytes += len(chunk)
+        if nbytes > inline_bytes:
+            store.put(path, itertools.chain(chunks, encoded))
+            return b""
+    return b"".join(chunks)
 
 
 def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
@@ -83,7 +104,7 @@ def _blocks_with_groups(blocks: tuple[SegmentBlock, ...], groups: range) -> tupl
 
 
 def _read_whole(store: SnapshotStore, segment: Segment) -> bytes:
-    data = store.get(segment.path)
+    data = segment.content or store.get(segment.path)
     if len(data) != segment.nbytes:
         raise CorruptState(segment.path, f"it has {len(data)} bytes; its manifest says {segment.nbytes}")
     _verify(segment, segment.checksum, data)

@@ -24,7 +24,7 @@ _EMPTY_BUCKET: Final = 0  # the kernel provides zero pages on first touch, so a 
 _REMOVED_BUCKET: Final = -1
 _MAX_CACHED_KEYS: Final = 1 << 16  #: up to this number of keys, a table of twice the size fits the cache
 _BUCKETS_PER_PAGE: Final = 1024  #: buckets per page of memory
-_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_HASH_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
 class BucketIndex:

@@ -11,6 +11,7 @@ from runtime.state.index.numpy_texts import NumpyTexts
 from runtime.state.index.text_arena import Numbers, TextArena
 
 _MIN_BUCKETS: Final = 256
+_MAX_SPARSE_BUCKETS: Final = 1 << 15  #: up to this number, of 256 KB, a quarter is filled; then half: caches are small
 _ALL_BITS: Final = 2**64 - 1
 
 
@@ -54,16 +55,21 @@ class CompiledTexts:
     def _number_rows(self, texts: Texts, first: int, numbers: Numbers, learn: bool) -> int:
         """Numbers the rows from `first` on; returns the first row for which there is no room."""
         arena, count = self.arena, np.array([self.arena.count])
-        stopped: int = self._kernels.number_texts(
-            *texts, first, self._buckets.data, arena.data, arena.offsets, count, numbers, learn, self._hash_mask
-        )
+        known = self._buckets.data, self._room, arena.data, arena.offsets, count
+        stopped: int = self._kernels.number_texts(*texts, first, *known, numbers, learn, self._hash_mask)
         arena.count = int(count[0])
         return stopped
+
+    @property
+    def _room(self) -> int:
+        """The number of values for which the buckets have room."""
+        buckets = len(self._buckets)
+        return buckets // 4 if buckets <= _MAX_SPARSE_BUCKETS else buckets // 2
 
     def _make_room(self, length: int, rows: int) -> None:
         """Makes room for a value of `length` bytes, and for more of the `rows` that follow."""
         self.arena.reserve(min(rows, self.arena.count + 1), length)
-        if 2 * (self.arena.count + 1) > len(self._buckets):
+        if self.arena.count >= self._room:
             larger = GrowingArray(np.uint64, 2 * len(self._buckets))
             self._kernels.spread_buckets(self._buckets.data, larger.data)
             self._buckets = larger

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot, folder_of, parse_folder
 from runtime.core.snapshot.manifest_codec import (
@@ -79,9 +80,22 @@ def test_the_files_of_a_savepoint_lie_in_its_own_folder_whatever_that_is_called(
 def test_what_ended_subtasks_left_with_older_checkpoints_is_gathered_into_the_folder() -> None:
     made = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow")
     gathered, origins = self_contained_manifest(made)
-    assert origins == {"savepoint-7-3/chk-5-3/a-1/k.arrow": "chk-5-3/a-1/k.arrow"}
+    assert {new: old.path for new, old in origins.items()} == {
+        "savepoint-7-3/chk-5-3/a-1/k.arrow": "chk-5-3/a-1/k.arrow"
+    }
     assert set(relative_paths(gathered, "m.json").values()) == {"a-0/k.arrow", "chk-5-3/a-1/k.arrow"}
     assert self_contained_manifest(gathered) == (gathered, {})
+
+
+def test_an_inline_segment_is_no_file_and_becomes_one_in_a_savepoint() -> None:
+    made = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow").with_segments(
+        lambda one: msgspec.structs.replace(one, content=b"rows") if one.path.startswith("chk-5") else one
+    )
+    assert decode_manifest(encode_manifest(made), "m.json") == made
+    assert files_of(made) == {"savepoint-7-3/a-0/k.arrow", "savepoint-7-3/manifest.json"}
+    gathered, origins = self_contained_manifest(made)
+    assert [origin.content for origin in origins.values()] == [b"rows"]
+    assert len(gathered.files()) == len(gathered.segments()) == 2
 
 
 @pytest.mark.parametrize("path", ["chk-6-3/a-0/k.arrow", "savepoint-7-3/../../secret", "/etc/passwd"])

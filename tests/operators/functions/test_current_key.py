@@ -64,3 +64,18 @@ def test_keyed_state_is_refused_between_rows() -> None:
         with pytest.raises(WeirError, match="no current key"):
             use()
     assert harness.snapshot("chk-1").keyed["value"][0].rows == 1
+
+
+def test_a_function_sees_the_watermark_and_may_drop_late_rows() -> None:
+    class OnTime(KeyedProcessFunction):
+        def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+            out.emit({"k": row["k"], "v": -1 if context.watermark is None else context.watermark})
+
+        def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+            """No timer is registered."""
+
+    harness = Harness(operator(OnTime()))
+    seen = [harness.process(batch([("a", 1)]))]
+    harness.watermark(7)
+    seen.append(harness.process(batch([("a", 2)])))
+    assert [row["v"] for rows in seen for row in rows] == [-1, 7]

@@ -24,7 +24,7 @@ from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
-from tests.operators.harness import Harness
+from tests.operators.harness import Harness, by_window, sort_windows
 
 SHAPES = [(10, 5), (12, 3), (10, 4), (9, 6), (7, 1), (20, 20)]
 EPOCH = dt.datetime.fromisoformat("1970-01-01")
@@ -84,10 +84,6 @@ def _order(window: tuple[str | None, int]) -> Any:
     return window[1], window[0] is None, window[0]
 
 
-def by_window(row: dict[str, Any]) -> Any:
-    return row["window_start"], row["k"] is None, row["k"]
-
-
 VALUES = st.none() | st.integers(-100, 100)
 EVENTS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-60, 120), VALUES), max_size=12)
 WATERMARKS = st.integers(-70, 140)
@@ -99,7 +95,7 @@ def test_it_computes_what_a_loop_over_windows_computes(shape: Shape, steps: list
     harness, oracle = Harness(operator(shape)), Oracle(shape)
     for step in [*steps, MAX_WATERMARK]:
         if isinstance(step, int):
-            assert harness.watermark(step) == oracle.advance(step)
+            assert sort_windows(harness.watermark(step)) == oracle.advance(step)
         else:
             oracle.process(step)
             assert harness.process(batch(step)) == []
@@ -163,15 +159,16 @@ def _keys(events: Sequence[Event]) -> set[str]:
 
 def test_a_row_is_kept_once_however_many_windows_it_lies_in() -> None:
     """And a pane goes when its last window has fired, with a tombstone."""
+    keys = 2_000  # a small state is copied, without tombstones
     harness = Harness(operator((60, 1), {"n": Count()}))
-    harness.process(batch([(f"k{number}", 100, 1) for number in range(50)]))
+    harness.process(batch([(f"k{number}", time, 1) for time in (100, 400) for number in range(keys)]))
     snapshot = harness.snapshot("chk-1")
-    assert [segment.rows for segment in snapshot.keyed["panes"]] == [50]
-    assert len(harness.watermark(158)) == 50 * 59
-    assert [segment.rows for segment in harness.snapshot("chk-2").keyed["panes"]] == [50]
-    assert len(harness.watermark(159)) == 50
-    assert [segment.rows for segment in harness.snapshot("chk-3").keyed["panes"]] == [50, 50]
-    assert harness.watermark(MAX_WATERMARK) == []
+    assert [segment.rows for segment in snapshot.keyed["panes"]] == [2 * keys]
+    assert len(harness.watermark(158)) == keys * 59
+    assert [segment.rows for segment in harness.snapshot("chk-2").keyed["panes"]] == [2 * keys]
+    assert len(harness.watermark(159)) == keys
+    assert [segment.rows for segment in harness.snapshot("chk-3").keyed["panes"]] == [2 * keys, keys]
+    assert len(harness.watermark(MAX_WATERMARK)) == keys * 60
 
 
 def test_panes_of_another_length_are_refused_and_other_windows_of_them_are_not() -> None:
@@ -208,8 +205,8 @@ def test_few_totals_in_front_and_many_keys_that_go_make_no_difference(
             events: list[Event] = [(f"{number // 3} {key}", 10 * number + time, key) for key, time in drawn]
             oracle.process(events)
             harness.process(batch(events))
-            assert harness.watermark(10 * number + 7) == oracle.advance(10 * number + 7)
-        assert harness.watermark(MAX_WATERMARK) == oracle.advance(MAX_WATERMARK)
+            assert sort_windows(harness.watermark(10 * number + 7)) == oracle.advance(10 * number + 7)
+        assert sort_windows(harness.watermark(MAX_WATERMARK)) == oracle.advance(MAX_WATERMARK)
 
 
 def test_a_window_over_many_panes_and_keys_has_all_of_them() -> None:

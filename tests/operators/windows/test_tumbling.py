@@ -23,7 +23,7 @@ from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
-from tests.operators.harness import Harness
+from tests.operators.harness import Harness, by_window, sort_windows
 
 SIZE = 10
 EPOCH = dt.datetime.fromisoformat("1970-01-01")
@@ -96,11 +96,11 @@ def test_it_computes_what_a_loop_over_records_computes(steps: list[Any]) -> None
     harness, oracle = Harness(operator()), Oracle()
     for step in steps:
         if isinstance(step, int):
-            assert harness.watermark(step) == oracle.advance(step)
+            assert sort_windows(harness.watermark(step)) == oracle.advance(step)
         else:
             oracle.process(step)
             assert harness.process(batch(step)) == []
-    assert harness.watermark(MAX_WATERMARK) == oracle.advance(MAX_WATERMARK)
+    assert sort_windows(harness.watermark(MAX_WATERMARK)) == oracle.advance(MAX_WATERMARK)
     assert harness.context.counters.get(LATE_RECORDS_COUNTER, 0) == oracle.late
 
 
@@ -109,10 +109,6 @@ def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[Subtask
         Harness(operator(), store=store, snapshots=snapshots, index=index, parallelism=parallelism)
         for index in range(parallelism)
     ]
-
-
-def by_window(row: dict[str, Any]) -> Any:
-    return (row["window_start"], row["k"] is None, row["k"])
 
 
 @settings(deadline=None)
@@ -164,14 +160,15 @@ def test_a_window_that_has_fired_never_opens_again() -> None:
 
 def test_fired_windows_leave_tombstones_and_not_rows() -> None:
     harness = Harness(operator())
-    harness.process(batch([(f"k{number}", number % 20, 1) for number in range(100)]))
+    keys = 5_000  # a small state is copied, without tombstones
+    harness.process(batch([(f"k{number}", number % 20, 1) for number in range(keys)]))
     harness.snapshot("chk-1")
     harness.watermark(9)
     snapshot = harness.snapshot("chk-2")
-    assert [segment.rows for segment in snapshot.keyed["windows"]] == [100, 50]
+    assert [segment.rows for segment in snapshot.keyed["windows"]] == [keys, keys // 2]
     again = Harness(operator(), store=harness.store, snapshots=[snapshot])
     assert again.watermark(9) == []
-    assert len(again.watermark(19)) == 50
+    assert len(again.watermark(19)) == keys // 2
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64
 
 
 MAX_DELTAS = DEFAULT_POLICY.max_deltas
-NOTHING_IS_SMALL = CompactionPolicy(copied_bytes=0, base_bytes=0)
+NOTHING_IS_SMALL = CompactionPolicy(copied_bytes=0, base_bytes=0, inline_bytes=0)
 FEW_GROUPS_AT_A_TIME = replace(NOTHING_IS_SMALL, slice_bytes=1)
 
 
@@ -254,6 +254,18 @@ def test_a_damaged_file_that_merging_meets_is_made_good_by_the_next_capture() ->
     capture.compact(store, "merged")
     snapshot, _ = state.capture(False).write(store, "chk-after")
     assert len(snapshot.keyed["objects"]) == 1
+    assert agree(store, snapshot, table)
+
+
+def test_inline_deltas_of_a_large_state_become_a_file() -> None:
+    store = MemorySnapshotStore()
+    state, table, capture = with_deltas(store, MAX_DELTAS, replace(NOTHING_IS_SMALL, inline_bytes=20_000))
+    before = capture.write(store, "again")[0].keyed["objects"]
+    assert [segment.is_inline for segment in before] == [False] + MAX_DELTAS * [True]
+    capture.compact(store, "merged")
+    snapshot, _ = state.capture(False).write(store, "chk-after")
+    assert len(snapshot.keyed["objects"]) == 2
+    assert not any(segment.is_inline for segment in snapshot.segments())
     assert agree(store, snapshot, table)
 
 

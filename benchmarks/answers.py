@@ -37,15 +37,13 @@ def compare(one: str, other: str, views: Mapping[str, str]) -> tuple[int, ...]:
     return count(_APART.format(views=f"with {named}", one=one, other=other))
 
 
-def differences(
-    workload: Workload, output: Path, checked: dict[str, Any], *, with_late_rows: bool = False
-) -> int | None:
+def differences(workload: Workload, output: Path, checked: dict[str, Any], *, late: Late = "on time") -> int | None:
     """The number of rows that differ between the files of a run and the answer; None if there is no output.
 
     Args:
         output: folder of the files.
         checked: the event of the system's small run; "rows" is the number of input rows of the compared run.
-        with_late_rows: whether the answer includes the rows that are too late, as the answer of a batch does.
+        late: the rows of a data set that count for the answer: "all" for a batch, and for a job that drops no rows.
     """
     found = _committed_by_spark(output) or output.glob(checked["pattern"])
     files = [str(path) for path in sorted(found) if path.stat().st_size]
@@ -54,7 +52,7 @@ def differences(
     rows = int(checked["rows"])
     views = {
         "found": _scan(files, checked["format"], checked["columns"]),
-        **_input(workload, rows, with_late_rows=with_late_rows),
+        **_input(workload, rows, late),
     }
     return compare(workload.found.format(rows=rows), workload.expected.format(rows=rows), views)[0]
 
@@ -67,11 +65,10 @@ def late_rows(workload: Workload, rows: int) -> int:
     return count(f"with {named} {workload.late.format(rows=rows)}")[0]
 
 
-def _input(workload: Workload, rows: int, *, with_late_rows: bool) -> dict[str, str]:
+def _input(workload: Workload, rows: int, late: Late) -> dict[str, str]:
     """The views of the input: computed by formula, not read from files."""
     if workload.dataset is not None:
         tables = DATASETS[workload.dataset]
-        late: Late = "all" if with_late_rows or not workload.late else "on time"
         return {name: table.query(rows, late=late) for name, table in tables.items()}
     columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
     return {"sequence": f"select {columns} from range({rows}) as t(id)"}

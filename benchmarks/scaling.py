@@ -1,13 +1,15 @@
 """W14: the gain of a second slot on W2 (tumbling windows), relative to the gain of the bare operators.
 
-Four settings take turns: one slot, two slots, one process of bare operators (`kernels`), and two such processes.
+Six settings take turns: one slot, two slots, one process of bare operators (`kernels`), two such processes, and the
+control, a loop in the cache of a core (`resident`) in one process and in two. The gain of the control is that of the
+machine: bare operators gain less because they share its memory, and slots because they also exchange rows.
 """
 
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ WARM_UP_ROWS: Final = 20_000_000
 TARGET_SECONDS: Final = 10.0  #: approximate run time with one slot
 MIN_GAIN: Final = 1.6
 MIN_GAIN_SHARE: Final = 0.9
+RESIDENT_LOOPS: Final = 20_000  #: of the control; some 4 s in a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +50,31 @@ class Round:
 
     weir: dict[int, RunTime]
     bare: dict[int, RunTime]
+    control: dict[int, RunTime]
 
 
 def bare(parallelism: int, rows: int) -> RunTime:
-    """Runs the bare operators in `parallelism` processes that begin together, until the last has finished."""
+    """Runs the bare operators in `parallelism` processes."""
+    return _run_together(
+        ["benchmarks.kernels", str(index), str(parallelism), str(rows)] for index in range(parallelism)
+    )
+
+
+def control(parallelism: int, loops: int) -> RunTime:
+    """Runs the cache-resident loop, divided among `parallelism` processes."""
+    return _run_together(["benchmarks.resident", str(loops // parallelism)] for _ in range(parallelism))
+
+
+def _run_together(programs: Iterable[list[str]]) -> RunTime:
+    """Runs modules with arguments, a process each, which begin together. Waits until the last has finished."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.kernels", str(index), str(parallelism), str(rows)],
+            [sys.executable, "-m", *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for index in range(parallelism)
+        for program in programs
     ]
     for process in processes:
         assert _line(process) == kernels.READY_LINE, "the first line is the ready line"
@@ -93,7 +109,7 @@ class SlotRuns:
 
 
 def steps(plan: MeasurementPlan) -> int:
-    return 2 + 4 * (plan.rounds or ROUNDS)
+    return 2 + 6 * (plan.rounds or ROUNDS)
 
 
 def run(plan: MeasurementPlan) -> Report:
@@ -105,7 +121,7 @@ def run(plan: MeasurementPlan) -> Report:
         rows = max(3, round(TARGET_SECONDS * WARM_UP_ROWS / warm.seconds / 1e6)) * 1_000_000
         found: list[Round] = []
         for turn in range(plan.rounds or ROUNDS):
-            found.append(measure_round(turn, rows, weir.run, bare, plan.step))
+            found.append(measure_round(turn, rows, weir.run, bare, control, plan.step))
             plan.report_partial(report(found, rows, weir.wrong))
     return report(found, rows, weir.wrong)
 
@@ -113,19 +129,30 @@ def run(plan: MeasurementPlan) -> Report:
 Run = Callable[[int, int], RunTime]
 
 
-def measure_round(turn: int, rows: int, weir: Run, bare: Run, step: Callable[[str], None]) -> Round:
+def measure_round(turn: int, rows: int, weir: Run, bare: Run, control: Run, step: Callable[[str], None]) -> Round:
     """Runs each setting once; every second round reverses the order, so that none is always first."""
-    found = Round(weir={}, bare={})
-    order = [(found.weir, weir, 1), (found.weir, weir, CORES), (found.bare, bare, 1), (found.bare, bare, CORES)]
-    for took, run, parallelism in order if turn % 2 == 0 else reversed(order):
-        took[parallelism] = run(parallelism, rows)
-        step(f"round {turn + 1}, {'slots' if run is weir else 'bare operators'}, {parallelism}")
+    found = Round(weir={}, bare={}, control={})
+    settings = [
+        ("slots", found.weir, weir, rows),
+        ("bare operators", found.bare, bare, rows),
+        ("control", found.control, control, RESIDENT_LOOPS),
+    ]
+    order = [(*setting, parallelism) for setting in settings for parallelism in (1, CORES)]
+    for name, took, run, amount, parallelism in order if turn % 2 == 0 else reversed(order):
+        took[parallelism] = run(parallelism, amount)
+        step(f"round {turn + 1}, {name}, {parallelism}")
     return found
 
 
 def report(found: Sequence[Round], rows: int, wrong: Sequence[str]) -> Report:
     weir, bare = [one.weir for one in found], [one.bare for one in found]
-    gains, bare_gains = ([(took[1].seconds, took[CORES].seconds) for took in each] for each in (weir, bare))
+    control = [one.control for one in found]
+    gains, bare_gains, control_gains = (
+        [(took[1].seconds, took[CORES].seconds) for took in each] for each in (weir, bare, control)
+    )
+    of_control = ratio(
+        [(one / two, alone / both) for (one, two), (alone, both) in zip(gains, control_gains, strict=True)]
+    )
     share = ratio([(one / two, alone / both) for (one, two), (alone, both) in zip(gains, bare_gains, strict=True)])
     return Report(
         figures=(
@@ -133,6 +160,10 @@ def report(found: Sequence[Round], rows: int, wrong: Sequence[str]) -> Report:
             Figure.of_ratio("two processes of bare operators to one", ratio(bare_gains), unit="x"),
             Figure.of_ratio(
                 "gain of the slots to that of the bare operators", share, unit="x", at_least=MIN_GAIN_SHARE
+            ),
+            Figure.of_ratio("two processes of a cache-resident loop to one", ratio(control_gains), unit="x"),
+            Figure.of_ratio(
+                "gain of the slots to that of the cache-resident loop", of_control, unit="x", at_least=MIN_GAIN_SHARE
             ),
         ),
         lines=(_rates("slots", weir, rows), _rates("bare operators", bare, rows)),

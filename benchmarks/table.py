@@ -20,6 +20,7 @@ def render(results: Mapping[str, Mapping[str, RateMeasurement]], workloads: Mapp
         lines += [_row(system, measured, systems) for system, measured in systems.items()]
         lines.append(("", _verdict(systems, workloads[name])))
         lines += [("", beside) for beside in _beside(workloads[name], results)]
+    lines += _geometric_means(results, workloads)
     widths = [max(len(line[i]) for line in lines if len(line) == len(_HEAD)) for i in range(len(_HEAD))]
     return "\n".join(_pad(line, [max(widths[0], 11), *widths[1:]]) for line in lines)
 
@@ -91,6 +92,28 @@ def _beside(workload: Workload, results: Mapping[str, Mapping[str, RateMeasureme
         return [f"no ratio to {other} (target {least:.2f}x)"]
     ratio = own.rate / there.rate
     return [f"{ratio:.2f}x the rate of {other} (target {least:.2f}x: {_met_text(ratio >= least)})"]
+
+
+def _geometric_means(
+    results: Mapping[str, Mapping[str, RateMeasurement]], workloads: Mapping[str, Workload]
+) -> list[tuple[str, str]]:
+    """A line per group of workloads. Names the workloads of the group that were run and have no ratio."""
+    lines = []
+    for group in dict.fromkeys(workloads[name].group for name in results if workloads[name].group):
+        members = {name: ratio_to_best_peer(found) for name, found in results.items() if workloads[name].group == group}
+        ratios = [ratio for ratio in members.values() if ratio is not None]
+        target = max(workloads[name].target or 0.0 for name in members)
+        if not ratios:
+            lines.append((group, f"no ratio to a peer (target {target:g}x)"))
+            continue
+        mean = statistics.geometric_mean(ratios)
+        without = [name for name, ratio in members.items() if ratio is None]
+        beside = f", without {', '.join(without)}" if without else ""
+        met = _met_text(mean >= target)
+        lines.append(
+            (group, f"geometric mean of {len(ratios)} queries{beside}: {mean:.1f}x (target {target:g}x: {met})")
+        )
+    return lines
 
 
 def render_figures(found: Mapping[str, FigureResult]) -> str:

@@ -36,6 +36,9 @@ class Workload(Computation):
         output: with a data set, the columns of the output, name -> SQL type.
         late: SQL over the rows of the tables that are too late, and over tables without such rows. Its result is the
             number of rows to drop; empty: a job drops no rows.
+        late_is_bound: fewer rows may be dropped: rows of a table are in time while another table trails, and match
+            no row.
+        group: name of the workloads whose ratios to the best peer have a geometric mean in the table; empty: none.
         absent: by system, the reason why it cannot take part although a reader might expect it to.
     """
 
@@ -51,6 +54,8 @@ class Workload(Computation):
     batch: str = ""
     output: Mapping[str, str] = field(default_factory=dict)
     late: str = ""
+    late_is_bound: bool = False
+    group: str = ""
     absent: Mapping[str, str] = field(default_factory=dict)
 
     @property

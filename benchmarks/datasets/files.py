@@ -13,17 +13,20 @@ from typing import Final
 import duckdb
 
 from benchmarks.datasets import DATASETS
-from benchmarks.datasets.table import MACROS, Table
+from benchmarks.datasets.table import MACROS, Late, Table
 from benchmarks.sql import text_literal
 
 FILES: Final = 64  #: enough for an even distribution over two readers
 _ISO: Final = "strftime({name}, '%Y-%m-%dT%H:%M:%S.%f')"  #: event times in JSON
 
 
-def write(dataset: str, format: str, rows: int, folder: Path) -> Path:
-    """The folder of the data set, which has a folder per table. Writes it unless it exists below `folder`."""
+def write(dataset: str, format: str, rows: int, folder: Path, *, late: Late = "all") -> Path:
+    """The folder of the data set, which has a folder per table. Writes it unless it exists below `folder`.
+
+    `late`: with all rows, or only with those that are on time.
+    """
     tables = DATASETS[dataset]
-    queries = {name: list(_queries(table, format, rows)) for name, table in tables.items()}
+    queries = {name: list(_queries(table, format, rows, late)) for name, table in tables.items()}
     version = hashlib.sha256(repr((MACROS, queries)).encode()).hexdigest()[:12]
     found = folder / f"{dataset}-{rows}-{format}-{version}"
     if found.exists():
@@ -43,7 +46,7 @@ def write(dataset: str, format: str, rows: int, folder: Path) -> Path:
     return found
 
 
-def _queries(table: Table, format: str, rows: int) -> Iterator[str]:
+def _queries(table: Table, format: str, rows: int, late: Late) -> Iterator[str]:
     """SQL for each file of a table. A table with a fixed number of rows is a single file."""
     columns = [
         f"{_ISO.format(name=name)} as {name}" if format == "json" and kind == "timestamp" else name
@@ -51,5 +54,5 @@ def _queries(table: Table, format: str, rows: int) -> Iterator[str]:
     ]
     count, parts = table.count(rows), 1 if table.rows is not None else FILES
     for part in range(parts):
-        query = table.query(rows, count * part // parts, count * (part + 1) // parts)
+        query = table.query(rows, count * part // parts, count * (part + 1) // parts, late=late)
         yield f"select {', '.join(columns)} from ({query} order by position)"

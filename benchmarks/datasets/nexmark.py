@@ -1,6 +1,7 @@
-"""Auctions, bids and persons of the Nexmark benchmark (github.com/nexmark/nexmark): 46 bids, 3 auctions, 1 person.
+"""Bids, auctions and persons of the Nexmark benchmark (github.com/nexmark/nexmark): 46 bids, 3 auctions, 1 person.
 
-As in its generator, half of the bids are for a hot auction, which changes every hundred auctions; other bids are for
+Bids are one data set; auctions and persons are another, so that a query reads all rows of its data set. As in its
+generator, half of the bids are for a hot auction, which changes every hundred auctions; other bids are for
 one of the last hundred auctions. Three quarters of the bids are of a hot bidder.
 """
 
@@ -10,7 +11,9 @@ from benchmarks.datasets.table import Table, event_time
 
 BIDS, AUCTIONS, PERSONS = 46, 3, 1  #: of fifty events
 US_PER_BID: Final = 200
-QUERIES: Final = ("q0", "q1", "q2", "q5", "q7", "q8")
+US_PER_SELLER: Final = 2_304  #: between two rows of auctions and persons, which are four in the time of 46 bids
+QUERIES: Final = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11", "q17", "q18")
+UPDATES: Final = ("q17", "q18")  #: queries whose output are updates
 _FIRST_ID: Final = 1_000
 _AUCTION: Final = f"{_FIRST_ID} + id * {AUCTIONS} // {BIDS}"  #: the newest auction at a bid
 _PERSON: Final = f"{_FIRST_ID} + id // {BIDS}"
@@ -18,7 +21,7 @@ _SELLER: Final = f"{_FIRST_ID} + greatest(id // {AUCTIONS} - mixed(id, 4) % 20, 
 _CHANNELS: Final = "['Google', 'Facebook', 'Baidu', 'Apple'][1 + mixed(id, 5) % 4]"
 _STATES: Final = "['AZ', 'CA', 'ID', 'OR', 'WA', 'WY'][1 + mixed(id, 2) % 6]"
 
-TABLES: Final = {
+BID_TABLES: Final = {
     "bids": Table(
         columns={
             "auction": (
@@ -37,6 +40,8 @@ TABLES: Final = {
         },
         has_late_rows=True,
     ),
+}
+SELLER_TABLES: Final = {
     "auctions": Table(
         columns={
             "id": ("bigint", f"{_FIRST_ID} + id"),
@@ -44,9 +49,9 @@ TABLES: Final = {
             "initial_bid": ("bigint", "100 + mixed(id, 2) % 10000"),
             "seller": ("bigint", _SELLER),
             "category": ("bigint", "10 + mixed(id, 3) % 5"),
-            "date_time": ("timestamp", event_time(US_PER_BID * BIDS // AUCTIONS)),
+            "date_time": ("timestamp", event_time(US_PER_SELLER * (AUCTIONS + PERSONS) // AUCTIONS)),
         },
-        share=AUCTIONS / BIDS,
+        share=AUCTIONS / (AUCTIONS + PERSONS),
         has_late_rows=True,
     ),
     "persons": Table(
@@ -55,9 +60,9 @@ TABLES: Final = {
             "name": ("string", "'person ' || mixed(id, 1) % 9973"),
             "city": ("string", "'city-' || mixed(id, 3) % 10"),
             "state": ("string", _STATES),
-            "date_time": ("timestamp", event_time(US_PER_BID * BIDS)),
+            "date_time": ("timestamp", event_time(US_PER_SELLER * (AUCTIONS + PERSONS) // PERSONS)),
         },
-        share=PERSONS / BIDS,
+        share=PERSONS / (AUCTIONS + PERSONS),
         has_late_rows=True,
     ),
 }

@@ -1,7 +1,7 @@
 """The definition of a table: its rows are a pure function of their number, as SQL for DuckDB.
 
 Rows are in the order of `id`, from 0. Every tenth row lags up to 5 s of event time behind its neighbours. In the last
-quarter of a table a row in 250 is too late: it lags by five eighths of all rows. Every watermark has passed it, unless
+eighth of a table a row in 125 is too late: it lags by seven eighths of all rows. Every watermark has passed it, unless
 a subtask stands still for as long.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 DISORDER_MS: Final = 5_000
 EPOCH_US: Final = 1_767_225_600_000_000  #: 2026-01-01, the event time of row 0
-TOO_LATE: Final = "(id % 250 = 125 and id >= {n} * 3 // 4)"
+TOO_LATE: Final = "(id % 125 = 60 and id >= {n} * 7 // 8)"
 #: Macros of the expressions. `mixed` has values from 0 to 2**22 - 1.
 MACROS: Final = (
     "create or replace temp macro mixed(id, salt) as (id + salt * 7919) * 2654435761 % 4294967296 // 1024",
@@ -60,6 +60,6 @@ class Table:
 
 def event_time(us_per_row: int) -> str:
     """SQL for the event time of a row with disorder and late rows. `us_per_row`: microseconds between two rows."""
-    late = f"when {TOO_LATE} then {{n}} * 5 // 8 * {us_per_row}"
+    late = f"when {TOO_LATE} then {{n}} * 7 // 8 * {us_per_row}"
     disordered = f"when id % 10 = 3 then mixed(id, 17) * 1000 % {DISORDER_MS * 1_000}"
     return f"make_timestamp({EPOCH_US} + greatest(id * {us_per_row} - case {late} {disordered} else 0 end, 0))"

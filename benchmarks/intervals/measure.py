@@ -2,6 +2,9 @@
 
 A job runs to its end without periodic checkpoints, then with checkpoints at an interval, aligned and stop-the-world;
 the settings take turns (arXiv 1506.08603).
+
+With event time behind the rows, windows are open at every barrier, as in jobs whose rows may be out of order: each
+checkpoint has to store them. Such runs are compared with a run without checkpoints whose event time is behind, too.
 """
 
 import shutil
@@ -13,7 +16,8 @@ from typing import Final
 
 from benchmarks import disk, slots
 from benchmarks.figures import MeasurementPlan, Report
-from benchmarks.intervals.report import ALIGNED, MODES, STOP_THE_WORLD, Sample, Setting, report
+from benchmarks.intervals.behind import Behind
+from benchmarks.intervals.report import ALIGNED, BEHIND, MODES, STOP_THE_WORLD, Sample, Setting, report
 from benchmarks.intervals.stop_the_world import StopTheWorld
 from benchmarks.slots import JobRun
 from benchmarks.systems.weir import window
@@ -33,6 +37,7 @@ KEYS: Final = 100_003
 PARALLELISM: Final = 2
 WARM_UP_ROWS: Final = 50_000_000
 CALIBRATION_ROWS: Final = 100_000_000
+LAG_MS: Final = 1_500  #: of event time behind the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,12 @@ class IntervalGroup:
 
     seconds: float
     intervals_ms: tuple[int, ...]
+    modes: tuple[str, ...] = MODES
+
+    @property
+    def base(self) -> str:
+        """The mode of the run without checkpoints."""
+        return BEHIND if BEHIND in self.modes else ALIGNED
 
 
 #: Long intervals need long runs, so that a run has several checkpoints; other intervals use short runs.
@@ -49,19 +60,25 @@ INTERVAL_GROUPS: Final = (
     IntervalGroup(6.0, (1_000,)),
     IntervalGroup(6.0, (300,)),
     IntervalGroup(6.0, (100,)),
+    IntervalGroup(6.0, (1_000, 100), (BEHIND,)),
 )
 
 
 def settings_of(group: IntervalGroup, turn: int) -> list[Setting]:
     """The settings of round `turn`; each round begins with another setting, so that no setting is always first."""
-    every: list[Setting] = [(None, ALIGNED), *((interval, mode) for interval in group.intervals_ms for mode in MODES)]
+    modes = group.modes
+    every: list[Setting] = [
+        (None, group.base),
+        *((interval, mode) for interval in group.intervals_ms for mode in modes),
+    ]
     at = turn % len(every)
     return every[at:] + every[:at]
 
 
 def job(rows: int, mode: str) -> Dataflow:
     sequence: Source = SequenceSource(rows=rows, keys=KEYS)
-    source = StopTheWorld(sequence) if mode == STOP_THE_WORLD else sequence
+    modes: dict[str, Source] = {STOP_THE_WORLD: StopTheWorld(sequence), BEHIND: Behind(sequence, LAG_MS)}
+    source = modes.get(mode, sequence)
     flow = Dataflow("intervals")
     window(flow.source("numbers", source)).sink("out", DiscardSink())
     return flow
@@ -87,7 +104,7 @@ def samples(
         rows = rows_for(group.seconds, rate)
         for interval_ms, mode in settings_of(group, turn):
             run = run_once(rows, (interval_ms, mode), folder, launcher)
-            name = "none" if interval_ms is None else f"{interval_ms:,} ms {mode}"
+            name = f"none {mode}" if interval_ms is None else f"{interval_ms:,} ms {mode}"
             plan.step(f"round {turn + 1}, {name}")
             yield Sample(round=turn, group=number, interval_ms=interval_ms, mode=mode, rows=rows, run=run)
 

@@ -9,64 +9,43 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from benchmarks.intervals.wrapped import WrappedReader, WrappedSource
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.ports import OperatorContext, Source, SourceReader
+from runtime.ports import SourceReader
 
 
 @dataclass(frozen=True)
-class StopTheWorld:
+class StopTheWorld(WrappedSource):
     """`source`, paused during each checkpoint.
 
     A reader gets no notice of an aborted checkpoint: it stays paused until the next checkpoint is completed.
     """
 
-    source: Source
-
-    @property
-    def bounded(self) -> bool:
-        return self.source.bounded
-
-    @property
-    def guarantee(self) -> str:
-        return self.source.guarantee
-
     def reader(self) -> "StoppedReader":
         return StoppedReader(self.source.reader())
 
-    def check(self) -> None:
-        self.source.check()
 
-
-class StoppedReader(SourceReader):
+class StoppedReader(WrappedReader):
     def __init__(self, reader: SourceReader) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._stopped_for: int | None = None
 
-    def open(self, context: OperatorContext) -> None:
-        self._reader.open(context)
-
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        return self._reader.poll(max_rows) if self._stopped_for is None else None
+        return super().poll(max_rows) if self._stopped_for is None else None
 
     @property
     def exhausted(self) -> bool:
-        return self._stopped_for is None and self._reader.exhausted
+        return self._stopped_for is None and super().exhausted
 
     @property
     def idle(self) -> bool:
-        return self._stopped_for is None and self._reader.idle
-
-    def watermark(self) -> int | None:
-        return self._reader.watermark()
+        return self._stopped_for is None and super().idle
 
     def snapshot(self, checkpoint: int) -> None:
-        self._reader.snapshot(checkpoint)
+        super().snapshot(checkpoint)
         self._stopped_for = checkpoint
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
-        self._reader.checkpoint_completed(permit)
+        super().checkpoint_completed(permit)
         if self._stopped_for is not None and permit.checkpoint >= self._stopped_for:
             self._stopped_for = None
-
-    def close(self) -> None:
-        self._reader.close()

@@ -87,7 +87,11 @@ class OpenLoopReader(weir.spi.SourceReader):
 
 @dataclass(frozen=True)
 class TimedSink:
-    """Notes when rows arrive, and when their checkpoint is committed, in files of `folder`."""
+    """Notes when rows arrive, and when their checkpoint is committed, in files of `folder`.
+
+    The times of rows are stored when the job ends. Stored at the barrier, they took 7 ms of the loop and were the
+    longest pause of the job with running totals.
+    """
 
     guarantee: ClassVar[str] = "none"
 
@@ -107,6 +111,7 @@ class _Writer(weir.spi.SinkWriter):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ids, self._arrived = list[npt.NDArray[np.int64]](), list[float]()
+        self._prepared: dict[str, tuple[list[npt.NDArray[np.int64]], list[float]]] = {}
 
     def open(self, context: weir.spi.OperatorContext) -> None:
         self._index = context.index
@@ -119,10 +124,14 @@ class _Writer(weir.spi.SinkWriter):
         if not self._ids:
             return ()
         name = f"{self._index}-{checkpoint}"
-        arrived = np.repeat(self._arrived, [len(ids) for ids in self._ids])
-        np.savez(self._folder / name, ids=np.concatenate(self._ids), arrived=arrived)
+        self._prepared[name] = self._ids, self._arrived
         self._ids, self._arrived = [], []
         return (name,)
+
+    def close(self) -> None:
+        for name, (ids, arrived) in self._prepared.items():
+            times = np.repeat(arrived, [len(each) for each in ids])
+            np.savez(self._folder / name, ids=np.concatenate(ids), arrived=times)
 
 
 class _Committer(weir.spi.SinkCommitter):

@@ -203,7 +203,7 @@ def _changed_rows(completed: CompletedCheckpoint) -> list[int]:
 
 
 def _files(completed: CompletedCheckpoint) -> set[str]:
-    return {segment.path for segment in completed.manifest.segments()}
+    return {segment.path for segment in completed.manifest.files()}
 
 
 def _cost(completed: CompletedCheckpoint, fresh: set[str], changed_bytes: int) -> CheckpointCost:

@@ -8,9 +8,10 @@ phases, as Flink's tuning guide advises.
 from pyflink.common import Configuration, Types, WatermarkStrategy
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
-from pyflink.table import EnvironmentSettings, Schema, StreamTableEnvironment
+from pyflink.table import EnvironmentSettings, Schema, StreamTableEnvironment, TableResult
 
 from benchmarks import protocol
+from benchmarks.datasets import DATASETS
 from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
@@ -55,6 +56,7 @@ KINDS = {
 }
 DISCARD = "'connector' = 'blackhole'"
 FILES = "'connector' = 'filesystem', 'path' = 'file://{path}', 'format' = '{format}'"
+TYPES = {"timestamp": "timestamp(6)"}  #: of data sets, where they differ
 #: Updates need a changelog format.
 FORMATS = {"window": "csv", "sliding": "csv", "running": "debezium-json"}
 WINDOWS = {"key": "bigint", "window_start": "timestamp", "count": "bigint", "sum": "bigint"}
@@ -108,8 +110,29 @@ def files(task: Task, tables: StreamTableEnvironment, phase: str) -> None:
     )
 
 
+def read(task: Task, phase: str) -> float:
+    """Reads the first table of a data set with all its columns and discards it. Returns the seconds of the job."""
+    assert task.dataset is not None, "the task has a data set"
+    _, tables = environment(task, phase)
+    name, table = next(iter(DATASETS[task.dataset].items()))
+    columns = ", ".join(f"`{column}` {TYPES.get(kind, kind)}" for column, (kind, _) in table.columns.items())
+    connector = FILES.format(path=task.input(phase) / name, format=task.files)
+    iso = "'json.timestamp-format.standard'='ISO-8601'"
+    tables.execute_sql(f"create table `input` ({columns}) with ({connector}, {iso})")
+    tables.execute_sql(f"create table `out` ({columns}) with ({DISCARD})")
+    return seconds(tables.execute_sql("insert into `out` select * from `input`"))
+
+
+def seconds(submitted: TableResult) -> float:
+    """Waits for the end of a job. Returns its seconds as the cluster reports them."""
+    job = submitted.get_job_client()
+    return float(job.get_job_execution_result().result().get_net_runtime()) / 1000
+
+
 def run(task: Task, phase: str, rows: int, connector: str) -> float:
     """Runs the job to its end. Returns the seconds that the cluster reports."""
+    if task.dataset is not None:
+        return read(task, phase)
     streams, tables = environment(task, phase)
     if task.files is None:
         numbers(task, streams, tables, phase, rows)
@@ -118,17 +141,17 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
     columns, query = KINDS[task.kind]
     tables.execute_sql(f"create table `out` ({columns}) with ({connector})")
     query = query.format(window=task.window_s, slide=task.slide_s)
-    job = tables.execute_sql(f"insert into `out` {query}").get_job_client()
-    return float(job.get_job_execution_result().result().get_net_runtime()) / 1000
+    return seconds(tables.execute_sql(f"insert into `out` {query}"))
 
 
 def main() -> None:
     task = protocol.read_task()
-    run(task, "check", task.check_rows, FILES.format(path=task.output, format=FORMATS[task.kind]))
-    written = "csv" if FORMATS[task.kind] == "csv" else "changes"
-    protocol.send_checked(rows=task.check_rows, format=written, columns=COLUMNS[task.kind], pattern="**/part-*")
+    written = FORMATS.get(task.kind, "csv")
+    run(task, "check", task.check_rows, FILES.format(path=task.output, format=written))
+    compared, columns = "csv" if written == "csv" else "changes", COLUMNS.get(task.kind, {})
+    protocol.send_checked(rows=task.check_rows, format=compared, columns=columns, pattern="**/part-*")
     protocol.send_started()
-    into = DISCARD if task.files is None else FILES.format(path=task.measured_output, format=FORMATS[task.kind])
+    into = DISCARD if task.files is None else FILES.format(path=task.measured_output, format=written)
     protocol.send_measured(rows=task.rows, seconds=run(task, "measure", task.rows, into))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import protocol
 from benchmarks.protocol import Task
-from benchmarks.systems import spark_jobs
+from benchmarks.systems import spark_jobs, spark_records
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
@@ -48,6 +48,9 @@ def session(task: Task) -> SparkSession:
         "spark.driver.memory": "4g",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
+    if task.kind == "records":
+        classes = Path(task.folder) / "classes"
+        settings["spark.driver.extraClassPath"] = spark_records.compile_program(classes)
     for name, value in settings.items():
         builder = builder.config(name, value)
     found = builder.getOrCreate()

@@ -14,9 +14,9 @@ from pyspark.sql import functions as f
 from benchmarks import database, protocol
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.files import FILES
-from benchmarks.datasets.nexmark import QUERIES
+from benchmarks.datasets.nexmark import QUERIES, UPDATES
 from benchmarks.protocol import Task
-from benchmarks.systems import spark_nexmark
+from benchmarks.systems import spark_nexmark, spark_payments, spark_records, spark_tpch
 
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -25,8 +25,23 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 #: Rows of a batch of about a second.
-ROWS_PER_BATCH: Final = {"ads": 600_000, "ads-read": 600_000, "clicks": 60_000, "clicks-read": 100_000}
+ROWS_PER_BATCH: Final = {
+    "ads": 600_000,
+    "ads-read": 600_000,
+    "clicks": 60_000,
+    "clicks-read": 100_000,
+    "payments": 150_000,
+    "payments-arrow": 150_000,
+    "payments-read": 300_000,
+    "records": 100_000,
+    "records-read": 300_000,
+    "tpch": 200_000,
+    "tpch-read": 500_000,
+}
 NEXMARK_ROWS_PER_BATCH: Final = 500_000
+#: Also of a small run, which warms up. A batch has the watermark of its predecessor, so few batches drop no rows.
+MIN_BATCHES: Final = 8
+_UPDATES: Final = {f"nexmark-{name}" for name in UPDATES}
 
 
 class Inputs:
@@ -46,7 +61,8 @@ class Inputs:
 
     def stream(self, name: str, time: str, delay: str = "") -> DataFrame:
         """A table. `time`: its column of event times; `delay`: of the watermark, by default the disorder."""
-        files = max(1, round(FILES * ROWS_PER_BATCH.get(self._task.kind, NEXMARK_ROWS_PER_BATCH) / self._rows))
+        rows_per_batch = ROWS_PER_BATCH.get(self._task.kind, NEXMARK_ROWS_PER_BATCH)
+        files = max(1, min(round(FILES * rows_per_batch / self._rows), FILES // MIN_BATCHES))
         source = self._spark.readStream.format(str(self._task.files)).schema(self._schema(name))
         rows = source.option("maxFilesPerTrigger", files).load(self._path(name))
         return rows.withWatermark(time, delay or f"{self._task.disorder_ms} milliseconds")
@@ -85,6 +101,13 @@ KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {
     "clicks-read": clicks_read,
     **{f"nexmark-{name}": getattr(spark_nexmark, name) for name in QUERIES},
     "nexmark-q0-read": spark_nexmark.read,
+    "payments": spark_payments.sessions,
+    "payments-arrow": spark_payments.arrow,
+    "payments-read": spark_payments.read,
+    "records": spark_records.events,
+    "records-read": spark_records.read,
+    "tpch": spark_tpch.revenue,
+    "tpch-read": spark_tpch.read,
 }
 
 
@@ -106,6 +129,11 @@ def upsert(task: Task, phase: str) -> Callable[[DataFrame, int], None]:
     return write
 
 
+def write_updates(task: Task, phase: str) -> Callable[[DataFrame, int], None]:
+    """Writes a batch into a folder of its own: the file sink takes no updates. A repeated batch replaces its folder."""
+    return lambda batch, number: batch.write.mode("overwrite").parquet(str(task.output_of(phase) / str(number)))
+
+
 def run(task: Task, spark: SparkSession, phase: str) -> list[Any]:
     """Runs the query to its end. Returns the progress of each batch."""
     rows = KINDS[task.kind](Inputs(spark, task, phase))
@@ -113,6 +141,8 @@ def run(task: Task, spark: SparkSession, phase: str) -> list[Any]:
     match task.sink:
         case "postgres":
             query = writer.foreachBatch(upsert(task, phase)).start()
+        case "files" if task.kind in _UPDATES:
+            query = writer.outputMode("update").foreachBatch(write_updates(task, phase)).start()
         case "files":
             query = (
                 writer.partitionBy(*task.partition_by)

@@ -16,7 +16,7 @@ from benchmarks import database, protocol, slots
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.nexmark import QUERIES
 from benchmarks.protocol import Task
-from benchmarks.systems import weir_nexmark
+from benchmarks.systems import weir_nexmark, weir_payments, weir_records, weir_tpch
 from runtime.launch.spark import SparkLauncher
 
 _REFERENCE: Final = "BENCH_DATABASE"  #: name of the reference to the password
@@ -35,14 +35,15 @@ class Inputs:
     def __init__(self, flow: weir.Dataflow, task: Task, phase: str) -> None:
         self._flow, self._task, self._phase = flow, task, phase
 
-    def table(self, name: str, time: str | None = None) -> weir.Stream:
-        """A table. `time`: its column of event times."""
+    def table(self, name: str, time: str | None = None, *, disorder_ms: int | None = None) -> weir.Stream:
+        """A table. `time`: its column of event times; `disorder_ms`: by default that of the data set."""
         assert self._task.dataset is not None, "the task has a data set"
         columns = DATASETS[self._task.dataset][name].columns
         schema = pa.schema([(column, _TYPES[kind]) for column, (kind, _) in columns.items()])
         rows = weir.ParquetFormat(schema) if self._task.files == "parquet" else weir.JsonLinesFormat(schema)
         folder = str(self._task.input(self._phase) / name)
-        disorder_ms = 0 if time is None else self._task.disorder_ms
+        if disorder_ms is None:
+            disorder_ms = 0 if time is None else self._task.disorder_ms
         source = weir.DirectorySource(folder, rows, event_time=time, max_disorder_ms=disorder_ms, bounded=True)
         return self._flow.source(name, source)
 
@@ -79,6 +80,13 @@ KINDS: Final[dict[str, Callable[[Inputs], weir.Stream]]] = {
     "clicks-read": clicks_read,
     **{f"nexmark-{name}": getattr(weir_nexmark, name) for name in QUERIES},
     "nexmark-q0-read": weir_nexmark.read,
+    "payments": weir_payments.sessions,
+    "payments-arrow": weir_payments.arrow,
+    "payments-read": weir_payments.read,
+    "records": weir_records.events,
+    "records-read": weir_records.read,
+    "tpch": weir_tpch.revenue,
+    "tpch-read": weir_tpch.read,
 }
 
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from benchmarks.systems.weir_jobs import Inputs
 
 _BID: Final = ("auction", "bidder", "price", "date_time")
-_TEN_S, _TWO_S = timedelta(seconds=10), timedelta(seconds=2)
+_TEN_S, _TWO_S, _DAY = timedelta(seconds=10), timedelta(seconds=2), timedelta(days=1)
+_DAY_MS: Final = 86_400_000
 
 
 def _bids(inputs: "Inputs") -> weir.Stream:
@@ -36,6 +37,19 @@ def q2(inputs: "Inputs") -> weir.Stream:
     auction = pc.field("auction")
     chosen = auction - pc.divide(auction, 123) * 123 == 0  # Arrow has no remainder
     return _bids(inputs).filter("chosen", chosen).select("columns", "auction", "price")
+
+
+def q3(inputs: "Inputs") -> weir.Stream:
+    """All pairs: the bounds of the join and of the disorder are longer than the tables, so every row is kept."""
+    persons = inputs.table("persons", "date_time", disorder_ms=_DAY_MS)
+    auctions = inputs.table("auctions", "date_time", disorder_ms=_DAY_MS)
+    near = persons.filter("states", pc.field("state").isin(["OR", "ID", "CA"]))
+    opened = auctions.filter("categories", pc.field("category") == 10).select(
+        "opened", "seller", auction=pc.field("id"), opened=pc.field("date_time")
+    )
+    pairs = near.key_by("id").interval_join(opened.key_by("seller"))
+    sold = pairs.between("sold", -_DAY, _DAY, time=("date_time", "opened"))
+    return sold.select("columns", "name", "city", "state", "auction")
 
 
 def q5(inputs: "Inputs") -> weir.Stream:
@@ -71,3 +85,35 @@ def q8(inputs: "Inputs") -> weir.Stream:
     )
     both = persons.key_by("id").join(auctions.key_by("seller")).window("both", _TEN_S, time=("date_time", "opened"))
     return both.select("columns", "id", "name", "auction", start=pc.field("window_start"))
+
+
+def q11(inputs: "Inputs") -> weir.Stream:
+    bids = _bids(inputs).key_by("bidder").session_window("sessions", _TEN_S, "date_time", {"bids": weir.Count()})
+    return bids.select("columns", "bidder", "bids", starts=pc.field("window_start"), ends=pc.field("window_end"))
+
+
+def q17(inputs: "Inputs") -> weir.Stream:
+    """Running statistics: every batch emits the new values of its auctions."""
+    price = pc.field("price")
+    ranked = _bids(inputs).select(
+        "ranks",
+        "auction",
+        "price",
+        day=pc.field("date_time").cast(pa.date32(), safe=False),
+        low=price < 10_000,
+        middle=(price >= 10_000) & (price < 1_000_000),
+        high=price >= 1_000_000,
+    )
+    statistics = {
+        "bids": weir.Count(),
+        **{f"{rank}_bids": weir.CountIf(rank) for rank in ("low", "middle", "high")},
+        "min_price": weir.Min("price"),
+        "max_price": weir.Max("price"),
+        "mean_price": weir.Mean("price"),
+        "sum_price": weir.Sum("price"),
+    }
+    return ranked.key_by("auction", "day").aggregate("statistics", statistics)
+
+
+def q18(inputs: "Inputs") -> weir.Stream:
+    return _bids(inputs).key_by("bidder", "auction").latest("last", "date_time")

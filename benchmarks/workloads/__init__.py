@@ -6,11 +6,32 @@ from benchmarks.workloads.clicks import R6, R6_JSON, R6_JSON_W0, R6_W0
 from benchmarks.workloads.files import W7, W7_JSON, W7_TEXT, W7_TEXT_MANY
 from benchmarks.workloads.function import W6
 from benchmarks.workloads.nexmark import R2, R2_W0
+from benchmarks.workloads.payments import R5, R5_ARROW, R5_W0
+from benchmarks.workloads.records import R3, R3_W0
 from benchmarks.workloads.running import W3, W3_MANY, W3_MANY_ZIPF, W3_ZIPF
+from benchmarks.workloads.tpch import R4, R4_W0
 from benchmarks.workloads.windows import W1, W2, W4_10, W4_60
 
 _SEQUENCE = (W1, W2, W3, W3_ZIPF, W3_MANY, W3_MANY_ZIPF, W4_10, W4_60, W6, W7, W7_JSON, W7_TEXT, W7_TEXT_MANY)
-_DATASETS = (R1, R1_W0, R1_JSON, R1_JSON_W0, R6, R6_W0, R6_JSON, R6_JSON_W0, *R2, R2_W0)
+_DATASETS = (
+    R1,
+    R1_W0,
+    R1_JSON,
+    R1_JSON_W0,
+    R6,
+    R6_W0,
+    R6_JSON,
+    R6_JSON_W0,
+    *R2,
+    R2_W0,
+    R3,
+    R3_W0,
+    R4,
+    R4_W0,
+    R5,
+    R5_ARROW,
+    R5_W0,
+)
 _ALL = (*_SEQUENCE, *_DATASETS)
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
 QUICK = ("W1", "W2", "W3", "W6")

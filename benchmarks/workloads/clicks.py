@@ -7,7 +7,7 @@ from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.workload import Workload
 from benchmarks.workloads.variants import SYSTEMS, as_json, read_only
 
-ROWS: Final = 2_000_000
+ROWS: Final = 600_000
 _VALUES: Final = ", ".join(
     f"{name}::timestamp" if kind == "timestamp" else name for name, (kind, _) in TABLES["clicks"].columns.items()
 )

@@ -17,13 +17,19 @@ def as_json(workload: Workload) -> Workload:
         files="json",
         rows={system: rows // 4 for system, rows in workload.rows.items()},
         target=None,
+        group="",
     )
 
 
 def read_only(workload: Workload) -> Workload:
-    """The same input, read with all its columns and discarded: the cost of the source, and of parsing."""
+    """The same input, read with all its columns and discarded: the cost of the source, and of parsing.
+
+    Flink SQL takes part with JSON; its distribution has no Parquet.
+    """
+    systems = (*SYSTEMS, "flink_sql") if workload.files == "json" else SYSTEMS
     return replace(
         workload,
+        rows=dict.fromkeys(systems, workload.rows["weir"]),
         name=f"{workload.name.split('-q0')[0]}-W0",
         title=f"the input of {workload.name}, read and discarded",
         kind=f"{workload.kind}-read",
@@ -32,6 +38,7 @@ def read_only(workload: Workload) -> Workload:
         batch="",
         late="",
         target=None,
+        group="",
         sink="discard",
         partition_by=(),
         output={},

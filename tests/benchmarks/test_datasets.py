@@ -16,7 +16,7 @@ import weir
 from benchmarks import answers
 from benchmarks.datasets import DATASETS, files
 from benchmarks.datasets.ads import US_PER_ROW
-from benchmarks.datasets.table import DISORDER_MS, MACROS
+from benchmarks.datasets.table import DISORDER_MS, MACROS, Late
 from benchmarks.harness import Harness, RunPlan, lock_folder
 from benchmarks.inputs import input_files
 from benchmarks.progress import Progress
@@ -56,7 +56,7 @@ def test_ten_percent_of_rows_are_late_and_one_in_a_thousand_too_late(tmp_path: P
     assert (behind_ms >= 0).all()
     too_late = behind_ms > DISORDER_MS
     assert too_late.sum() == ROWS // 1_000
-    assert (too_late.nonzero()[0] >= ROWS * 3 // 4).all(), "by then every watermark has advanced"
+    assert (too_late.nonzero()[0] >= ROWS * 7 // 8).all(), "by then every watermark has advanced"
     late = (behind_ms > 0) & ~too_late
     assert 0.099 < late.mean() <= 0.1
     assert behind_ms[late].max() > 0.9 * DISORDER_MS
@@ -88,7 +88,7 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
     counted: Counter[Any] = Counter()
     for number, event in enumerate(events):
         start = event["event_time"].replace(microsecond=0, second=event["event_time"].second // 10 * 10)
-        if event["event_type"] == "view" and not (number % 250 == 125 and number >= ROWS * 3 // 4):
+        if event["event_type"] == "view" and not (number % 125 == 60 and number >= ROWS * 7 // 8):
             counted[campaigns[event["ad_id"]], start] += 1
     columns = list(zip(*((*key, views) for key, views in counted.items()), strict=True))
     folder = tmp_path / "found"
@@ -104,7 +104,16 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"), [("R1", ROWS), ("R6", 40_000), *((query.name, ROWS) for query in R2 if query.late)]
+    ("name", "rows"),
+    [
+        ("R1", ROWS),
+        ("R3", 20_000),
+        ("R4", ROWS),
+        ("R5", 60_000),
+        ("R5-arrow", 60_000),
+        ("R6", 40_000),
+        *((query.name, ROWS) for query in R2),
+    ],
 )
 def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tmp_path: Path, shared: Path) -> None:
     """Rows that are too late are in the batch, and missing from the job's output. The job counts each of them."""
@@ -116,14 +125,14 @@ def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tm
             "out", weir_jobs.sink_of(task, "measure")
         )
         records = weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"))
-        assert answers.differences(workload, task.measured_output, found) == 0
+        late: Late = "on time" if workload.late else "all"
+        assert answers.differences(workload, task.measured_output, found, late=late) == 0
         dropped = answers.late_rows(workload, rows) if workload.late else 0
         counted = records.live["counters"].get(LATE_RECORDS_COUNTER, 0)
-        # Behind two sources the watermark of one may trail, so that rows of the other are in time.
-        assert counted == dropped if name in ("R1", "R6") else 0 <= counted <= dropped, (counted, dropped)
+        assert 0 <= counted <= dropped if workload.late_is_bound else counted == dropped, (counted, dropped)
         in_batch = Task(**{**json.loads(task.to_json()), "folder": str(tmp_path / "batch")})
         assert batch.run(in_batch, "measure", rows) == rows
-        assert answers.differences(workload, in_batch.measured_output, found, with_late_rows=True) == 0
+        assert answers.differences(workload, in_batch.measured_output, found, late="all") == 0
         if name == "R1":
             assert answers.differences(workload, in_batch.measured_output, found) != 0
 
@@ -135,6 +144,21 @@ def test_reading_alone_reads_every_row(tmp_path: Path) -> None:
         assert batch.run(task, "measure", ROWS) == ROWS
     assert workload.count_errors(ROWS, {"rows_out": ROWS}) == []
     assert workload.count_errors(ROWS, {"rows_out": ROWS - 1}) == [f"rows_out is {ROWS - 1}, not {ROWS}"]
+
+
+@pytest.mark.parametrize("name", ["R2-q2", "R2-q11"])
+def test_a_small_run_has_no_rows_that_are_too_late(name: str, tmp_path: Path) -> None:
+    """The first R1 on Spark: one slot stood still for a second in the small run, and rows of the other were in time."""
+    workload = replace(WORKLOADS[name], rows={"duckdb": ROWS}, check_rows=ROWS)
+    with lock_folder(tmp_path), Progress([(f"{name} duckdb", 1.0)]) as progress:
+        harness = Harness(tmp_path, RunPlan(repeats=1, time_box_s=60.0), progress)
+        harness.run_rates([(workload, SYSTEMS["duckdb"])])
+    assert harness.rates[name]["duckdb"].differences == 0, "late rows are in the answer of the full run only"
+    small, full = (
+        sum(pq.read_metadata(path).num_rows for path in (tmp_path / "data").glob(f"{pattern}/bids/*"))
+        for pattern in sorted(path.name for path in (tmp_path / "data").iterdir())
+    )
+    assert {small, full} == {ROWS, ROWS - ROWS // 1_000}
 
 
 @pytest.mark.slow

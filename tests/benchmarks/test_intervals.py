@@ -12,7 +12,7 @@ import pytest
 from benchmarks import disk
 from benchmarks.figures import MEASUREMENT_MODULES, MeasurementPlan, measurement
 from benchmarks.intervals import measure as intervals
-from benchmarks.intervals.report import ALIGNED, STOP_THE_WORLD, Sample, pair_runs, report
+from benchmarks.intervals.report import ALIGNED, BEHIND, STOP_THE_WORLD, Sample, pair_runs, report
 from benchmarks.intervals.stop_the_world import StopTheWorld
 from benchmarks.slots import JobRun
 from benchmarks.slots import run as run_job
@@ -136,6 +136,20 @@ def test_the_report_tells_ratios_targets_and_what_a_checkpoint_took() -> None:
     assert [figure.is_met for figure in missed.figures if figure.is_met is not None] == [False, False, False]
 
 
+def test_runs_with_event_time_behind_are_compared_with_each_other() -> None:
+    behind = [sample(0, 9, interval_ms, BEHIND, run(seconds)) for interval_ms, seconds in ((None, 2.0), (100, 3.0))]
+    figures = {figure.name: figure for figure in report([*found(1.0, 1.5), *behind], [], 100_003).figures}
+    assert figures["time to none, 100 ms event time behind"].value == 1.5
+    assert figures["time to none, 100 ms event time behind"].is_met is False
+    assert "time to none, 1,000 ms event time behind" not in figures
+
+
+def test_a_source_behind_closes_no_window_early(tmp_path: Path) -> None:
+    flow = intervals.job(2_000_000, BEHIND)
+    found = run_job(flow, 2, LocalLauncher(), str(tmp_path), CoordinatorSettings(interval_ms=100, min_pause_ms=0))
+    assert (found.counted, found.late_rows) == (totals(2_000_000, intervals.KEYS), 0)
+
+
 def test_a_run_that_counted_something_else_is_wrong() -> None:
     samples = found(1.0, 1.0)
     samples[1].run.counted["sum_of_count"] -= 1
@@ -148,7 +162,7 @@ def test_every_round_has_each_setting_once_and_begins_with_another(tmp_path: Pat
     rounds = [intervals.settings_of(group, turn) for turn in range(5)]
     assert all(len(set(settings)) == len(settings) == 5 for settings in rounds)
     assert len({settings[0] for settings in rounds}) == 5
-    assert intervals.steps(MeasurementPlan(folder=tmp_path, rounds=1)) == 2 + 5 + 3 + 3 + 3
+    assert intervals.steps(MeasurementPlan(folder=tmp_path, rounds=1)) == 2 + 5 + 3 + 3 + 3 + 3
 
 
 def test_a_job_is_run_timed_and_counted(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ def test_a_batch_is_an_upper_bound_and_no_peer() -> None:
     assert "10.0x the best peer (target 5x: met), 0.50 of a batch in DuckDB" in render({"R1": systems}, WORKLOADS)
 
 
+def test_the_queries_of_a_group_have_a_geometric_mean() -> None:
+    """A query without a ratio is named: it may be the worst."""
+    results = {
+        "R2-q0": {"weir": measured(2e6), "spark": measured(1e6)},
+        "R2-q1": {"weir": measured(8e6), "spark": measured(1e6)},
+        "R2-W0": {"weir": measured(50e6), "spark": measured(1e6)},
+    }
+    assert render(results, WORKLOADS).endswith("R2           geometric mean of 2 queries: 4.0x (target 5x: missed)")
+    results["R2-q2"] = {"weir": measured(9e6), "spark": measured(1e6, differences=1)}
+    assert "R2           geometric mean of 2 queries, without R2-q2: 4.0x" in render(results, WORKLOADS)
+
+
 def test_a_run_with_a_sigkill_counts_for_no_rate() -> None:
     weir = measured(30e6)
     weir.killed_s.append(17.5)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.figures import MeasurementPlan
 from benchmarks.kernels import KEYS, DrivenSubtasks, job
-from benchmarks.scaling import Round, RunTime, SlotRuns, bare, measure_round, report, steps
+from benchmarks.scaling import RESIDENT_LOOPS, Round, RunTime, SlotRuns, bare, control, measure_round, report, steps
 from benchmarks.workloads.windows import totals
 from runtime.launch.local import LocalLauncher
 
@@ -35,6 +35,11 @@ def test_they_run_in_processes_that_begin_together() -> None:
     assert took.cpu_seconds > 0
 
 
+def test_the_control_runs_in_as_many_processes() -> None:
+    took = control(2, 20)
+    assert took.cpu_seconds > 0
+
+
 def test_slots_count_right_or_say_so(tmp_path: Path) -> None:
     weir = SlotRuns(tmp_path / "storage", LocalLauncher())
     assert weir.run(2, ROWS).seconds > 0
@@ -54,8 +59,9 @@ def test_a_round_has_each_once_and_the_next_goes_the_other_way_round(tmp_path: P
 
     there: list[str] = []
     back: list[str] = []
-    found = measure_round(0, 8, weir, alone, there.append)
-    assert measure_round(1, 8, weir, alone, back.append) == found
+    found = measure_round(0, 8, weir, alone, alone, there.append)
+    assert measure_round(1, 8, weir, alone, alone, back.append) == found
+    assert found.control == {1: took(RESIDENT_LOOPS), 2: took(RESIDENT_LOOPS / 2)}
     assert found.weir == {1: took(16), 2: took(8)}
     assert found.bare == {1: took(8), 2: took(4)}
     assert [text.split(", ", 1)[1] for text in there] == [text.split(", ", 1)[1] for text in reversed(back)]
@@ -64,10 +70,15 @@ def test_a_round_has_each_once_and_the_next_goes_the_other_way_round(tmp_path: P
 
 def test_the_gain_of_slots_is_held_against_the_gain_of_the_same_round() -> None:
     rounds = [
-        Round(weir={1: took(18 * slow), 2: took(10 * slow)}, bare={1: took(12), 2: took(6)}) for slow in (1.0, 3.0, 2.0)
+        Round(
+            weir={1: took(18 * slow), 2: took(10 * slow)},
+            bare={1: took(12), 2: took(6)},
+            control={1: took(8), 2: took(5)},
+        )
+        for slow in (1.0, 3.0, 2.0)
     ]
     told = report(rounds, 90_000_000, ["2 slots: rows_out is 3, not 4"])
-    assert [figure.value for figure in told.figures] == pytest.approx([1.8, 2.0, 0.9])
-    assert [figure.is_met for figure in told.figures] == [True, None, True]
+    assert [figure.value for figure in told.figures] == pytest.approx([1.8, 2.0, 0.9, 1.6, 1.125])
+    assert [figure.is_met for figure in told.figures] == [True, None, True, None, True]
     assert told.wrong == ("2 slots: rows_out is 3, not 4",)
     assert "slots, 1: 2.5 M rec/s, 400 ns of a processor per record" in told.lines[0]

@@ -200,6 +200,17 @@ ROOT_URLCONF = "console.urls"
 DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    # Rendered blocks of pages, of up to 150 KB each. The maximum age bounds that of relative times in a block.
+    "fragments": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "LOCATION": "fragments",
+        "TIMEOUT": 10,
+        "OPTIONS": {"MAX_ENTRIES": 200},
+    },
+}
+
 AUTH_USER_MODEL = "accounts.User"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},

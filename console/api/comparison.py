@@ -1,6 +1,6 @@
 """Comparison of two checkpoints of a job."""
 
-from typing import Any, Final
+from typing import Any
 
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,9 +12,8 @@ from console.api.base import ScopedView
 from console.api.parsing import whole_number
 from console.api.serializers import Problem
 from console.checkpoints.comparison import MEASURES, OperatorChange
+from console.checkpoints.filters import MAX_BIGINT
 from console.operations.comparisons import FIELDS, load_comparison
-
-_MAX_NUMBER: Final = 2**63 - 1
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
@@ -70,5 +69,5 @@ class CheckpointComparison(ScopedView):
         of = self.parent()
         if missing := [name for name in FIELDS if name not in request.query_params]:
             raise serializers.ValidationError(dict.fromkeys(missing, "This parameter is required."))
-        base, other = (whole_number(name, request.query_params[name], _MAX_NUMBER) for name in FIELDS)
+        base, other = (whole_number(name, request.query_params[name], MAX_BIGINT) for name in FIELDS)
         return Response(self.get_serializer(load_comparison(of, base, other, timezone.now())).data)

@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.contrib.auth import authenticate
+from django.db import transaction
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
@@ -19,9 +20,9 @@ from console.api import serializers
 from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
-from console.jobs import services
+from console.jobs import editing, services
 from console.jobs.models import Job, JobVersion, Pipeline
-from console.jobs.tags import entity_tag, tag_matches
+from console.jobs.tags import entity_tag, require_match, tag_matches
 from console.operations.selectors import FoundJobs, with_latest_run
 
 
@@ -77,6 +78,7 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
 class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
     """A job. Its `ETag` changes with its definition and with the state of its runs."""
 
+    conditional = True
     queryset = jobs_with_latest()
     serializer_class = serializers.JobSerializer
 
@@ -86,6 +88,24 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
         if tag_matches(tag, request.headers.get("If-None-Match", "")):
             return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
         return Response(self.get_serializer(job).data, headers={"ETag": tag})
+
+    @extend_schema(
+        request=serializers.JobChange,
+        parameters=[IF_MATCH],
+        responses={200: serializers.JobSerializer, 409: serializers.Problem, 412: serializers.Problem},
+    )
+    def patch(self, request: Request, pk: int) -> Response:
+        """Changes facts of the job, or archives it. Nothing changes if one of the facts is refused."""
+        job, given = self.get_object(), self.body(serializers.JobChange)
+        archived = given.pop("archived", None)
+        with transaction.atomic():
+            services.lock_job(job)
+            require_match(job, request.headers.get("If-Match"))
+            if archived is not None:
+                editing.archive_job(self.user, job, archived=archived)
+            editing.edit_job(self.user, job, **given)
+        changed = self.get_object()
+        return Response(self.get_serializer(changed).data, headers={"ETag": entity_tag(changed)})
 
 
 class Versions(ScopedView, generics.ListAPIView[JobVersion]):
@@ -114,3 +134,9 @@ class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):
 
     queryset = JobVersion.objects.select_related("job")
     serializer_class = serializers.VersionSerializer
+
+    @extend_schema(responses={204: None, 409: serializers.Problem})
+    def delete(self, request: Request, pk: int) -> Response:
+        """Deletes a version that was rejected and never ran."""
+        editing.delete_version(self.user, self.get_object())
+        return Response(status=HTTPStatus.NO_CONTENT)

@@ -1,10 +1,11 @@
 """Filters of lists. `console.api.base` refuses all other query parameters."""
 
+from django.db.models import QuerySet
 from django_filters import rest_framework as filters
 
 from console.checkpoints.filters import WholeNumber
 from console.checkpoints.models import QUERY_STATES
-from console.jobs.models import RUN_STATES, VERSION_STATES, choices
+from console.jobs.models import RUN_STATES, VERSION_STATES, Job, choices
 from console.operations.models import OPERATION_STATES, Operation, OperationKind
 
 
@@ -14,6 +15,12 @@ class JobFilter(filters.FilterSet):
     q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="part of the name")
     name = filters.CharFilter()
     pipeline = filters.CharFilter()
+    owner = filters.CharFilter()
+    tag = filters.CharFilter(method="filter_tag", label="a tag of the job")
+    archived = filters.BooleanFilter(field_name="archived_at", lookup_expr="isnull", exclude=True)
+
+    def filter_tag(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
+        return jobs.filter(tags__contains=[value])
 
 
 class VersionFilter(filters.FilterSet):

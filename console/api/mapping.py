@@ -12,10 +12,10 @@ from console.api.base import ScopedView, StrictView
 from console.api.serializers import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
+from console.operations.new_runs import new_run_target
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from console.operations.restore import report
-from console.operations.services import new_run_target
 from runtime.core.restore.mapping import OperatorMatch
 
 
@@ -49,7 +49,10 @@ class RepeatedSerializer(serializers.Serializer[Any]):
 
 
 class MappingSerializer(serializers.Serializer[Any]):
-    """`restorable`: the restore has no problem and needs no acceptance."""
+    """`restorable`: the restore has no problem and needs no acceptance.
+
+    A restore with the parameter `plan_hash` has these effects, or it is refused.
+    """
 
     version = serializers.IntegerField()
     parallelism = serializers.IntegerField()
@@ -59,6 +62,7 @@ class MappingSerializer(serializers.Serializer[Any]):
     repeats = RepeatedSerializer(allow_null=True)
     warnings = serializers.ListField(child=serializers.CharField())
     operators = OperatorMappingSerializer(many=True)
+    plan_hash = serializers.CharField()
 
 
 class RestoreTargetQuery(serializers.Serializer[Any]):
@@ -124,5 +128,6 @@ def _mapping_response(job: Job, asked: RestoreParams) -> Response:
         "repeats": found.repeated,
         "warnings": found.warnings,
         "operators": found.mapping.operators,
+        "plan_hash": found.plan_hash,
     }
     return Response(MappingSerializer(shown).data)

@@ -26,6 +26,14 @@ class StorableJson(JSONParser):
         return given
 
 
+def number_between(name: str, given: str, least: int, most: int) -> int:
+    """A query parameter as an integer from `least` to `most`. Raises InvalidField for any other value."""
+    found = whole_number(name, given, most + 1)
+    if not least <= found <= most:
+        raise InvalidField(name, f"must be from {least} to {most}")
+    return found
+
+
 def whole_number(name: str, given: str, most: int) -> int:
     """A query parameter as an integer from 0 to `most`; larger values are clamped."""
     if not given.isascii() or not given.isdigit():

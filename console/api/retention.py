@@ -7,9 +7,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.accounts.refusals import InvalidField
 from console.api.base import ScopedView
-from console.api.parsing import whole_number
+from console.api.parsing import number_between
 from console.api.serializers import Problem
 from console.operations.retention import MAX_KEEP, preview_retention
 
@@ -54,7 +53,5 @@ class Retention(ScopedView):
     def get(self, request: Request, job: int) -> Response:
         """The preview for `keep`; by default for the policy of the job. It changes nothing."""
         of, given = self.parent(), request.query_params.get("keep")
-        keep = None if given is None else whole_number("keep", given, MAX_KEEP + 1)
-        if keep is not None and not 1 <= keep <= MAX_KEEP:
-            raise InvalidField("keep", f"must be from 1 to {MAX_KEEP}")
+        keep = None if given is None else number_between("keep", given, 1, MAX_KEEP)
         return Response(self.get_serializer(preview_retention(of, keep)).data)

@@ -59,6 +59,17 @@ class JobRequest(StrictSerializer):
     description = serializers.CharField(required=False, allow_blank=True, default="")
 
 
+class JobChange(StrictSerializer):
+    """Facts to change; absent facts stay."""
+
+    name = serializers.CharField(required=False)
+    description = serializers.CharField(required=False, allow_blank=True)
+    owner = serializers.CharField(required=False, allow_blank=True)
+    tags = serializers.ListField(child=serializers.CharField(), required=False)
+    runbook = serializers.CharField(required=False, allow_blank=True)
+    archived = serializers.BooleanField(required=False)
+
+
 class JobSerializer(serializers.ModelSerializer[Job]):
     latest_run = serializers.IntegerField(source="run_pk", read_only=True, allow_null=True, default=None)
     latest_state = serializers.CharField(source="run_state", read_only=True, allow_null=True, default=None)
@@ -67,8 +78,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     class Meta:
         model = Job
         fields: tuple[str, ...] = (
-            "id", "name", "pipeline", "description", "created_at", "created_by", "latest_run", "latest_state",
-            "newest_version",
+            "id", "name", "pipeline", "description", "owner", "tags", "runbook", "archived_at", "created_at",
+            "created_by", "latest_run", "latest_state", "newest_version",
         )  # fmt: skip
 
 
@@ -131,6 +142,7 @@ class VersionRequest(StrictSerializer):
     max_parallelism = serializers.IntegerField(required=False, allow_null=True, default=None)
     params = serializers.DictField()
     settings = SettingsField(required=False)
+    message = serializers.CharField(required=False, allow_blank=True, default="")
 
 
 class PromiseSerializer(serializers.Serializer[Any]):
@@ -161,7 +173,7 @@ class VersionSerializer(serializers.ModelSerializer[JobVersion]):
         model = JobVersion
         fields = (
             "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "state", "graph",
-            "promise", "error", "created_at", "created_by",
+            "promise", "error", "message", "created_at", "created_by",
         )  # fmt: skip
 
 

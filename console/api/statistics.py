@@ -1,6 +1,6 @@
 """Checkpoint statistics of a job."""
 
-from typing import Any, Final
+from typing import Any
 
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,9 +12,8 @@ from console.api.base import ScopedView
 from console.api.parsing import whole_number
 from console.api.serializers import AttemptSerializer, CheckpointSerializer, Problem
 from console.checkpoints import selectors
+from console.checkpoints.filters import MAX_BIGINT
 from console.jobs.models import Run
-
-MAX_ID: Final = 2**63 - 1
 
 
 class CountsSerializer(serializers.Serializer[Any]):
@@ -75,5 +74,5 @@ class CheckpointStatistics(ScopedView):
     def get(self, request: Request, job: int) -> Response:
         """Statistics of the job, or with `?run=` of that run."""
         of, run = self.parent(), request.query_params.get("run")
-        chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, MAX_ID), job=of)
+        chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, MAX_BIGINT), job=of)
         return Response(self.get_serializer(selectors.statistics(of, chosen)).data)

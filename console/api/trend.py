@@ -8,9 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.accounts.refusals import InvalidField
 from console.api.base import ScopedView
-from console.api.parsing import whole_number
+from console.api.parsing import number_between
 from console.api.serializers import Problem
 from console.checkpoints.trend import daily_trend
 
@@ -42,7 +41,5 @@ class CheckpointTrend(ScopedView):
     def get(self, request: Request, job: int) -> Response:
         """The last days, oldest first."""
         of = self.parent()
-        days = whole_number("days", request.query_params.get("days", "30"), MAX_DAYS + 1)
-        if not 1 <= days <= MAX_DAYS:
-            raise InvalidField("days", f"must be from 1 to {MAX_DAYS}")
+        days = number_between("days", request.query_params.get("days", "30"), 1, MAX_DAYS)
         return Response(DayTrendSerializer(daily_trend(of, days, timezone.now()), many=True).data)

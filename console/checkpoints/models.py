@@ -4,6 +4,7 @@ The job master owns every column except the review, the name, the note and the p
 the same table and column names.
 """
 
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from django.db import models
@@ -82,8 +83,8 @@ class Checkpoint(models.Model):
     """A globally consistent snapshot of a run: in progress, completed or failed. `number` counts within the job."""
 
     id = models.BigAutoField(primary_key=True)
-    job = models.ForeignKey(Job, models.CASCADE, related_name="checkpoints")
-    run = models.ForeignKey(Run, models.CASCADE, related_name="checkpoints")
+    job = models.ForeignKey(Job, models.CASCADE, related_name="checkpoints", db_index=False)  # has wider indexes
+    run = models.ForeignKey(Run, models.CASCADE, related_name="checkpoints", db_index=False)
     token = models.BigIntegerField()
     number = models.BigIntegerField()
     kind = models.TextField(choices=choices(Kind))
@@ -122,15 +123,21 @@ class Checkpoint(models.Model):
         ordering = ("-id",)
         indexes = [
             models.Index(fields=("run", "-number"), name="weir_checkpoint_of_run"),
+            models.Index(fields=("run", "token", "number"), name="weir_checkpoint_of_attempt"),
             models.Index(fields=("triggered_at",), name="weir_checkpoint_time"),
             models.Index(
                 fields=("run",), condition=Q(status=Status.IN_PROGRESS.value), name="weir_checkpoint_in_progress"
             ),
-            # A job has millions of rows after a year; frequent queries need few rows, so the next three are partial.
+            # A job has millions of rows after a year; frequent queries need few rows, so the next four are partial.
             models.Index(
                 fields=("job", "-number"),
                 condition=Q(status=Status.COMPLETED.value, discarded_at=None),
                 name="weir_checkpoint_restorable",
+            ),
+            models.Index(
+                fields=("run", "-number"),
+                condition=Q(status=Status.COMPLETED.value, discarded_at=None),
+                name="weir_checkpoint_of_run_kept",
             ),
             models.Index(
                 fields=("job", "-number"), condition=~Q(kind=Kind.CHECKPOINT.value), name="weir_checkpoint_savepoints"
@@ -188,6 +195,12 @@ class Checkpoint(models.Model):
         if self.status == Status.FAILED and self.reason == ABORT_REASON:
             return ABORTED
         return SUPERSEDED if self.status == Status.FAILED and self.reason in SUPERSEDED_REASONS else str(self.status)
+
+    def took_ms(self, now: datetime) -> float:
+        """Time from the trigger to the end, or until now."""
+        if self.duration_ms is not None:
+            return float(self.duration_ms)
+        return max(0.0, ((self.completed_at or now) - self.triggered_at) / timedelta(milliseconds=1))
 
     @property
     def is_pinned(self) -> bool:

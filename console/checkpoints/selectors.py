@@ -95,8 +95,11 @@ def restorable(job: Job) -> FoundCheckpoints:
 
 
 def continuable(job: Job) -> FoundCheckpoints:
-    """Checkpoints that a run can continue from, newest first: restorable, and not every operator had finished."""
-    return restorable(job).filter(all_finished=False)
+    """Checkpoints that a run should continue from, newest first: restorable, and not every operator had finished.
+
+    Drained savepoints are excluded: their windows fired early.
+    """
+    return restorable(job).filter(all_finished=False).exclude(kind=Kind.DRAIN)
 
 
 def _length(column: str) -> Func:

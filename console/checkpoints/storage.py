@@ -49,7 +49,7 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
         detail = f"it is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
         raise _corrupt(f"{file}: {detail}", CHECKPOINT_FIELD)
-    _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), CHECKPOINT_FIELD)
+    _check_sizes(((root / segment.path, segment) for segment in manifest.files()), CHECKPOINT_FIELD)
     return manifest
 
 
@@ -105,7 +105,7 @@ def pin(checkpoint: Checkpoint) -> None:
 def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
     """Whether the manifest of `checkpoint` names files below `folder`; None if the manifest cannot be read."""
     manifest = readable_manifest(checkpoint)
-    return None if manifest is None else any(segment.path.startswith(f"{folder}/") for segment in manifest.segments())
+    return None if manifest is None else any(segment.path.startswith(f"{folder}/") for segment in manifest.files())
 
 
 def delete_savepoint(checkpoint: Checkpoint) -> None:

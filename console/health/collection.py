@@ -35,7 +35,8 @@ WATERMARK_WINDOW: Final = timedelta(seconds=75)
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 
 _PAST: Final = """
-SELECT r.id, attempts.*, newest.*, recent.*, failed.*, begun.*
+SELECT r.id, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms, newest.operators,
+    recent.durations, failed.*, begun.*
 FROM weir_run r
 LEFT JOIN LATERAL (
     SELECT jsonb_agg(jsonb_build_array(extract(epoch FROM ended_at), reason, detail)) FROM (
@@ -44,17 +45,12 @@ LEFT JOIN LATERAL (
         ORDER BY token DESC LIMIT %(attempts)s) AS failures
 ) AS attempts ON true
 LEFT JOIN LATERAL (
-    SELECT id, number, completed_at, duration_ms, operators FROM weir_checkpoint
-    WHERE job_id = r.job_id AND run_id = r.id AND status = 'completed' AND discarded_at IS NULL AND kind = 'checkpoint'
-    ORDER BY number DESC LIMIT 1
-) AS newest ON true
-LEFT JOIN LATERAL (
-    SELECT array_agg(duration_ms) FROM (
-        SELECT duration_ms FROM weir_checkpoint
-        WHERE job_id = r.job_id AND run_id = r.id AND status = 'completed' AND discarded_at IS NULL
-            AND kind = 'checkpoint' AND duration_ms IS NOT NULL
-        ORDER BY number DESC LIMIT %(recent)s) AS durations
+    SELECT (array_agg(id))[1] AS id, array_agg(duration_ms) FILTER (WHERE duration_ms IS NOT NULL) AS durations FROM (
+        SELECT id, duration_ms FROM weir_checkpoint
+        WHERE run_id = r.id AND status = 'completed' AND discarded_at IS NULL AND kind = 'checkpoint'
+        ORDER BY number DESC LIMIT %(recent)s) AS kept
 ) AS recent ON true
+LEFT JOIN weir_checkpoint AS newest ON newest.id = recent.id
 LEFT JOIN LATERAL (
     SELECT count(*), (array_agg(id))[1], (array_agg(number))[1], (array_agg(reason))[1], (array_agg(detail))[1]
     FROM (

@@ -55,6 +55,14 @@ class Job(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     last_checkpoint_id = models.BigIntegerField(default=0, db_default=0)  # the job master increments it
+    last_version = models.IntegerField(default=0, db_default=0)  #: highest number of a deleted version
+    owner = models.TextField(default="", db_default="", blank=True)  #: team or person to ask
+    tags = models.JSONField(default=list, db_default=Value([], models.JSONField()), blank=True)
+    runbook = models.TextField(default="", db_default="", blank=True)  #: address of the instructions for operators
+    archived_at = models.DateTimeField(null=True, blank=True)
+    #: its runs write to no target: every sink discards its rows (`runtime.dataflow.builder.Dataflow.isolate`)
+    discards_output = models.BooleanField(default=False, db_default=False)
+    cloned_from = models.ForeignKey("checkpoints.Checkpoint", models.PROTECT, null=True, related_name="clones")
 
     class Meta:
         db_table = "weir_job"
@@ -87,6 +95,7 @@ class JobVersion(models.Model):
     state = models.TextField(choices=VERSION_STATES, default=VersionState.COMPILING.value)
     graph = models.JSONField(null=True, blank=True)
     error = models.JSONField(null=True, blank=True)
+    message = models.TextField(default="", db_default="", blank=True)  #: why the version was made
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     #: time of the last wake-up of the compile stage, renewed while it runs

@@ -16,6 +16,7 @@ from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_define
+from console.accounts.storable import text_problem
 from console.jobs.inputs import check_params, parse_settings
 from console.jobs.masking import unmask
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
@@ -26,17 +27,14 @@ from runtime.redaction import redact_json
 
 MAX_NAME_LENGTH = 100
 MAX_DESCRIPTION_LENGTH = 2_000
+MAX_MESSAGE_LENGTH = 500
 MAX_PARAMS_BYTES = 64 * 1024  #: as JSON
 
 
 def create_job(user: User, *, name: str, pipeline: str, description: str = "") -> Job:
     """Defines a job without versions."""
     require_define(user)
-    name = name.strip()
-    if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise InvalidField("name", f"must have 1 to {MAX_NAME_LENGTH} characters")
-    if not name.isprintable():
-        raise InvalidField("name", "must be one line of printable characters")
+    name = require_name(name)
     if len(description) > MAX_DESCRIPTION_LENGTH:
         raise InvalidField("description", f"must have {MAX_DESCRIPTION_LENGTH} characters at most")
     _usable_pipeline(pipeline)
@@ -47,6 +45,16 @@ def create_job(user: User, *, name: str, pipeline: str, description: str = "") -
         raise Conflict("name-taken", f"name: another job is called {name!r}.", field="name") from error
 
 
+def require_name(given: str) -> str:
+    """The name of a job without surrounding space. Raises InvalidField if no job can have it."""
+    name = given.strip()
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise InvalidField("name", f"must have 1 to {MAX_NAME_LENGTH} characters")
+    if not name.isprintable():
+        raise InvalidField("name", "must be one line of printable characters")
+    return name
+
+
 def create_version(
     user: User,
     job: Job,
@@ -55,6 +63,7 @@ def create_version(
     params: dict[str, Any],
     settings: dict[str, Any] | None = None,
     max_parallelism: int | None = None,
+    message: str = "",
     request_key: str | None = None,
     if_match: str | None = None,
 ) -> JobVersion:
@@ -70,6 +79,8 @@ def create_version(
         if not 0 < max_parallelism <= MAX_KEY_GROUPS:
             raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}")
         require_parallelism(parallelism, max_parallelism)
+    if len(message) > MAX_MESSAGE_LENGTH or text_problem(message):
+        raise InvalidField("message", text_problem(message) or f"must have {MAX_MESSAGE_LENGTH} characters at most")
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
         raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
     schema = _usable_pipeline(job.pipeline).schema
@@ -79,6 +90,7 @@ def create_version(
         if earlier := version_by_request(user, request_key):
             return earlier
         require_match(job, if_match)
+        require_present(job)
         newest = JobVersion.objects.filter(job=job).order_by("-number").first()
         derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
         groups = derived if max_parallelism is None else max_parallelism
@@ -86,11 +98,30 @@ def create_version(
         params = unmask(params, newest.params if newest else {}, schema)
         check_params(params, schema)
         version = JobVersion.objects.create(
-            job=job, number=newest.number + 1 if newest else 1, parallelism=parallelism, max_parallelism=groups,
-            params=params, settings=checked, created_by=user, request_key=request_key,
+            job=job, number=_next_number(job, newest), message=message.strip(), parallelism=parallelism,
+            max_parallelism=groups, params=params, settings=checked, created_by=user, request_key=request_key,
         )  # fmt: skip
         wakeups.after_commit(wakeups.COMPILE_TASK, version.pk)
     return version
+
+
+def _next_number(job: Job, newest: JobVersion | None) -> int:
+    """The number of the next version. The numbers of deleted versions are not used again."""
+    deleted = Job.objects.values_list("last_version", flat=True).get(pk=job.pk)
+    return max(deleted, newest.number if newest else 0) + 1
+
+
+def require_present(job: Job) -> None:
+    """Raises Conflict if the job is archived."""
+    if conflict := archived_conflict(job):
+        raise conflict
+
+
+def archived_conflict(job: Job) -> Conflict | None:
+    """Why nothing new can begin in an archived job; None for other jobs."""
+    if job.archived_at is None:
+        return None
+    return Conflict("archived", f"Job {job.name} is archived. Bring it back first.")
 
 
 def lock_job(job: Job) -> None:
@@ -154,6 +185,11 @@ def _usable_pipeline(name: str) -> Pipeline:
     if found.error:
         raise Refused("broken-pipeline", f"pipeline: {found.error}.", field="pipeline")
     return found
+
+
+def parallelism_limit(version: JobVersion) -> int:
+    """The highest parallelism of a run of `version`: one key group and one slot for each subtask."""
+    return min(version.max_parallelism, int(django_settings.WEIR_MAX_SLOTS))
 
 
 def require_parallelism(parallelism: int, max_parallelism: int, field: str = "parallelism") -> None:

@@ -1,8 +1,8 @@
 """The entity tag of a job, for requests with `If-Match` (RFC 9110, 13.1.1).
 
-The tag covers the description, the newest version, and the latest run with its state. Live metrics and checkpoints are
-excluded, or every tag would be stale after a second. Tags are weak and compared as such, because a compressed response
-is the same response.
+The tag covers the facts that users edit, the newest version, and the latest run with its state. Live metrics and
+checkpoints are excluded, or every tag would be stale after a second. Tags are weak and compared as such, because a
+compressed response is the same response.
 """
 
 from hashlib import blake2s
@@ -18,7 +18,8 @@ def entity_tag(job: Job) -> str:
     """The value of the header `ETag`."""
     version = JobVersion.objects.filter(job=job).order_by("-number").values_list("number", "state").first()
     run = Run.objects.filter(job=job).order_by("-pk").values_list("pk", "state").first()
-    facts = repr((job.pk, job.name, job.description, version, run))
+    own = (job.name, job.description, job.owner, job.tags, job.runbook, job.archived_at)
+    facts = repr((job.pk, own, version, run))
     return f'W/"{blake2s(facts.encode(), digest_size=12).hexdigest()}"'
 
 

@@ -222,15 +222,15 @@ def _query(
             begin = end
     columns = ", ".join(numbers.values())
     query = (
-        f"SELECT operator, date_bin({grid.step_s} * interval '1 second', at, 'epoch') AS start, {columns}"  # noqa: S608
-        f" FROM ({' UNION ALL '.join(parts)}) AS rows GROUP BY operator, start ORDER BY operator, start"
+        f"SELECT operator, floor((extract(epoch FROM at) - %s) / {grid.step_s})::int AS place, {columns}"  # noqa: S608
+        f" FROM ({' UNION ALL '.join(parts)}) AS rows GROUP BY operator, place ORDER BY operator, place"
     )
-    return query, values
+    return query, [int(grid.begin.timestamp()), *values]
 
 
 def _columns(rows: Sequence[Sequence[Any]], grid: Grid, names: Sequence[str]) -> Columns:
-    """Rows of an operator (its name, the start of the interval, numbers) as a list per number."""
-    places = [grid.index(row[1]) for row in rows]
+    """Rows of an operator (its name, the index of the interval, numbers) as a list per number."""
+    places = [row[1] for row in rows]
     columns = zip(*(row[2:] for row in rows), strict=True)
     found = {name: _spread(places, column, grid.size) for name, column in zip(names, columns, strict=True)}
     found["idle"] = [

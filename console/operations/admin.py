@@ -22,11 +22,12 @@ _LABEL_FIELDS = ("name", "note")
 
 @admin.register(Operation)
 class OperationAdmin(ReadOnlyAdmin):
-    list_display = ("id", "kind", "job", "run", "state", "phase", "requested_by", "created_at", "ended_at")
-    list_filter = ("state", "kind")
-    list_select_related = ("job", "run", "requested_by")
+    list_display = ("id", "kind", "job", "run_id", "state", "phase", "requested_by", "created_at", "ended_at")
+    list_filter = ("state", "kind", ("created_at", admin.DateFieldListFilter))
+    list_select_related = ("job", "requested_by")
     search_fields = ("=id", "job__name", "reason", "=request_id", "requested_by__username")
-    date_hierarchy = "created_at"
+    show_full_result_count = False
+    list_per_page = 50
 
 
 class PinnedFilter(admin.SimpleListFilter):

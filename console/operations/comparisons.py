@@ -32,11 +32,8 @@ def load_comparison(job: Job, base: int, other: int, now: datetime) -> Compariso
 
 
 def _side(checkpoint: Checkpoint, now: datetime) -> Side:
-    end = checkpoint.completed_at or now
-    took_ms = checkpoint.duration_ms
-    if took_ms is None:
-        took_ms = max(0, round((end - checkpoint.triggered_at).total_seconds() * 1000))
-    return Side(checkpoint, took_ms, _rows(checkpoint), in_flight_bytes(checkpoint.run, checkpoint.triggered_at, now))
+    in_flight = in_flight_bytes(checkpoint.run, checkpoint.triggered_at, now)
+    return Side(checkpoint, checkpoint.took_ms(now), _rows(checkpoint), in_flight)
 
 
 def _rows(checkpoint: Checkpoint) -> dict[str, int] | None:

@@ -14,11 +14,12 @@ from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.legality import discard_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.params import CheckpointParams
 
 log = structlog.get_logger(__name__)
 
 
-def accept(row: Operation, checkpoint_id: int) -> Operation:
+def accept(row: Operation, wanted: CheckpointParams) -> Operation:
     """Marks a savepoint as discarded, so that it cannot be restored; the reconciler deletes its files.
 
     Raises:
@@ -26,7 +27,7 @@ def accept(row: Operation, checkpoint_id: int) -> Operation:
         Conflict: the savepoint is not completed, is already discarded, or a run or checkpoint depends on it.
     """
     lock_job(row.job)
-    checkpoint = checkpoint_of(row.job, checkpoint_id)
+    checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     if refused := discard_conflict(checkpoint):
         raise refused
     if not Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None).update(discarded_at=Now()):

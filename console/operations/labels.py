@@ -15,7 +15,7 @@ from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job
 from console.operations.legality import pin_conflict
 from console.operations.models import Operation, OperationKind, OperationState
-from console.operations.params import LabelParams, PinParams, SavepointParams
+from console.operations.params import CheckpointParams, LabelParams, SavepointParams
 
 MAX_NAME_LENGTH: Final = 100
 MAX_NOTE_LENGTH: Final = 1000
@@ -48,7 +48,7 @@ def require_text(text: str, field: str, limit: int) -> None:
         raise InvalidField(field, f"at most {limit} characters")
 
 
-def accept_pin(row: Operation, wanted: PinParams) -> Operation:
+def accept_pin(row: Operation, wanted: CheckpointParams) -> Operation:
     """Pins or unpins a checkpoint.
 
     Raises:

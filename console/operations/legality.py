@@ -15,7 +15,7 @@ from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import restorable
 from console.jobs.models import Job, Run
-from console.jobs.services import newest_ready
+from console.jobs.services import archived_conflict, newest_ready
 from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, NEW_RUN_KINDS, Operation, OperationKind
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct, may_start, refusal
 
@@ -95,6 +95,12 @@ def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
     return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
 
 
+def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
+    """A clone or a drill, which leaves the job as it is."""
+    reason = "" if checkpoint.is_restorable else f"{str(checkpoint).capitalize()} cannot be restored."
+    return AllowedOperation(OperationKind.CLONE, operate_refusal(user) or reason)
+
+
 def allowed_pin(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     """The pin of a checkpoint, or its unpin if it is pinned."""
     pins = not checkpoint.is_pinned
@@ -129,6 +135,10 @@ class _MissingForNewRun:
     def __init__(self, job: Job) -> None:
         self._job = job
 
+    @property
+    def present(self) -> Conflict | None:
+        return archived_conflict(self._job)
+
     @cached_property
     def version(self) -> Conflict | None:
         if newest_ready(self._job) is None:
@@ -150,7 +160,7 @@ def _job_conflict(
         return run_conflict(run, RunAct.STOP if kind is OperationKind.RESCALE else RunAct(kind), ending)
     if active := start_conflict(run):
         return active
-    return missing.version or (missing.checkpoint if kind is OperationKind.RESTORE else None)
+    return missing.present or missing.version or (missing.checkpoint if kind is OperationKind.RESTORE else None)
 
 
 def _discard_reason(checkpoint: Checkpoint) -> str | None:

@@ -25,6 +25,8 @@ class OperationKind(StrEnum):
     LABEL = "label"
     SCHEDULE = "schedule"
     UNSCHEDULE = "unschedule"
+    CLONE = "clone"
+    DRILL = "drill"
 
 
 class OperationState(StrEnum):
@@ -40,7 +42,10 @@ class OperationState(StrEnum):
 OPERATION_STATES = choices(OperationState)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
 #: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
-CHECKPOINT_OPERATIONS = (OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL)
+CHECKPOINT_OPERATIONS = (
+    OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL, OperationKind.CLONE,
+    OperationKind.DRILL,
+)  # fmt: skip
 #: Operations on the schedule of savepoints, from its own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
 #: Operations on the job or its run.
@@ -80,6 +85,7 @@ class Operation(models.Model):
         ordering = ("-created_at", "-id")
         indexes = [
             models.Index(fields=("job", "-created_at"), name="weir_operation_of_job"),
+            models.Index(fields=("-created_at", "-id"), name="weir_operation_newest"),
             models.Index(fields=("run",), condition=Q(state__in=_ACTIVE_VALUES), name="weir_operation_active"),
         ]
         constraints = [

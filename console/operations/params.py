@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from console.accounts.refusals import Refused
+from console.checkpoints.filters import MAX_BIGINT
 from console.jobs.inputs import convert_input
 from console.operations.models import OperationKind
 
-Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Id = Annotated[int, Meta(ge=1, le=MAX_BIGINT)]
 Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
@@ -39,12 +40,14 @@ class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either `checkpoint`, the id of a row (not its number within the job), or `path`, the folder of a savepoint.
 
-    `allow_unmapped` drops the state of operators that the version lacks.
+    `allow_unmapped` drops the state of operators that the version lacks. `plan_hash`: the restore is refused if its
+    effects are no longer those of the report with this hash.
     """
 
     checkpoint: Id | None = None
     path: str | None = None
     allow_unmapped: bool = False
+    plan_hash: str | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint is None and self.path is None:
@@ -68,17 +71,13 @@ class RescaleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("`parallelism` must be given, or else a version")
 
 
-class DiscardParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`checkpoint` is the id of a savepoint's row (not its number within the job)."""
+class CheckpointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of discard, pin and unpin. `checkpoint` is the id of a row (not its number within the job)."""
 
     checkpoint: Id
 
 
-class PinParams(DiscardParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`checkpoint` is the id of the row of a checkpoint or savepoint; also of an unpin."""
-
-
-class LabelParams(DiscardParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LabelParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The new name or note of a checkpoint or savepoint; None keeps the present text."""
 
     name: str | None = None
@@ -105,6 +104,19 @@ class ScheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("either `every_hours` or `daily_at` must be given")
 
 
+class CloneParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A snapshot to restore beside the job, with its output discarded; also of a drill.
+
+    `version` is the id of a version of the job (default: the newest that is ready). `name`: of the clone (default:
+    derived from the name of the job). `allow_unmapped` drops the state of operators that the version lacks.
+    """
+
+    version: Id | None = None
+    parallelism: Parallelism | None = None
+    name: str = ""
+    allow_unmapped: bool = False
+
+
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
@@ -112,11 +124,13 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.SAVEPOINT: SavepointParams,
     OperationKind.STOP: SavepointParams,
     OperationKind.DRAIN: SavepointParams,
-    OperationKind.DISCARD: DiscardParams,
-    OperationKind.PIN: PinParams,
-    OperationKind.UNPIN: PinParams,
+    OperationKind.DISCARD: CheckpointParams,
+    OperationKind.PIN: CheckpointParams,
+    OperationKind.UNPIN: CheckpointParams,
     OperationKind.LABEL: LabelParams,
     OperationKind.SCHEDULE: ScheduleParams,
+    OperationKind.CLONE: CloneParams,
+    OperationKind.DRILL: CloneParams,
 }
 
 

@@ -4,7 +4,7 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.checkpoints import state_queries
-from console.operations import discard, orphaned_operations, rescale
+from console.operations import discard, drills, orphaned_operations, rescale
 from console.runs import lost_leases, standing_stages
 
 log = structlog.get_logger(__name__)
@@ -21,6 +21,7 @@ def reconcile() -> None:
     orphaned_operations.update_start_operations()
     orphaned_operations.end_orphaned_operations()
     rescale.advance_rescales()
+    drills.advance_drills()
     discard.delete_discarded_files()
     checkpoints.fail_orphaned_checkpoints()
     state_queries.reconcile()

@@ -5,6 +5,7 @@ names the parameter at fault, or into an effect that the user must accept.
 """
 
 from dataclasses import dataclass
+from hashlib import blake2s
 from typing import Any
 
 import msgspec
@@ -46,7 +47,10 @@ class SourceMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`refusal` rules the restore out; `lost` (dropped state) and `repeated` (output) must be accepted by the user."""
+    """`refusal` rules the restore out; `lost` (dropped state) and `repeated` (output) must be accepted by the user.
+
+    `plan_hash` covers the origin, the target and all effects.
+    """
 
     refusal: Refused | None
     lost: Refused | None
@@ -54,6 +58,7 @@ class RestoreReport:
     warnings: tuple[str, ...]
     sources: SourceMapping
     mapping: MappingReport
+    plan_hash: str
 
 
 def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
@@ -64,13 +69,19 @@ def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> R
     sources = _sources(found, target)
     idle = _does_nothing(found, sources)
     done = _idle_refusal(origin, version) if idle else None
+    refusal = _batch_refusal(version) or _mapping_refusal(final, origin, version) or done
+    lost = _mapping_refusal(first, origin, version) if final is None else None
+    repeated, warnings = repeated_output(job.pk, origin.manifest.checkpoint), _warnings(origin, idle=idle)
+    place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism)
+    effects = (refusal and refusal.detail, lost and lost.detail, repeated, warnings, sources, str(found))
     return RestoreReport(
-        refusal=_batch_refusal(version) or _mapping_refusal(final, origin, version) or done,
-        lost=_mapping_refusal(first, origin, version) if final is None else None,
-        repeated=repeated_output(job.pk, origin.manifest.checkpoint),
-        warnings=_warnings(origin, idle=idle),
+        refusal=refusal,
+        lost=lost,
+        repeated=repeated,
+        warnings=warnings,
         sources=sources,
         mapping=found,
+        plan_hash=blake2s(repr((place, effects)).encode(), digest_size=16).hexdigest(),
     )
 
 
@@ -117,21 +128,33 @@ def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelis
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: newer output is committed, and its repetition is not accepted.
     """
-    found = require_mapping(job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped)
+    found = require_mapping(
+        job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash
+    )
     if found.repeated is not None and not wanted.accept_repeated_output:
         detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
         raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
 
 
 def require_mapping(
-    job: Job, origin: Origin, version: JobVersion, parallelism: int, *, allow_unmapped: bool
+    job: Job,
+    origin: Origin,
+    version: JobVersion,
+    parallelism: int,
+    *,
+    allow_unmapped: bool,
+    plan_hash: str | None = None,
 ) -> RestoreReport:
-    """The report of a restore that finds its state in `version`.
+    """The report of a restore that finds its state in `version`. `plan_hash`: of the report that the user has read.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
+        Conflict: its effects differ from those that the user has read.
     """
     found = report(job, origin, version, parallelism)
+    if plan_hash not in (None, found.plan_hash):
+        detail = "The effects of this restore are no longer those that were shown. Nothing was done: read the new plan."
+        raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=found.plan_hash)
     if found.refusal is not None:
         raise found.refusal
     if found.lost is not None and not allow_unmapped:
@@ -191,7 +214,10 @@ def _mapping_refusal(problem: RestoreProblem | None, origin: Origin, version: Jo
 
 
 def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
-    ended = "Every operator had finished: the run reads no input, commits the savepoint's pending output and ends."
+    ended = (
+        "This run would end at once: every operator had finished, so it reads no input and only commits the "
+        "savepoint's pending output."
+    )
     drained = (
         "This savepoint was taken by a drain: windows fired early and their results were committed, so the output may "
         "differ from that of an uninterrupted job."

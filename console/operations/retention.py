@@ -23,12 +23,11 @@ from runtime.core.checkpoint.retention_plan import (
     folder_of_file,
     plan_retention,
 )
-from runtime.core.snapshot.manifest import Manifest
+from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 
 MAX_KEEP: Final = 1000  #: as in the setting `retained_checkpoints`
 MAX_MANIFESTS: Final = 200  #: with more manifests to read, the freed bytes are not computed
-_DEFAULT_KEEP: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ def preview_retention(job: Job, keep: int | None = None) -> RetentionPreview:
 
 def _present_keep(job: Job, run: Run | None) -> int:
     version = run.version if run else job.versions.order_by("-number").first()
-    return int((version.settings if version else {}).get("retained_checkpoints", _DEFAULT_KEEP))
+    return int((version.settings if version else {}).get("retained_checkpoints", JobSettings().retained_checkpoints))
 
 
 def _candidate(row: Checkpoint) -> RetainedCheckpoint:
@@ -156,8 +155,8 @@ class _Files:
 
     def __init__(self, doomed: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> None:
         self._sizes: dict[str, int] = {}
-        self._doomed: dict[int, Manifest] = {}
-        self._kept: dict[int, Manifest] = {}
+        self._doomed: dict[int, set[str]] = {}
+        self._kept: dict[int, set[str]] = {}
         self._deletable: set[str] = set()
         self.unknown = ""
         periodic = [row for row in kept if row.kind == Kind.CHECKPOINT]
@@ -174,31 +173,31 @@ class _Files:
             return
         for row in doomed:
             if (manifest := storage.readable_manifest(row)) is not None:
-                self._doomed[row.number] = manifest
-                self._sizes |= {segment.path: segment.nbytes for segment in manifest.segments()}
+                self._doomed[row.number] = files_of(manifest)
+                self._sizes |= {segment.path: segment.nbytes for segment in manifest.files()}
                 self._sizes[f"{row.path}/{MANIFEST_FILE}"] = storage.manifest_bytes(row)
-        files = {path for manifest in self._doomed.values() for path in files_of(manifest)}
+        files = {path for paths in self._doomed.values() for path in paths}
         # A checkpoint may name files of the savepoint that its run was restored from. Other savepoints share no file.
         folders = {folder_of_file(path) for path in files}
-        unreadable = []
+        unreadable, manifests = [], []
         for row in (*periodic, *(row for row in kept if row.kind != Kind.CHECKPOINT and row.path in folders)):
             if (manifest := storage.readable_manifest(row)) is None:
                 unreadable.append(row.path)
             else:
-                self._kept[row.number] = manifest
-        self._deletable = deletable_files(files, self._kept.values(), unreadable)
+                self._kept[row.number] = files_of(manifest)
+                manifests.append(manifest)
+        self._deletable = deletable_files(files, manifests, unreadable)
 
     def line(self, row: Checkpoint) -> RetentionLine:
-        manifest = self._doomed.get(row.number)
-        if manifest is None:
+        own = self._doomed.get(row.number)
+        if own is None:
             return RetentionLine(checkpoint=row)
-        own = files_of(manifest)
         shared = own - self._deletable
         return RetentionLine(
             checkpoint=row,
             freed_bytes=sum(self._sizes.pop(path, 0) for path in own & self._deletable),
             shared_bytes=sum(self._sizes[path] for path in shared),
-            needed_by=max((number for number, kept in self._kept.items() if files_of(kept) & shared), default=None),
+            needed_by=max((number for number, kept in self._kept.items() if kept & shared), default=None),
         )
 
 

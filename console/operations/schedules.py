@@ -8,7 +8,7 @@ from console.accounts.refusals import Conflict
 from console.jobs.services import lock_job
 from console.operations.labels import record_success, require_name
 from console.operations.models import Operation, OperationKind, SavepointSchedule
-from console.operations.params import ScheduleParams
+from console.operations.params import NoParams, ScheduleParams
 
 
 def accept_schedule(row: Operation, wanted: ScheduleParams) -> Operation:
@@ -31,7 +31,7 @@ def accept_schedule(row: Operation, wanted: ScheduleParams) -> Operation:
     return record_success(row, {"next_at": schedule.next_at.isoformat()})
 
 
-def accept_unschedule(row: Operation) -> Operation:
+def accept_unschedule(row: Operation, wanted: NoParams) -> Operation:
     """Removes the schedule of the job; its savepoints stay.
 
     Raises:

@@ -1,13 +1,14 @@
 """Read models of pages and API, in few queries. Read-only."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import Count, DateTimeField, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Coalesce
 from django.shortcuts import get_object_or_404
 
 from console.accounts.rights import AnyUser
@@ -27,7 +28,8 @@ _LIST_RUN_COLUMNS = (
     "version__graph", "version__settings",
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "completed_at", "duration_ms")
-_OPERATION_RUN_COLUMNS = ("id", "state")
+_OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
+SORT_COLUMNS = ("checkpoint", "parallelism", "restarts")  #: of the list of jobs, besides name and urgency
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 _HISTORY = 20  #: operations behind an expected duration
 _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
@@ -68,12 +70,22 @@ class ExpectedDuration:
     count: int
 
 
-def find_jobs(search: str = "") -> FoundJobs:
-    """Jobs by name with their latest run, annotated with `checkpoint_pk`, the newest completed checkpoint."""
+def find_jobs(search: str = "", *, tag: str = "", owner: str = "", archived: bool = False) -> FoundJobs:
+    """Jobs by name with their latest run, annotated with `checkpoint_pk`, the newest completed checkpoint.
+
+    `search`: a part of the name, pipeline, description or owner, or a tag. `archived`: archived jobs only, else all
+    others.
+    """
     newest_checkpoint = Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number")
     jobs: FoundJobs = with_latest_run().annotate(checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]))
+    jobs = jobs.filter(archived_at__isnull=not archived)
     if search:
-        jobs = jobs.filter(Q(name__icontains=search) | Q(pipeline__icontains=search) | Q(description__icontains=search))
+        texts = Q(name__icontains=search) | Q(pipeline__icontains=search) | Q(description__icontains=search)
+        jobs = jobs.filter(texts | Q(owner__icontains=search) | Q(tags__contains=[search.lower()]))
+    if tag:
+        jobs = jobs.filter(tags__contains=[tag])
+    if owner:
+        jobs = jobs.filter(owner=owner)
     return jobs.order_by("name")
 
 
@@ -84,6 +96,22 @@ def with_latest_run() -> FoundJobs:
         run_pk=Subquery(newest.values("pk")[:1]), run_state=Subquery(newest.values("state")[:1])
     )
     return jobs
+
+
+def with_sort_column(jobs: FoundJobs, column: str) -> FoundJobs:
+    """The jobs annotated with `column`, one of `SORT_COLUMNS`, of their latest run or newest checkpoint. Never null."""
+    run = Run.objects.filter(pk=OuterRef("run_pk"))
+    none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
+    restarts: Any = Cast(KeyTextTransform("restarts", "live"), IntegerField())
+    values: Mapping[str, Any] = {
+        "parallelism": Coalesce(Subquery(run.values("parallelism")), none),
+        "restarts": Coalesce(Subquery(run.annotate(restarts=restarts).values("restarts")), none),
+        "checkpoint": Coalesce(
+            Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("completed_at")), never
+        ),
+    }
+    found: FoundJobs = jobs.annotate(**{column: values[column]})
+    return found
 
 
 def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJobs:
@@ -116,8 +144,8 @@ def job_page(pk: int, user: AnyUser) -> JobPage:
     run: Any = related.annotate(**_page_facts("job__")).first()
     facts: Any = run or get_object_or_404(Job.objects.annotate(**_page_facts()), pk=pk)
     job = run.job if run else facts
-    operations = tuple(with_runs(Operation.objects.filter(job=job))[:PAGE_ROWS])
-    active = tuple(with_runs(Operation.objects.filter(job=job, state__in=ACTIVE_STATES)))
+    operations = _newest_and_active(job)
+    active = tuple(row for row in operations if row.is_active)
     is_newest = run is not None and run.version_id == facts.newest_version_pk
     newest = run.version if is_newest else job.versions.filter(pk=facts.newest_version_pk).first()
     version = run.version if run else newest
@@ -130,12 +158,19 @@ def job_page(pk: int, user: AnyUser) -> JobPage:
         acts=allowed_operations(job, run, user, active),
         start_repeats=facts.start_repeats,
         active=active,
-        operations=operations,
+        operations=operations[:PAGE_ROWS],
         runs=tuple(runs_of(job).defer("live", "failure", *_LARGE_VERSION_COLUMNS)[:PAGE_ROWS]),
         attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:PAGE_ROWS]) if run else (),
         stages=tuple(StandingStage.objects.filter(run=run)) if run and run.version.has_standing_stages else (),
         output=batch_output(run) if run and run.version.is_batch else None,
     )
+
+
+def _newest_and_active(job: Job) -> tuple[Operation, ...]:
+    """The newest operations of a job, then any older active ones, newest first."""
+    own = Operation.objects.filter(job=job)
+    newest = own.order_by("-created_at", "-pk").values("pk")[:PAGE_ROWS]
+    return tuple(with_runs(own.filter(Q(pk__in=newest) | Q(state__in=ACTIVE_STATES))))
 
 
 def _page_facts(job: str = "") -> dict[str, Any]:
@@ -149,7 +184,10 @@ def _page_facts(job: str = "") -> dict[str, Any]:
 
 
 def latest_run(job: Job) -> Run | None:
-    return runs_of(job).first()
+    run = runs_of(job).first()
+    if run is not None:
+        run.job = job
+    return run
 
 
 def runs_of(job: Job) -> QuerySet[Run]:
@@ -176,7 +214,7 @@ def active_operations(job: Job) -> QuerySet[Operation]:
 
 
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
-    """Operations, newest first, with the id and state of their run and no other run column."""
+    """Operations, newest first, with the id, the state and the times of their run and no other run column."""
     related = rows.select_related("job", "requested_by", "run").order_by("-created_at", "-pk")
     return related.defer(
         *(f"run__{field.attname}" for field in Run._meta.concrete_fields if field.name not in _OPERATION_RUN_COLUMNS)

@@ -5,8 +5,9 @@ claims new runs; the run's master carries out all other operations.
 """
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from django.db import IntegrityError, transaction
@@ -16,22 +17,19 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints.selectors import continuable
-from console.jobs.models import Job, JobVersion, Run, VersionState
-from console.jobs.services import lock_job, newest_ready, require_parallelism
+from console.jobs.models import Job, Run
+from console.jobs.services import lock_job, require_parallelism, require_present
 from console.jobs.tags import require_match
-from console.operations import discard, labels, schedules
-from console.operations.legality import NO_READY_VERSION, ending_operations, run_conflict, start_conflict
+from console.operations import clones, discard, labels, schedules
+from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.new_runs import new_run, new_run_target, version_of
 from console.operations.origin import Origin
 from console.operations.params import (
-    DiscardParams,
-    LabelParams,
     NoParams,
-    PinParams,
     RescaleParams,
     RestoreParams,
     SavepointParams,
-    ScheduleParams,
     StartParams,
     parse_kind,
     parse_params,
@@ -105,28 +103,7 @@ def accept(row: Operation, typed: Any) -> Operation:
     Raises:
         Refused: as `request`, of which this is the part behind the checks of the user.
     """
-    match typed:
-        case RestoreParams():
-            return _restore(row, typed)
-        case RescaleParams():
-            return _rescale(row, typed)
-        case PinParams():
-            return labels.accept_pin(row, typed)
-        case LabelParams():
-            return labels.accept_label(row, typed)
-        case DiscardParams(checkpoint=wanted):
-            return discard.accept(row, wanted)
-        case StartParams():
-            return _start(row, typed)
-        case ScheduleParams():
-            return schedules.accept_schedule(row, typed)
-        case NoParams() if row.kind == OperationKind.UNSCHEDULE:
-            return schedules.accept_unschedule(row)
-        case SavepointParams():
-            labels.require_texts(typed)
-            return _delegate_to_master(row, RunAct(row.kind))
-        case _:
-            return _delegate_to_master(row, RunAct(row.kind))
+    return _ACCEPT[OperationKind(row.kind)](row, typed)
 
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
@@ -137,7 +114,7 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     require_restorable(row.job, origin, version, parallelism, wanted)
     if origin.path:
         run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
-    return _new_run(
+    return new_run(
         row, version, parallelism, restore_checkpoint=origin.checkpoint, restore_path=origin.path,
         allow_unmapped=wanted.allow_unmapped,
     )  # fmt: skip
@@ -154,7 +131,7 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
     if found := run_conflict(run, RunAct.STOP, ending_operations(run)):
         raise _name_blockers(row.job, found)
     assert run is not None, "a job that never ran has a conflict"
-    version = run.version if wanted.version is None else _version(row.job, wanted.version)
+    version = run.version if wanted.version is None else version_of(row.job, wanted.version)
     parallelism = wanted.parallelism or version.parallelism
     require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
     if newest := continuable(row.job).filter(run=run).first():
@@ -167,6 +144,16 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
     _delegate_to_master(part(row, OperationKind.STOP), RunAct.STOP)
     row.refresh_from_db()
     return row
+
+
+def _save(row: Operation, wanted: SavepointParams) -> Operation:
+    """A savepoint, stop or drain."""
+    labels.require_texts(wanted)
+    return _delegate_to_master(row, RunAct(row.kind))
+
+
+def _cancel(row: Operation, wanted: NoParams) -> Operation:
+    return _delegate_to_master(row, RunAct.CANCEL)
 
 
 def part(whole: Operation, kind: OperationKind, **params: Any) -> Operation:
@@ -182,26 +169,7 @@ def _start(row: Operation, wanted: StartParams) -> Operation:
     _require_startable(row.job)
     if not wanted.accept_repeated_output:
         require_no_repetition(row.job)
-    return _new_run(row, version, parallelism)
-
-
-def new_run_target(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
-    """The version and the parallelism of a new run.
-
-    Raises:
-        Refused: the job has no such version, or the version cannot have this parallelism.
-    """
-    version = _version(job, wanted.version)
-    parallelism = wanted.parallelism or version.parallelism
-    require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
-    return version, parallelism
-
-
-def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
-    """Creates the run; a supervisor will claim it."""
-    row.run = run_store.create(row.requested_by, row.job, version, parallelism, **restore)
-    row.save(force_insert=True)
-    return row
+    return new_run(row, version, parallelism)
 
 
 def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
@@ -221,31 +189,27 @@ def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
     return row
 
 
-def _version(job: Job, version_id: int | None) -> JobVersion:
-    if version_id is None:
-        if version := newest_ready(job):
-            return version
-        raise _not_ready("no-ready-version", NO_READY_VERSION, job.versions.order_by("-number").first())
-    version = JobVersion.objects.filter(pk=version_id, job=job).first()
-    if version is None:
-        detail = f"params.version: this job has no version with the id {version_id}."
-        raise Refused("unknown-version", detail, field="params.version")
-    if version.state != VersionState.READY:
-        raise _not_ready("version-not-ready", f"params.version: version {version.number} is {version.state}", version)
-    return version
-
-
-def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
-    """A conflict; if `version` was rejected, it includes the rejection's code, field and reason."""
-    if version is None or not isinstance(version.error, dict):
-        return Conflict(code, f"{detail}.", field="params.version")
-    rejection = {name: str(version.error.get(name) or "") for name in ("code", "field", "detail")}
-    why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))
-    whole = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
-    return Conflict(code, whole, field="params.version", rejection=rejection)
+_ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = {
+    OperationKind.START: _start,
+    OperationKind.RESTORE: _restore,
+    OperationKind.RESCALE: _rescale,
+    OperationKind.SAVEPOINT: _save,
+    OperationKind.STOP: _save,
+    OperationKind.DRAIN: _save,
+    OperationKind.CANCEL: _cancel,
+    OperationKind.DISCARD: discard.accept,
+    OperationKind.PIN: labels.accept_pin,
+    OperationKind.UNPIN: labels.accept_pin,
+    OperationKind.LABEL: labels.accept_label,
+    OperationKind.SCHEDULE: schedules.accept_schedule,
+    OperationKind.UNSCHEDULE: schedules.accept_unschedule,
+    OperationKind.CLONE: clones.accept_clone,
+    OperationKind.DRILL: clones.accept_drill,
+}
 
 
 def _require_startable(job: Job) -> None:
+    require_present(job)
     if found := start_conflict(latest_run(job)):
         raise _name_blockers(job, found)
 

@@ -17,7 +17,7 @@ from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
 from console.operations.restore import RepeatedCheckpoints
-from console.ui.preview import Number, preview
+from console.ui.preview import WITH_SAVEPOINT, Number, preview
 
 _K = OperationKind
 LABELS = {
@@ -100,7 +100,8 @@ def disabled_reasons(acts: Sequence[AllowedOperation]) -> tuple[tuple[str, str],
 
 def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, now: datetime) -> Confirmation:
     """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
-    return replace(_texts(kind, run, reached, live), numbers=preview(kind, run, reached, now))
+    found = _texts(kind, run, reached, live)
+    return replace(found, numbers=preview(kind, run, reached, now), saves=kind in WITH_SAVEPOINT)
 
 
 def _texts(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
@@ -157,7 +158,6 @@ def _savepoint(where: str) -> Confirmation:
         instead="",
         dangerous=False,
         back="Back",
-        saves=True,
     )
 
 
@@ -170,7 +170,6 @@ def _stop(where: str) -> Confirmation:
         ),
         instead="To keep the run going, take a savepoint without stopping.",
         dangerous=False,
-        saves=True,
     )
 
 
@@ -185,7 +184,6 @@ def _drain(where: str, live: Live) -> Confirmation:
         ),
         instead="To continue the job later, stop it with a savepoint instead.",
         dangerous=True,
-        saves=True,
     )
 
 

@@ -1,13 +1,13 @@
 """The forms of the pages. Fields catch simple mistakes; services decide, and their refusals appear at the field."""
 
-from typing import Any
+from typing import Any, Self
 
 from django import forms
 
 from console.accounts.refusals import Refused
 from console.jobs.inputs import SETTINGS_SCHEMA
-from console.jobs.models import JobVersion
-from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_NAME_LENGTH
+from console.jobs.models import Job, JobVersion
+from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
@@ -34,6 +34,25 @@ class ParallelismForm(forms.Form):
             "Empty: derived from the parallelism, at least 128."
         ),
     )
+    message = forms.CharField(
+        required=False, max_length=MAX_MESSAGE_LENGTH, help_text="Why this version is made, for the list of versions."
+    )
+
+
+class EditForm(JobForm):
+    """Facts about a job that are for people. The service checks them."""
+
+    owner = forms.CharField(required=False, help_text="Team or person to ask.")
+    tags = forms.CharField(required=False, help_text="Words to filter by, separated by commas.")
+    runbook = forms.CharField(required=False, help_text="Address of the instructions for operators.")
+
+    @classmethod
+    def of(cls, job: Job, data: Any) -> Self:
+        own = {"name": job.name, "description": job.description, "owner": job.owner, "runbook": job.runbook}
+        return cls(data, initial={**own, "tags": ", ".join(job.tags)})
+
+    def clean_tags(self) -> list[str]:
+        return str(self.cleaned_data["tags"]).split(",")
 
 
 class SchemaForm(forms.Form):
@@ -85,6 +104,12 @@ class RescaleForm(forms.Form):
 
     version = forms.IntegerField(min_value=1)
     parallelism = forms.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)
+
+
+class CloneForm(RescaleForm):
+    """Version, parallelism and name of a clone."""
+
+    name = forms.CharField(required=False, max_length=MAX_NAME_LENGTH)
 
 
 class RestoreForm(RescaleForm):

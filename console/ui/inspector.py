@@ -26,6 +26,7 @@ from runtime.core.snapshot.contents import StoredState
 
 REFRESH_S: Final = 10
 SHOWN_SUBTASKS: Final = 16  #: the most skewed; the API has all
+SHOWN_STATES: Final = 14  #: the largest; the page of a checkpoint has all
 SPARK_POINTS: Final = 60  #: of the last hour
 _METER: Final = 72.0  #: width of a meter in pixels
 
@@ -127,6 +128,15 @@ class Inspector:
             )
         own = [state for state in self._recorded_states if state.operator == self.uid]
         return _with_meters([StateLine(s.name, s.kind.value, s.nbytes, s.rows, 0.0) for s in own])
+
+    @property
+    def shown_states(self) -> Sequence[StateLine]:
+        return self.states[:SHOWN_STATES]
+
+    @property
+    def more_states(self) -> int:
+        """States that are not larger than those shown."""
+        return max(0, len(self.states) - SHOWN_STATES)
 
     @cached_property
     def _recorded_states(self) -> tuple[StoredState, ...]:

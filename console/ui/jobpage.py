@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import checkpoint_table, continuable, run_progress
 from console.jobs.models import JobVersion, Run, VersionState
 from console.metrics import live
@@ -20,6 +20,7 @@ from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions
 from console.ui.failures import NO_REASON, FailureDetail, failure_detail
+from console.ui.graph.compact import MIN_OPERATORS
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health
 from console.ui.paging import TablePage, by_number, first_page
@@ -60,6 +61,7 @@ class JobView:
     run: Run | None
     live: Live
     picture: GraphPicture | None
+    is_large: bool  #: the graph has a compact form
     strip: Strip | None
     checkpoints: TablePage[Checkpoint]
     newest_restorable: Checkpoint | None  #: of the strip, without its figures by operator
@@ -86,10 +88,21 @@ class JobView:
         return bool(self.checkpoints.rows) or not self.checkpoints.first or not is_batch
 
 
-def job_view(page: JobPage, now: datetime, before: int | None = None, interval: Chosen | None = None) -> JobView:
-    """The page; its table has the checkpoints before the number `before`, triggered within `interval`."""
+def job_view(
+    page: JobPage,
+    now: datetime,
+    before: int | None = None,
+    interval: Chosen | None = None,
+    *,
+    is_detailed: bool = False,
+) -> JobView:
+    """The page; its table has the checkpoints before the number `before`, triggered within `interval`.
+
+    A large graph is drawn compactly, unless it is asked for in detail.
+    """
     run, table = page.run, checkpoint_table(page.job)
     graph = scaled_graph(page.version, run)
+    is_large = graph is not None and len(graph["operators"]) >= MIN_OPERATORS and not graph.get("mode")
     columns = list(table[:STRIP_COLUMNS])
     numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
     is_top = before is None and interval is None  #: the table begins with the checkpoints of the strip
@@ -98,7 +111,7 @@ def job_view(page: JobPage, now: datetime, before: int | None = None, interval: 
     )
     show_progress(numbers, shown.rows)
     restorable = next((row for row in columns if row.is_restorable), None)
-    is_continuable = restorable is not None and not _all_finished(restorable)
+    is_continuable = restorable is not None and restorable.kind != Kind.DRAIN and not _all_finished(restorable)
     newest, schema = restorable if is_continuable else continuable(page.job).first(), page.schema
     failure = run_failure(run, schema)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
@@ -106,7 +119,8 @@ def job_view(page: JobPage, now: datetime, before: int | None = None, interval: 
         page=page,
         run=run,
         live=numbers,
-        picture=draw(graph, numbers, now) if graph else None,
+        picture=draw(graph, numbers, now, is_compact=is_large and not is_detailed) if graph else None,
+        is_large=is_large,
         strip=strip(columns),
         checkpoints=shown,
         newest_restorable=restorable,

@@ -68,6 +68,22 @@ def by_urgency(jobs: QuerySet[Any], after: int | None) -> TablePage[Any]:
     return TablePage(shown, shown[-1].pk if len(found) > NAMES_PER_PAGE else None, last is None)
 
 
+def by_column(jobs: QuerySet[Any], column: str, after: int | None) -> TablePage[Any]:
+    """Jobs by an annotated column that is never null, then by name. A leading "-" puts the highest value first.
+
+    `after`: as in `by_urgency`.
+    """
+    key = column.removeprefix("-")
+    ordered = jobs.order_by(column, "name")
+    last = None if after is None else ordered.filter(pk=after).first()
+    if last is not None:
+        value, lookup = getattr(last, key), "gt" if key == column else "lt"
+        ordered = ordered.filter(Q(**{f"{key}__{lookup}": value}) | Q(**{key: value, "name__gt": last.name}))
+    found = list(ordered[: NAMES_PER_PAGE + 1])
+    shown = tuple(found[:NAMES_PER_PAGE])
+    return TablePage(shown, shown[-1].pk if len(found) > NAMES_PER_PAGE else None, last is None)
+
+
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:
     later = rows if position is None else rows.filter(**{f"{key}__{lookup}": position})
     return _cut(list(later[: size + 1]), key, size, is_first=position is None)

@@ -25,7 +25,7 @@ from runtime.redaction import Schema, redact_json
 
 EARLIER_RUNS: Final = 10  #: runs that the expected time of a start comes from
 MAX_ATTEMPTS: Final = 50  #: newest attempts on the page
-LOG_LINES: Final = 60
+LOG_LINES: Final = 200
 _LOG_BYTES: Final = 64 * 1024
 MAX_START: Final = timedelta(hours=1)  #: records later than this are not of the start
 _BAR: Final = 100.0
@@ -73,7 +73,7 @@ def run_view(run: Run, schema: Schema) -> RunView:
     shown = attempts.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
     ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
     ended_by = ending.select_related("requested_by").order_by("-created_at").first() if run.is_terminal else None
-    file = Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
+    file = log_file(run)
     return RunView(
         end=_end(run, ended_by, schema),
         ended_by=ended_by,
@@ -132,14 +132,14 @@ def start_phases(moments: Moments, earlier: Sequence[Moments]) -> tuple[StartPha
     """The phases between `moments` that the start has reached; `earlier` are those of earlier runs."""
     lasted = _durations(moments)
     known = [ms for ms in lasted if ms is not None]
-    whole = sum(known) or 1.0
+    whole = sum(known)
     before = [_durations(each) for each in earlier]
     found, left = [], 0.0
     for at, ((key, label), ms) in enumerate(zip(_START_PHASES, lasted, strict=True)):
         if ms is None:
             break
         others = [took for each in before if (took := each[at]) is not None]
-        width = ms / whole * _BAR
+        width = (ms / whole if whole else 1 / len(known)) * _BAR  # a start that took no time still has its phases
         expected = formats.duration(median(others)) if others else None
         found.append(StartPhase(key, label, round(left, 2), round(width, 2), formats.duration(ms), expected))
         left += width
@@ -178,6 +178,18 @@ def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
 
 
 # ---------------------------------------------------------------- log
+
+
+def log_file(run: Run) -> Path:
+    return Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
+
+
+def log_size(run: Run) -> int:
+    """Bytes of the job master's log; 0 if this host does not have it."""
+    try:
+        return log_file(run).stat().st_size
+    except OSError:
+        return 0
 
 
 def log_tail(file: Path, params: Mapping[str, Any], schema: Schema) -> tuple[str, ...]:

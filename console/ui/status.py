@@ -26,7 +26,7 @@ class Meaning(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`shape` names a symbol of `weir/_shape.html`."""
+    """`shape` names a symbol (`console.ui.templatetags.weir.shape`)."""
 
     shape: str
     word: str

@@ -12,6 +12,10 @@ from itertools import accumulate, pairwise
 from math import log1p
 from statistics import median
 
+from django.urls import reverse
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+
 from console import formats
 from console.checkpoints.models import Checkpoint
 
@@ -80,12 +84,37 @@ class Strip:
     ticks: tuple[Tick, ...]
 
     @property
+    def columns_svg(self) -> SafeString:
+        """The columns as SVG, joined here: a template loop over a hundred columns takes ten times as long."""
+        address = reverse("ui:checkpoint", args=[0]).removesuffix("0/")
+        return mark_safe("".join(_svg(column, self, address) for column in self.columns))  # noqa: S308
+
+    @property
     def whole_width(self) -> float:
         return self.width + _LABEL_WIDTH
 
     @property
     def whole_height(self) -> float:
         return self.height + _LABEL_HEIGHT
+
+
+def _svg(column: Column, strip: Strip, address: str) -> str:
+    """A column as a link to its checkpoint. `address`: of checkpoints, without the id."""
+    if column.status == "failed":
+        body = f'<path class="cross" d="{column.cross}"/>'
+    elif column.status in _WITHOUT_BAR:
+        body = f'<path class="aborted-mark" d="M{column.bar_x:g} {strip.aborted_y:g}h{strip.bar_width:g}"/>'
+    else:
+        body = (f'<rect class="bar" x="{column.bar_x:g}" y="{column.bar_y:g}" width="{strip.bar_width:g}" '
+                f'height="{column.bar_height:g}"/>')  # fmt: skip
+    rule = f'<line class="restart" x1="{column.x:g}" x2="{column.x:g}" y1="0" y2="{strip.height:g}"/>'
+    diamond = f'<path class="diamond" d="{column.diamond}"/>'
+    return (
+        f'<a href="{address}{column.pk}/" id="bar-{column.pk}"><g class="{column.status}">'
+        f"<title>{escape(column.about)}</title>"
+        f'<rect class="hit" x="{column.x:g}" y="0" width="{PITCH:g}" height="{strip.height:g}"/>'
+        f"{rule if column.restarted else ''}{body}{diamond if column.savepoint else ''}</g></a>"
+    )
 
 
 def strip(rows: Sequence[Checkpoint]) -> Strip | None:

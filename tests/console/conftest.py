@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.core.cache import caches
 from django.test import Client
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
@@ -41,6 +42,12 @@ SCHEMA = {
     "required": ["path"],
     "additionalProperties": False,
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_fragments() -> None:
+    """No test sees blocks that another test has rendered: rows of tests have the same keys."""
+    caches["fragments"].clear()
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +156,7 @@ def _no_throttle() -> None:
     """Logins are counted, and readiness is remembered, for longer than a test."""
     from django.core.cache import cache
 
-    from console.api.health import READINESS
+    from console.operations.readiness import READINESS
 
     cache.clear()
     READINESS.clear()

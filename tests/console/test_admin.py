@@ -52,6 +52,18 @@ def test_the_admin_is_for_staff(client: Client, viewer: User, checkpoint: Checkp
     assert client.get(LIST)["Location"].startswith("/admin/login/")
 
 
+def test_a_search_finds_reasons_names_and_reviews_among_the_filtered_rows(
+    browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint
+) -> None:
+    make_checkpoint(checkpoint.run, 8, status="failed", reason="expired", name="before 5.2")
+    Checkpoint.objects.filter(number=7).update(review_state="reviewed", review_note="grew by 40 %")
+    assert numbers(browser.get(LIST, {"q": "expired"})) == [8]
+    assert numbers(browser.get(LIST, {"q": "before 5"})) == [8]
+    assert numbers(browser.get(LIST, {"q": "GREW"})) == [7]
+    assert numbers(browser.get(LIST, {"q": "GREW", "status": "failed"})) == []
+    assert numbers(browser.get(LIST, {"q": "9" * 30})) == []
+
+
 def test_checkpoints_are_found_by_job_number_status_and_day(
     browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint
 ) -> None:

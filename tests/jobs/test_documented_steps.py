@@ -61,6 +61,7 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
     once = collected("once_rows", "ordered_at", "amount")
     assert len(once) == len(set(once))
     assert set(once) <= set(answer("select ordered_at, amount from orders"))
+    assert collected("current_rows", "amount") == answer("select amount from orders order by all"), "an order has a row"
     settled, unpaid = {row["order_id"] for row in found["settled_rows"].rows()}, collected("unpaid_rows", "amount")
     assert settled == {order for (order,) in answer(f"select distinct order_id {pairs}")}
     assert len(settled) + len(unpaid) == len(ORDERS)

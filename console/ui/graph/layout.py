@@ -6,7 +6,7 @@ own track. Back-edges of loops run below all boxes.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TypeAlias
 
@@ -15,10 +15,7 @@ from console.ui.graph.layers import Edge, Layers, Vertex, layers
 Point: TypeAlias = tuple[float, float]
 
 _RELAXATIONS = 6
-_PORT_STEP = 22.0  #: distance of two edges at one side of a box
-_TRACK_STEP = 10.0  #: distance of two vertical runs in one gap
-_TRACK_MARGIN = 18.0  #: from a vertical run to the box beside it; room for the arrow head
-_BACK_MARGIN = 15.0  #: from a back-edge's vertical run to the box beside it, nearer than any track
+_LINE_DISTANCE = 4.0  #: two horizontal lines that are nearer look like one
 _BACK_STEP = 30.0  #: distance of two horizontal runs below the boxes; room for a label
 _BACK_PORT = 12.0  #: from the foot of a box up to its back-edge
 
@@ -37,6 +34,12 @@ class Metrics:
     joint_height: float = 20
     margin: float = 16
     foot: float = 28  #: at the bottom, for the checkpoint's caption
+    port_step: float = 22  #: distance of two edges at one side of a box
+    track_step: float = 10  #: distance of two vertical runs in one gap
+    track_margin: float = 18  #: from a vertical run to the box beside it; room for the arrow head
+    back_margin: float = 15  #: from a back-edge's vertical run to the box beside it, nearer than any track
+    port_height: float | None = None  #: edges enter at the top of a box and leave at its foot, within this height
+    heights: Mapping[str, float] = field(default_factory=dict)  #: of boxes that are not `box_height` high
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +97,16 @@ def layout(
         boxes=named,
         routes=_routes(arranged, boxes, sizes),
         back=tuple(
-            _back_route(named[source], named[target], lowest + _BACK_STEP * (number + 1))
+            _back_route(named[source], named[target], lowest + _BACK_STEP * (number + 1), sizes.back_margin)
             for number, (source, target) in enumerate(back)
         ),
         columns=columns,
     )
 
 
-def _back_route(source: Box, target: Box, level: float) -> Route:
+def _back_route(source: Box, target: Box, level: float, margin: float) -> Route:
     """The route from the right of `source`, at height `level` below all boxes, to the left of `target`."""
-    out, into = source.right + _BACK_MARGIN, target.x - _BACK_MARGIN
+    out, into = source.right + margin, target.x - margin
     leave, enter = source.y + source.height - _BACK_PORT, target.y + target.height - _BACK_PORT
     points = ((source.right, leave), (out, leave), (out, level), (into, level), (into, enter), (target.x, enter))
     return Route(points, ((out + into) / 2, level))
@@ -134,7 +137,7 @@ def _boxes(arranged: Layers, sizes: Metrics) -> dict[Vertex, Box]:
 
 
 def _height(vertex: Vertex, sizes: Metrics) -> float:
-    return sizes.box_height if isinstance(vertex, str) else sizes.joint_height
+    return sizes.heights.get(vertex, sizes.box_height) if isinstance(vertex, str) else sizes.joint_height
 
 
 def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
@@ -197,7 +200,7 @@ class _Hop:
 
 
 def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tuple[Route, ...]:
-    leave, enter = _ports(arranged, boxes)
+    leave, enter = _ports(arranged, boxes, sizes)
     rank = {vertex: number for number, column in enumerate(arranged.order) for vertex in column}
     hops: list[list[_Hop]] = []
     for number, chain in enumerate(arranged.chains):
@@ -210,21 +213,27 @@ def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tu
     return tuple(_route(way, sizes) for way in hops)
 
 
-def _ports(arranged: Layers, boxes: Mapping[Vertex, Box]) -> tuple[list[float], list[float]]:
+def _ports(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tuple[list[float], list[float]]:
     """Per edge, the heights at which it leaves and enters a box, ordered by the heights of the other ends."""
     leave, enter = [0.0] * len(arranged.chains), [0.0] * len(arranged.chains)
     for node in (vertex for vertex in boxes if isinstance(vertex, str)):
         out = [number for number, chain in enumerate(arranged.chains) if chain[0] == node]
         into = [number for number, chain in enumerate(arranged.chains) if chain[-1] == node]
-        for number, y in _spread(sorted(out, key=lambda n: boxes[arranged.chains[n][1]].middle), boxes[node]):
+        box = boxes[node]
+        height = min(sizes.port_height or box.height, box.height)
+        foot = replace(box, y=box.y + box.height - height, height=height)
+        top = replace(box, height=height)
+        ways = sorted(out, key=lambda n: boxes[arranged.chains[n][1]].middle)
+        for number, y in _spread(ways, foot, sizes.port_step):
             leave[number] = y
-        for number, y in _spread(sorted(into, key=lambda n: boxes[arranged.chains[n][-2]].middle), boxes[node]):
+        ways = sorted(into, key=lambda n: boxes[arranged.chains[n][-2]].middle)
+        for number, y in _spread(ways, top, sizes.port_step):
             enter[number] = y
     return leave, enter
 
 
-def _spread(edges: Sequence[int], box: Box) -> list[tuple[int, float]]:
-    step = min(_PORT_STEP, (box.height - 16) / max(len(edges), 1))
+def _spread(edges: Sequence[int], box: Box, port_step: float) -> list[tuple[int, float]]:
+    step = min(port_step, (box.height - 16) / max(len(edges), 1))
     first = box.middle - step * (len(edges) - 1) / 2
     return [(edge, first + step * place) for place, edge in enumerate(edges)]
 
@@ -236,13 +245,16 @@ def _assign_tracks(hops: Sequence[_Hop], sizes: Metrics) -> None:
         turning = [hop for hop in hops if hop.gap == gap and hop.start != hop.end]
         falling = sorted((h for h in turning if h.end > h.start), key=lambda h: -h.start)
         rising = sorted((h for h in turning if h.end < h.start), key=lambda h: h.start)
-        step = min(_TRACK_STEP, (sizes.gap - 2 * _TRACK_MARGIN) / max(len(turning) - 1, 1))
+        step = min(sizes.track_step, (sizes.gap - 2 * sizes.track_margin) / max(len(turning) - 1, 1))
         for early in (True, False):
             side = [hop for hop in (*falling, *rising) if hop.early is early]
             width = step * (len(side) - 1)
-            first = right + _TRACK_MARGIN if early else right + sizes.gap - _TRACK_MARGIN - width
+            first = right + sizes.track_margin if early else right + sizes.gap - sizes.track_margin - width
             for place, hop in enumerate(side):
                 hop.x = first + place * step
+        for ending, beginning in itertools.permutations(turning, 2):
+            if abs(ending.end - beginning.start) < _LINE_DISTANCE and ending.x < beginning.x:
+                ending.x, beginning.x = beginning.x, ending.x  # else their horizontal parts overlap
 
 
 def _route(way: Sequence[_Hop], sizes: Metrics) -> Route:

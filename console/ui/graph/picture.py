@@ -14,6 +14,7 @@ from console import formats
 from console.checkpoints.models import noun
 from console.formats import Quantity
 from console.metrics.live import Live, OperatorLive, StageLive
+from console.ui.graph.compact import ROW, compact_layout
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
@@ -21,6 +22,7 @@ from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
 _LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: maximum breadth of a name in large letters, and in small letters
+_BREADTH, _COUNT_ROOM = 8.4, 46.0  #: in a compact graph, pixels of a breadth of 1, and those beside the name
 _BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: other letters are about 1
 _MIN_EDGE_WIDTH, _MAX_EDGE_WIDTH = 1.5, 7.0
 _TURN = 6.0  #: radius of an edge's corner
@@ -104,31 +106,39 @@ class EdgePicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphPicture:
+    """`is_compact`: operators are rows of stacked chains, and inner edges of chains are not drawn."""
+
     width: float
     height: float
     ranks: int  #: from left to right
     is_batch: bool
+    is_compact: bool
     nodes: tuple[NodePicture, ...]
     edges: tuple[EdgePicture, ...]
     line: WeirLine | None
     about: str
 
 
-def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph") -> GraphPicture:
+def draw(
+    graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph", *, is_compact: bool = False
+) -> GraphPicture:
     """Draws `JobGraph.to_json()` with the metrics `live`."""
     operators = graph["operators"]
     regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
     back = [edge for edge in graph["edges"] if edge.get("feedback")]
-    placed = layout([o["uid"] for o in operators], _ends(regular), back=_ends(back))
+    uids = [operator["uid"] for operator in operators]
+    place = compact_layout if is_compact else layout
+    placed = place(uids, _ends(regular), back=_ends(back))
     ways = zip([*regular, *back], [*placed.routes, *placed.back], strict=True)
     nodes = tuple(_node(operator, graph, placed, live, now) for operator in operators)
     by_uid = {node.uid: node for node in nodes}
-    drawn = tuple(_edge(edge, route, by_uid, live) for edge, route in ways)
+    drawn = tuple(_edge(edge, route, by_uid, live) for edge, route in ways if route.points)
     return GraphPicture(
         width=placed.width,
         height=placed.height,
         ranks=len(placed.columns),
         is_batch=graph.get("mode") == ExecutionMode.BATCH,
+        is_compact=is_compact,
         nodes=nodes,
         edges=drawn,
         line=_line(nodes, placed, live),
@@ -156,8 +166,8 @@ def _node(
     operator: Mapping[str, Any], graph: Mapping[str, Any], placed: Layout, live: Live, now: datetime
 ) -> NodePicture:
     uid = operator["uid"]
-    numbers, box = live.operators.get(uid), placed.boxes[uid]
     names = {o["uid"]: o["name"] for o in graph["operators"]}
+    numbers, box = live.operators.get(uid), placed.boxes[uid]
     room = box.width - 2 * _PAD
     moving = numbers if live.flowing else None
     busy = _share(moving.busy) * room if moving else 0.0
@@ -165,7 +175,9 @@ def _node(
     return NodePicture(
         uid=uid,
         name=operator["name"],
-        short_name=_short(operator["name"]),
+        short_name=_short(
+            operator["name"], _NAME_BREADTH if box.height > ROW else (box.width - _COUNT_ROOM) / _BREADTH
+        ),
         long=_breadth(operator["name"]) > _LARGE_BREADTH,
         role=operator["role"],
         bounded=bool(operator.get("bounded")),
@@ -237,11 +249,11 @@ def _thickness(per_second: float) -> float:
     return round(min(_MIN_EDGE_WIDTH + 0.9 * log10(1 + per_second), _MAX_EDGE_WIDTH), 1)
 
 
-def _short(name: str) -> str:
-    """The name, cut to the width of its node. Breadths are estimated, since no font is available here."""
-    if _breadth(name) <= _NAME_BREADTH:
+def _short(name: str, most: float) -> str:
+    """The name, cut to the breadth `most` of its node. Breadths are estimated, since no font is available here."""
+    if _breadth(name) <= most:
         return name
-    fits = max(n for n in range(len(name)) if _breadth(name[:n]) <= _NAME_BREADTH - 1)
+    fits = max(n for n in range(len(name)) if _breadth(name[:n]) <= most - 1)
     return f"{name[:fits]}…"
 
 

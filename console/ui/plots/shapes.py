@@ -4,7 +4,7 @@ A unit of x is an interval of the grid; y runs from 0, the maximum, to `HEIGHT`,
 path, and so are all bars of a phase, so a page stays small. Numbers are whole where a pixel allows it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Final
 
@@ -44,15 +44,16 @@ def stubs(values: Values) -> str:
     return bars([0.0] * len(values), [None if value is None else float(_STUB) for value in values], float(HEIGHT))
 
 
-def cells(row: int, levels: Sequence[int], level: int) -> str:
-    """The cells of `level` in a row of the heat map; neighbours are one rectangle. A row has the height 1."""
-    drawn, at = [], 0
-    for found, group in groupby(levels):
+def cells(row: int, levels: Sequence[Hashable]) -> Iterable[tuple[Hashable, str]]:
+    """The cells of a row of the heat map with their level; neighbours of the same level are one line.
+
+    A row has the height 1. The stroke of a line is nearly as high, which takes half the bytes of a rectangle.
+    """
+    at = 0
+    for level, group in groupby(levels):
         width = len(list(group))
-        if found == level:
-            drawn.append(f"M{at} {row}h{width}v.85h-{width}z")
+        yield level, f"M{at} {row}h{width}"
         at += width
-    return "".join(drawn)
 
 
 def _runs(values: Values) -> Iterable[list[tuple[int, float]]]:

@@ -27,7 +27,7 @@ from runtime.core.checkpoint import acknowledgements
 MAX_ROWS: Final = 40  #: operators in the heat map
 TABLE_ROWS: Final = 30  #: at most, of the table with the same numbers
 LEVELS: Final = 4  #: of the heat map
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy"  #: 0 to 100 % in steps of 2 %
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  #: 0 to 100 % in steps of 4 %
 _MAX_DRAWN_LAG_MS: Final = 2 * 86_400_000  #: a larger lag shows that the data is historic
 PHASES: Final = (*acknowledgements.PHASES, "commit")  #: in the order in which they happen
 
@@ -322,16 +322,22 @@ def _most_loaded(named: Sequence[tuple[str, str]], found: Any) -> list[tuple[str
 def _load_layers(operators: Sequence[Columns]) -> tuple[tuple[str, str], ...]:
     """A path for each level of each of busy and backpressured, whichever is higher, and one for known intervals."""
     paths: dict[str, list[str]] = {"known": []}
+    for name in ("busy", "pressed"):
+        paths.update({f"{name} level-{level}": [] for level in range(1, LEVELS + 1)})
     for row, columns in enumerate(operators):
-        pairs = list(zip(columns["busy"], columns["backpressured"], strict=True))
-        paths["known"].append(shapes.cells(row, [int(busy is not None) for busy, _ in pairs], 1))
-        for name, levels in (
-            ("busy", [_level(busy) if (busy or 0) > (blocked or 0) else 0 for busy, blocked in pairs]),
-            ("pressed", [_level(blocked) if (blocked or 0) >= (busy or 0) else 0 for busy, blocked in pairs]),
-        ):
-            for level in range(1, LEVELS + 1):
-                paths.setdefault(f"{name} level-{level}", []).append(shapes.cells(row, levels, level))
-    return tuple((name, "".join(parts)) for name, parts in paths.items() if any(parts))
+        known = [busy is not None for busy in columns["busy"]]
+        loads = list(map(_load_class, columns["busy"], columns["backpressured"]))
+        paths["known"] += [path for is_known, path in shapes.cells(row, known) if is_known]
+        for load, path in shapes.cells(row, loads):
+            if load:
+                paths[str(load)].append(path)
+    return tuple((name, "".join(parts)) for name, parts in paths.items() if parts)
+
+
+def _load_class(busy: float | None, blocked: float | None) -> str:
+    """The class of a cell; '' if the load is too low to be drawn."""
+    name, level = ("busy", _level(busy)) if (busy or 0) > (blocked or 0) else ("pressed", _level(blocked))
+    return f"{name} level-{level}" if level else ""
 
 
 def _level(share: float | None) -> int:
@@ -349,7 +355,7 @@ def _load_row(y: int, name: str, columns: Columns) -> LoadRow:
 
 
 def _code(share: float | None) -> str:
-    return "-" if share is None else _LETTERS[round(min(max(share, 0.0), 1.0) * 50)]
+    return "-" if share is None else _LETTERS[round(min(max(share, 0.0), 1.0) * 25)]
 
 
 def _series(key: str, label: str, values: Sequence[Any], write: Callable[[Any], Quantity]) -> Series:

@@ -8,14 +8,18 @@ from hashlib import blake2s
 from typing import Any
 
 from django import template
+from django.core.cache import caches
 from django.template.base import FilterExpression, Node, NodeList, Parser, Token
 from django.template.context import Context
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
 from console.formats import Quantity
+from console.ui.graph import svg
+from console.ui.graph.picture import GraphPicture
 from console.ui.status import DISCARDED, status
 
 register = template.Library()
@@ -65,16 +69,6 @@ def sentence(text: str) -> SafeString:
 
 
 @register.filter
-def least(value: int, other: int) -> int:
-    return min(value, other)
-
-
-@register.filter
-def greatest(value: int, other: int) -> int:
-    return max(value, other)
-
-
-@register.filter
 def coordinate(value: float) -> str:
     """A length for an SVG attribute, the same in every locale."""
     return f"{value:g}"
@@ -118,17 +112,38 @@ def _now(context: Context) -> datetime:
 # ---------------------------------------------------------------- states
 
 
-@register.inclusion_tag("weir/_status.html")
+#: SVG of each shape of a state. A list of jobs has a hundred, so they are no templates.
+_SHAPES = {
+    "disc": '<circle cx="6" cy="6" r="5"/>',
+    "half": '<circle class="hollow" cx="6" cy="6" r="4.6"/><path d="M6 1.4a4.6 4.6 0 0 0 0 9.2z"/>',
+    "triangle": '<path d="M6 .8 11.6 11H.4z"/>',
+    "square": '<path d="M1 1h10v10H1z"/>',
+    "tick": '<path class="stroke" d="M1.5 6.5l3 3 6-7"/>',
+    "pause": '<path d="M2 1.5h3v9H2zM7 1.5h3v9H7z"/>',
+    "pin": '<path d="M3.5 1h5L8 5l2 2.2v.8H2v-.8L4 5z"/><path class="stroke" d="M6 8v3.4"/>',
+    "cross": '<path class="stroke" d="M2 2l8 8M10 2l-8 8"/>',
+    "ring": '<circle class="hollow" cx="6" cy="6" r="4.6"/>',
+}
+
+
+@register.simple_tag
 def state(
     kind: str, value: str | None, *, discarded: bool = False, large: bool = False, health: str | None = ""
-) -> dict[str, Any]:
+) -> SafeString:
     """A state as shape and word: {% state "run" run.state %}. `health` is the level of a run's health."""
-    return {"status": status(kind, DISCARDED if discarded else value or "", health or ""), "large": large}
+    found = status(kind, DISCARDED if discarded else value or "", health or "")
+    return format_html(
+        '<span class="status {}{}">{}<span class="word">{}</span></span>',
+        found.meaning, " large" if large else "", shape(found.shape), found.word,
+    )  # fmt: skip
 
 
-@register.inclusion_tag("weir/_shape.html")
-def shape(name: str) -> dict[str, str]:
-    return {"shape": name}
+@register.simple_tag
+def shape(name: str) -> SafeString:
+    drawn = _SHAPES.get(name, _SHAPES["ring"])
+    return mark_safe(  # noqa: S308
+        f'<svg class="shape" viewBox="0 0 12 12" aria-hidden="true" focusable="false">{drawn}</svg>'
+    )
 
 
 # ---------------------------------------------------------------- addresses
@@ -146,6 +161,17 @@ def here(context: Context, **changes: Any) -> str:
     return f"?{encoded}" if encoded else context["request"].path
 
 
+@register.simple_tag
+def compare_url(job: int, one: int, another: int) -> str:
+    """The address of the comparison of two checkpoints, by their numbers; the older is the base."""
+    return f"{reverse('ui:compare', args=[job])}?base={min(one, another)}&other={max(one, another)}"
+
+
+@register.simple_tag(takes_context=True)
+def compact_graph(context: Context, picture: GraphPicture, chosen: str) -> SafeString:
+    return svg.compact_graph(picture, chosen, lambda uid: here(context, node=uid))
+
+
 # ---------------------------------------------------------------- live blocks
 
 
@@ -153,7 +179,8 @@ class LiveNode(Node):
     """A block that a poll may replace, unless the digest shows that the browser already has it.
 
     Relative times tick in the browser and are not part of the digest. An optional `key` names the content of a block
-    that is expensive to render: the block is not rendered while its key is the key in the browser.
+    that is expensive to render: the block is not rendered while its key is the key in the browser. Such a block must
+    not depend on the user, since the cache `fragments` shares it between the requests of an address.
     """
 
     def __init__(self, name: str, nodelist: NodeList, key: FilterExpression | None) -> None:
@@ -166,7 +193,7 @@ class LiveNode(Node):
         known = (context.get("known_blocks") or {}).get(self.name, "")
         if key and known.startswith(key):
             return mark_safe("")
-        content = self.nodelist.render(context).strip()
+        content = self._load_or_render(context, key) if key else self.nodelist.render(context).strip()
         digest = key + blake2s(_TICKING.sub("", content).encode(), digest_size=8).hexdigest()
         if known.rpartition("_")[2] == digest.rpartition("_")[2]:
             return mark_safe("")
@@ -174,6 +201,15 @@ class LiveNode(Node):
         return format_html(
             '<div id="live-{}" data-digest="{}"{}>{}</div>', self.name, digest, swap, mark_safe(content)  # noqa: S308
         )  # fmt: skip
+
+    def _load_or_render(self, context: Context, key: str) -> str:
+        fragments, name = caches["fragments"], f"{self.name} {key} {context['request'].get_full_path()}"
+        place = blake2s(name.encode(), digest_size=16).hexdigest()
+        found: str | None = fragments.get(place)
+        if found is None:
+            found = str(self.nodelist.render(context).strip())
+            fragments.set(place, found)
+        return found
 
 
 @register.tag

@@ -41,6 +41,8 @@ REQUEST_MESSAGES = {
     OperationKind.SCHEDULE: "The schedule is saved.",
     OperationKind.UNSCHEDULE: "The schedule is removed. Its savepoints stay.",
     OperationKind.LABEL: "Name and note are saved.",
+    OperationKind.CLONE: "The clone is created; its restore was requested.",
+    OperationKind.DRILL: "The restore drill was requested.",
 }
 REPEATED_MESSAGE = "This page had already sent the request."
 

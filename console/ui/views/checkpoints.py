@@ -21,6 +21,7 @@ from console.checkpoints.models import Checkpoint, Status
 from console.formats import Quantity
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.selectors import mean_load
+from console.operations.clones import drills_of
 from console.operations.legality import allowed_discard, allowed_pin
 from console.operations.models import OperationKind
 from console.operations.selectors import runs_of
@@ -36,6 +37,7 @@ from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.checkpoint.statistics import Distribution, Summary
 
 _RUNS = 6  #: newest runs in the filter
+_DRILLS = 5  #: newest drills on the page of a checkpoint
 _RECENT = 100  #: newest checkpoints, which may still change
 
 
@@ -69,24 +71,27 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         names = {operator["uid"]: operator["name"] for operator in graph.get("operators", ())}
         lanes = lanes_of(found.acknowledgements, list(names))
         only = text(request.GET.get("operator"))
-        context = {
+        context: dict[str, Any] = {
             "checkpoint": found,
             "job": found.job,
             "explanation": explain(_circumstances(found, lanes, graph, now)),
-            "gantt": gantt(lanes, names, _took_ms(found, now), completed=found.status == Status.COMPLETED, only=only),
+            "gantt": gantt(lanes, names, found.took_ms(now), completed=found.status == Status.COMPLETED, only=only),
             "only": only,
             "phases": PHASES,
             "previous": selectors.previous_completed(found),
             "pin": allowed_pin(found, request.user),
             "label_refusal": operate_refusal(request.user),
             "lines": operator_lines(found),
+            "drills": drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS],
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
         }
-        return PageContent(context, settled=found.status != Status.IN_PROGRESS)
+        is_drilled = any(drill.is_active for drill in context["drills"])
+        return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_drilled)
 
     def load_revision() -> str:
-        return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1)])
+        drills = drills_of(found.job).filter(params__checkpoint=pk)
+        return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1), (drills, _DRILLS)])
 
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
 
@@ -97,18 +102,11 @@ def _circumstances(found: Checkpoint, lanes: Sequence[Lane], graph: Mapping[str,
         outcome=found.outcome,
         reason=found.reason,
         detail=found.detail,
-        took_ms=_took_ms(found, now),
+        took_ms=found.took_ms(now),
         lanes=lanes,
         graph=graph,
         load=mean_load(found.run, found.triggered_at, max(end, found.triggered_at), now) if lanes else {},
     )
-
-
-def _took_ms(found: Checkpoint, now: datetime) -> float:
-    """Time from the trigger to the end, or until now."""
-    if found.duration_ms is not None:
-        return float(found.duration_ms)
-    return max(0.0, ((found.completed_at or now) - found.triggered_at).total_seconds() * 1000)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

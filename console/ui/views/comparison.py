@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 
 from console import formats
 from console.accounts.refusals import Refused
-from console.checkpoints.comparison import Change, OperatorChange, least_notable
+from console.checkpoints.comparison import MEASURES, Change, OperatorChange, least_notable
 from console.checkpoints.models import Status
 from console.checkpoints.selectors import job_checkpoints
 from console.formats import Quantity
@@ -29,17 +29,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An operator of the table; the cells are in the order of `HEADS`."""
+    """An operator of the table; the cells are in the order of `MEASURES`."""
 
     change: OperatorChange
     cells: tuple[Cell, ...]
 
 
-#: Measures in the order of the table, with their column heads.
+#: The column heads of `MEASURES`.
 HEADS = (
-    ("start_delay_ms", "Start delay"), ("alignment_ms", "Alignment"), ("pre_barrier_ms", "Pre-barrier"),
-    ("sync_ms", "Sync"), ("async_ms", "Async"), ("state_bytes", "State"), ("written_bytes", "Written"),
-    ("rows", "Rows of state"), ("subtasks", "Subtasks"), ("in_flight_bytes", "In flight"),
+    "Start delay", "Alignment", "Pre-barrier", "Sync", "Async", "State", "Written", "Rows of state", "Subtasks",
+    "In flight",
 )  # fmt: skip
 
 
@@ -53,7 +52,7 @@ def compare(request: HttpRequest, pk: int) -> HttpResponse:
         newest = job_checkpoints(job).filter(status=Status.COMPLETED).order_by("-number")
         numbers = sorted(newest.values_list("number", flat=True)[:2])
         given = dict(zip(given, map(str, numbers), strict=False)) if len(numbers) == 2 else given
-    context = {"job": job, "given": given, "heads": [head for _, head in HEADS]}
+    context = {"job": job, "given": given, "heads": HEADS}
     if not all(given.values()):
         return page(request, "checkpoints/compare.html", context)
     try:
@@ -77,7 +76,7 @@ def compare(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _line(change: OperatorChange) -> Line:
-    return Line(change, tuple(cell(name, change.changes[name]) for name, _ in HEADS))
+    return Line(change, tuple(cell(name, change.changes[name]) for name in MEASURES))
 
 
 def cell(name: str, change: Change) -> Cell:

@@ -21,7 +21,7 @@ from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
 from console.ui.joblist import job_line, states_of, tally
 from console.ui.jobpage import job_view
-from console.ui.paging import by_name, by_urgency, text, whole_number
+from console.ui.paging import by_column, by_name, by_urgency, text, whole_number
 from console.ui.plots.timeline import job_timeline
 from console.ui.plots.window import checkpoints_of, chosen
 from console.ui.revision import revision
@@ -32,12 +32,19 @@ from console.ui.views.page import PageContent, page, page_or_blocks, require_log
 @require_login
 def job_list(request: HttpRequest) -> HttpResponse:
     search, chosen = text(request.GET.get("q")), request.GET.get("state", "")
-    found = selectors.find_jobs(search)
+    kept = {"tag": text(request.GET.get("tag")), "owner": text(request.GET.get("owner"))}
+    archived = request.GET.get("archived") == "1"
+    found = selectors.find_jobs(search, **kept, archived=archived)
     counts = selectors.count_by_state(found)
     wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
     listed, after = wanted.select_related("health"), text(request.GET.get("after"))
-    is_by_name = request.GET.get("sort") == "name"
-    jobs = by_name(listed, after) if is_by_name else by_urgency(listed, whole_number(after))
+    sort = text(request.GET.get("sort"))
+    if sort == "name":
+        jobs = by_name(listed, after)
+    elif (column := sort.removeprefix("-")) in selectors.SORT_COLUMNS:
+        jobs = by_column(selectors.with_sort_column(listed, column), sort, whole_number(after))
+    else:
+        sort, jobs = "", by_urgency(listed, whole_number(after))
     health = {job.pk: getattr(job, "health", None) for job in jobs.rows}
 
     def load_content() -> PageContent:
@@ -46,11 +53,13 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "now": now,
             "search": search,
             "chosen": chosen,
+            "kept": {name: value for name, value in kept.items() if value},
+            "archived": archived,
             "tally": tally(counts),
             "total": sum(counts.values()),
             "jobs": jobs,
             "lines": [job_line(row, health[row.job.pk], now) for row in selectors.job_rows(jobs.rows)],
-            "is_by_name": is_by_name,
+            "sort": sort,
             "may_define": not define_refusal(request.user),
             "define_reason": define_refusal(request.user),
         }
@@ -71,7 +80,8 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 
     def load_content() -> PageContent:
         now = timezone.now()
-        view = job_view(selectors.job_page(pk, request.user), now, before, interval)
+        is_detailed = request.GET.get("graph") == "detailed"
+        view = job_view(selectors.job_page(pk, request.user), now, before, interval, is_detailed=is_detailed)
         context = {
             "now": now,
             "job": view.page.job,

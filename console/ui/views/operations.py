@@ -1,22 +1,28 @@
 """The list of operations and the page of an operation."""
 
+import csv
 from collections.abc import Sequence
 from uuid import UUID
 
+from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
-from django.views.decorators.http import require_safe
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_POST, require_safe
 
+from console.accounts.refusals import Refused
+from console.accounts.rights import operate_refusal
 from console.checkpoints.models import Checkpoint, large_columns
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
 from console.operations.models import NEW_RUN_KINDS, Operation, OperationKind, OperationState
 from console.operations.selectors import expected_duration, with_runs
+from console.operations.withdrawal import withdraw_operation, withdrawal_refusal
 from console.ui.jobpage import live_metrics
+from console.ui.operationlist import OperationFilters, csv_rows
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 _RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
 _LARGE = large_columns("run__restore_checkpoint")
@@ -26,11 +32,15 @@ _PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the p
 @require_safe
 @require_login
 def operation_list(request: HttpRequest) -> HttpResponse:
-    operations = by_time(with_runs(Operation.objects.all()), moment(request.GET.get("before")))
+    filters = OperationFilters.of(request.GET)
+    found = filters.apply(with_runs(Operation.objects.all()))
+    if request.GET.get("format") == "csv":
+        return _csv(found)
+    operations = by_time(found, moment(request.GET.get("before")))
 
     def load_content() -> PageContent:
         settled = not any(row.is_active for row in operations.rows)
-        return PageContent({"section": "operations", "operations": operations}, settled)
+        return PageContent({"section": "operations", "operations": operations, "filters": filters}, settled)
 
     def load_revision() -> str:
         return revision(
@@ -59,6 +69,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
             "expected": expected_duration(found.job_id, found.kind) if found.is_active else None,
             "parts": tuple(with_runs(found.parts.all())) if found.kind == OperationKind.RESCALE else (),
             "checkpoint": _checkpoint_of(found),
+            "withdrawal": withdrawal_refusal(found) or operate_refusal(request.user),
         }
         settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
         return PageContent(context, settled)
@@ -67,6 +78,25 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
         return revision(request, [(_operations_by_id([found]), 1), (Run.objects.filter(operations=found), 1)])
 
     return page_or_blocks(request, "operations/detail.html", "operations/_live.html", load_content, load_revision)
+
+
+@require_POST
+@require_login
+def withdraw(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """Withdraws a request that no job master has begun."""
+    try:
+        withdraw_operation(user_of(request), get_object_or_404(Operation, pk=pk))
+        messages.info(request, "The request is withdrawn.")
+    except Refused as refused:
+        messages.error(request, refused.detail)
+    return redirect("ui:operation", pk)
+
+
+def _csv(rows: QuerySet[Operation]) -> HttpResponse:
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = 'attachment; filename="operations.csv"'
+    csv.writer(response).writerows(csv_rows(rows))
+    return response
 
 
 def _operations_by_id(rows: Sequence[Operation]) -> QuerySet[Operation]:

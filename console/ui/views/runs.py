@@ -10,7 +10,7 @@ from console.jobs.services import pipeline_schema
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
 from console.ui.revision import revision
-from console.ui.runpage import run_view
+from console.ui.runpage import log_size, run_view
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 _OPERATIONS = 20  #: newest operations on the page
@@ -36,6 +36,6 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
         attempts = (Attempt.objects.filter(run=found).order_by("-token"), _OPERATIONS)
         newest = (Checkpoint.objects.filter(run=found).order_by("-number"), 1)
         own = (Operation.objects.filter(run=found).order_by("-created_at", "-pk"), _OPERATIONS)
-        return revision(request, [attempts, newest, own], found.state)
+        return revision(request, [attempts, newest, own], found.state, log_size(found))
 
     return page_or_blocks(request, "runs/detail.html", "runs/_live.html", load_content, load_revision)

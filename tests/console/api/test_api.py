@@ -152,8 +152,10 @@ def test_a_viewer_reads_everything(routes: dict[str, str], viewer: User) -> None
 
 def test_no_route_is_written_to_by_another_method(routes: dict[str, str], api: APIClient) -> None:
     for name, path in routes.items():
-        for method in (api.put, api.patch, *([] if name == "state-query" else [api.delete])):
-            check_problem(method(path, {}), 405, "method-not-allowed")
+        legal = {"state-query": api.delete, "version": api.delete, "job": api.patch}.get(name)
+        for method in (api.put, api.patch, api.delete):
+            if method != legal:
+                check_problem(method(path, {}), 405, "method-not-allowed")
 
 
 @pytest.mark.parametrize(

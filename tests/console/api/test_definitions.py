@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
+from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Forbidden, Refused
@@ -155,3 +156,22 @@ def test_a_broken_pipeline_is_listed_with_its_error_and_takes_no_job(definer: Us
     assert services.create_job(definer, name="words job", pipeline="words").pk
     pipelines.replace([pipelines.OfferedPipeline("torn", "Mended")])
     assert services.create_job(definer, name="torn job", pipeline="torn").pk
+
+
+def test_facts_of_a_job_are_changed_under_its_tag(api: APIClient, job: Job) -> None:
+    path = f"/api/v1/jobs/{job.pk}/"
+    tag = api.get(path).headers["ETag"]
+    given = {"owner": "Team Sums", "tags": ["nightly"], "runbook": "https://wiki.example/sums"}
+    changed = api.patch(path, given, format="json", headers={"If-Match": tag})
+    assert (changed.status_code, changed.json()["tags"]) == (200, ["nightly"])
+    stale = api.patch(path, {"owner": "Another"}, format="json", headers={"If-Match": tag})
+    assert stale.status_code == 412
+    assert [row["id"] for row in api.get("/api/v1/jobs/?tag=nightly").json()["results"]] == [job.pk]
+    assert api.patch(path, {"archived": True}, format="json").json()["archived_at"]
+    assert api.get("/api/v1/jobs/?archived=false").json()["results"] == []
+
+
+def test_a_rejected_version_is_deleted_and_another_is_not(api: APIClient, job: Job, version: JobVersion) -> None:
+    rejected = JobVersion.objects.create(job=job, number=2, parallelism=2, state="rejected")
+    assert api.delete(f"/api/v1/versions/{rejected.pk}/").status_code == 204
+    assert api.delete(f"/api/v1/versions/{version.pk}/").json()["code"] == "cannot-delete"

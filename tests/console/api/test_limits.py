@@ -15,6 +15,7 @@ from console.api import health
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH
 from console.operations.models import Operation
+from console.operations.readiness import Readiness
 from tests.console.api.test_api import check_problem
 from tests.waiting import until
 
@@ -32,7 +33,7 @@ def test_many_questions_about_readiness_are_one_probe(rf: RequestFactory) -> Non
         answer.wait(30)
         probing -= 1
 
-    readiness = health.Readiness({"broker": probe})
+    readiness = Readiness({"broker": probe})
     with ThreadPoolExecutor(60) as strangers:
         asked = [strangers.submit(health.readyz, rf.get("/readyz"), readiness) for _ in range(60)]
         until(lambda: probing == 1)
@@ -48,7 +49,7 @@ def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory) -> No
         for outage in outages:
             raise outage
 
-    readiness = health.Readiness({"broker": probe}, cache_s=0.0)
+    readiness = Readiness({"broker": probe}, cache_s=0.0)
     assert health.readyz(rf.get("/readyz"), readiness).status_code == 200
     outages.append(OSError())
     assert health.readyz(rf.get("/readyz"), readiness).status_code == 503

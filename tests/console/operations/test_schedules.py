@@ -17,6 +17,8 @@ from console.operations.models import Operation, SavepointSchedule
 from console.operations.scheduled_savepoints import run_schedules
 from console.operations.schedules import next_time
 from tests.console.ui import rows
+from tests.console.world import World
+from tests.waiting import until
 
 MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
@@ -125,3 +127,29 @@ def test_the_page_saves_and_removes_the_schedule_by_operations(browser: Client, 
     assert "has no schedule of savepoints" in browser.post(path, {"act": "unschedule"}, follow=True).content.decode()
     kinds = Operation.objects.order_by("created_at").values_list("kind", "state")
     assert list(kinds) == [("schedule", "succeeded"), ("schedule", "succeeded"), ("unschedule", "succeeded")]
+
+
+@pytest.mark.slow
+def test_beat_and_a_worker_request_the_savepoint_of_a_schedule(place: World) -> None:
+    """Real processes: Celery beat sends the pass, and a worker of `housekeeping` writes the operation."""
+    run = place.run(place.new_run())
+    place.sql("UPDATE weir_run SET state = 'running', lease_owner = 'a worker' WHERE id = %s", run["id"])
+    owner = place.sql(
+        "INSERT INTO weir_user (username, password, is_superuser, is_staff, is_active, first_name, last_name, email, "
+        "date_joined) VALUES ('planner', '', true, true, true, '', '', '', now()) RETURNING id"
+    )[0]["id"]
+    place.sql(
+        "INSERT INTO weir_savepoint_schedule (job_id, every_hours, name, keep, owner_id, next_at) "
+        "VALUES (%s, 6, 'nightly', 3, %s, now())",
+        run["job_id"], owner,
+    )  # fmt: skip
+
+    def requested() -> list[dict[str, Any]]:
+        place.sql("UPDATE weir_run SET lease_beat = lease_beat + 1 WHERE id = %s", run["id"])  # its master lives
+        return place.sql("SELECT * FROM weir_operation WHERE kind = 'savepoint'")
+
+    found = until(requested, 60)
+    assert [(row["run_id"], row["requested_by_id"]) for row in found] == [(run["id"], owner)]
+    assert found[0]["params"]["name"].startswith("nightly ")
+    schedule = place.sql("SELECT next_at > now() + interval '5 hours' AS later FROM weir_savepoint_schedule")[0]
+    assert schedule["later"], "the next savepoint is six hours later"

@@ -19,6 +19,7 @@ delays, notify, orders out, alerts out, sums out
     .strip()
     .split(", ")
 )
+UIDS = tuple(name.replace(" ", "-") for name in NAMES)
 SLOW = 15  #: index of the operator that becomes slow
 
 
@@ -26,7 +27,7 @@ def wide_graph() -> dict[str, Any]:
     """30 operators: three sources, three sinks, joins between."""
     roles = {0: "source", 1: "source", 2: "source", 8: "source", 10: "source", 27: "sink", 28: "sink", 29: "sink"}
     operators = [
-        {"uid": name.replace(" ", "-"), "name": name, "role": roles.get(at, "operator"), "parallelism": 4,
+        {"uid": UIDS[at], "name": name, "role": roles.get(at, "operator"), "parallelism": 4,
          "bounded": False, "guarantee": "exactly-once"}
         for at, name in enumerate(NAMES)
     ]  # fmt: skip

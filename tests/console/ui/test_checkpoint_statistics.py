@@ -12,7 +12,7 @@ from console.jobs.models import Attempt, JobVersion, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 14
+PAGE_QUERIES = 12
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_poll_brings_the_same_block_and_ends_with_the_run(at_console: Client, 
 def test_the_page_takes_the_same_few_queries_for_a_long_history(at_console: Client, running: Run) -> None:
     with CaptureQueriesContext(connection) as counted:
         at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/")
-    assert len(counted) <= PAGE_QUERIES
+    assert len(counted) == PAGE_QUERIES
 
 
 def test_a_version_that_is_older_than_a_setting_has_its_default(at_console: Client) -> None:

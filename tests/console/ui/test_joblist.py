@@ -2,11 +2,13 @@
 
 import html
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from console.jobs.models import Job
 from tests.console.ui import blocks, rows
@@ -101,3 +103,29 @@ def test_the_list_of_a_reader_says_why_there_is_no_new_job(reading: Client) -> N
     said = blocks.text(reading.get("/jobs/"))
     assert "New job" not in said
     assert "You may not define jobs" in said
+
+
+def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
+    at_console: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.ui.paging.NAMES_PER_PAGE", 2)
+    for name, parallelism, restarts in (("alpha", 2, 0), ("beta", 8, 3), ("gamma", 4, 1), ("delta", 8, 0)):
+        run = rows.run(rows.job(name), parallelism=parallelism, live=rows.live(restarts=restarts))
+        rows.checkpoint(run, 1, completed_at=timezone.now() - timedelta(hours=restarts), is_stored=False)
+    rows.job("never")
+
+    def listed(sort: str) -> list[str]:
+        found, after = [], ""
+        while True:
+            page = at_console.get("/jobs/", {"sort": sort, "after": after}).context
+            found += [line.job.name for line in page["lines"]]
+            if not (after := page["jobs"].older):
+                return found
+
+    assert listed("-parallelism") == ["beta", "delta", "gamma", "alpha", "never"]
+    assert listed("parallelism") == ["never", "alpha", "gamma", "beta", "delta"]
+    assert listed("-restarts")[:2] == ["beta", "gamma"]
+    assert listed("checkpoint")[:3] == ["never", "beta", "gamma"]
+    page = at_console.get("/jobs/?sort=-restarts").content.decode()
+    assert 'aria-sort="descending"><a id="sort-restarts" href="?sort=restarts"' in page
+    assert "aria-sort" in at_console.get("/jobs/?sort=nonsense").content.decode()

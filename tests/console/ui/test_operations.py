@@ -1,5 +1,6 @@
 """The list of operations and the page of one."""
 
+import csv
 from datetime import timedelta
 
 from django.test import Client
@@ -92,3 +93,46 @@ def test_a_restore_is_told_in_the_words_of_the_job_not_in_ids(at_console: Client
     assert "From savepoint 845 Into version 1, parallelism 3 Accept repeated output True" in said
     assert f"Checkpoint {made.pk}" not in said
     assert "{" not in said
+
+
+def test_operations_are_filtered_and_exported(at_console: Client, operator: User) -> None:
+    alpha, beta = rows.job("alpha"), rows.job("beta")
+    rows.operation(alpha, "drain", requested_by=operator, reason="end, of the year")
+    rows.operation(beta, "savepoint", "failed", error={"code": "expired", "message": "Nobody answered."})
+
+    def kinds(**query: str) -> list[str]:
+        return [row.kind for row in at_console.get("/operations/", query).context["operations"].rows]
+
+    assert kinds(kind="drain") == kinds(q="alp") == kinds(q="year") == kinds(user="operator") == ["drain"]
+    assert kinds(state="failed") == ["savepoint"]
+    assert "No operation matches." in blocks.text(at_console.get("/operations/", {"kind": "stop"}))
+    exported = at_console.get("/operations/", {"kind": "drain", "format": "csv"})
+    header, row = csv.reader(exported.content.decode().splitlines())
+    assert dict(zip(header, row, strict=True))["reason"] == "end, of the year"
+    assert exported.headers["Content-Type"].startswith("text/csv")
+
+
+def test_the_outcome_of_a_start_follows_its_run(at_console: Client) -> None:
+    now = timezone.now()
+    run = rows.run(rows.job(), "failed", started_at=now - timedelta(seconds=63), ended_at=now - timedelta(seconds=60))
+    found = rows.operation(run.job, "start", run=run, result={"run": run.pk})
+    assert f"run {run.pk} Failed after 3.0 s" in blocks.text(at_console.get("/operations/"))
+    said = blocks.text(at_console.get(f"/operations/{found.pk}/"))
+    assert "The run started, then it ended after 3.0 s: Failed" in said
+
+
+def test_a_request_is_withdrawn_until_a_master_begins_it(at_console: Client, reading: Client) -> None:
+    run = rows.run(rows.job())
+    found = rows.operation(run.job, "savepoint", "queued", run=run)
+    path = f"/operations/{found.pk}/"
+    assert "Withdraw the request" in blocks.text(at_console.get(path))
+    assert "Withdraw the request" not in blocks.text(reading.get(path))
+    assert "You may not operate jobs" in blocks.text(reading.post(f"{path}withdraw/", follow=True))
+    assert "The request is withdrawn." in blocks.text(at_console.post(f"{path}withdraw/", follow=True))
+    found.refresh_from_db()
+    assert (found.state, found.error["code"]) == ("failed", "withdrawn")  # type: ignore[index]
+    begun = rows.operation(run.job, "stop", "running", run=run)
+    said = blocks.text(at_console.post(f"/operations/{begun.pk}/withdraw/", follow=True))
+    assert "The stop is running: only a request that no job master has begun can be withdrawn." in said
+    begun.refresh_from_db()
+    assert begun.state == "running"

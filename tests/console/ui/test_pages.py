@@ -16,7 +16,8 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 17
+PAGE_QUERIES = 16
+REPEATED_QUERIES = 12  #: plots, causes and states come from the cache of fragments
 
 
 # ---------------------------------------------------------------- who may
@@ -103,6 +104,9 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_cons
     with CaptureQueriesContext(connection) as counted:
         at_console.get(f"/jobs/{running.job_id}/")
     assert len(counted) == PAGE_QUERIES
+    with CaptureQueriesContext(connection) as counted:
+        at_console.get(f"/jobs/{running.job_id}/")
+    assert len(counted) == REPEATED_QUERIES
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_cons
     [
         ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 12), ("/jobs/{job}/rescale/", 11),
         ("/operations/", 3),
-        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 7), ("/jobs/{job}/history.csv", 10),
+        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 8), ("/jobs/{job}/history.csv", 10),
     ],
 )  # fmt: skip
 def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:
@@ -325,12 +329,6 @@ def test_a_failed_checkpoint_says_why_in_the_table(at_console: Client) -> None:
     assert "Failed task finished while triggered" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 
 
-def test_the_page_takes_a_bounded_number_of_queries(at_console: Client, running: Run) -> None:
-    with CaptureQueriesContext(connection) as counted:
-        at_console.get(f"/jobs/{running.job_id}/")
-    assert len(counted) <= 32
-
-
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -399,7 +397,9 @@ def test_what_a_stop_or_drain_takes_is_called_a_savepoint(at_console: Client, ki
     assert "Savepoint 9" in said
     words = kind if kind == "savepoint" else f"savepoint ({kind})"
     assert f"Kind {words}" in said
-    assert "Restore savepoint 9 at parallelism 2" in blocks.text(at_console.get(f"/jobs/{found.job_id}/restore/"))
+    assert "Restore savepoint 9 at parallelism 2" in blocks.text(
+        at_console.get(f"/jobs/{found.job_id}/restore/?checkpoint={found.pk}")
+    )
 
 
 def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:

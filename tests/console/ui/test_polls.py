@@ -73,12 +73,15 @@ def test_whatever_is_written_is_seen_by_the_next_poll(
 
 def test_only_blocks_that_changed_are_sent(at_console: Client, running: Run) -> None:
     path = f"/jobs/{running.job_id}/"
-    known = digests(at_console.get(path))
-    nothing = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    for _ in range(5):  # plots move on every 5 s, between two requests of a slow machine too
+        known = digests(at_console.get(path))
+        nothing = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+        if nothing.status_code == 204:
+            break
     assert (nothing.status_code, nothing.content) == (204, b"")
     Operation.objects.update(phase="storing")
     changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
-    assert blocks.swapped(changed) == {"notices", "operations"}
+    assert blocks.swapped(changed) - {"plots"} == {"notices", "operations"}
 
 
 def test_a_job_that_has_ended_ends_the_polls_though_nothing_is_sent(at_console: Client, running: Run) -> None:

@@ -1,11 +1,13 @@
 """Restoring: what is offered, what is shown before, what is refused, what happens."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
@@ -53,7 +55,7 @@ def test_only_completed_ones_are_offered(at_console: Client, stopped: Run) -> No
     Checkpoint.objects.filter(number=10).update(discarded_at=timezone.now())
     page = at_console.get(f"/jobs/{stopped.job_id}/restore/").content.decode()
     offered = re.findall(r'id="from-(\d+)"', page)
-    assert offered == [str(number(n).pk) for n in (12, 9, 8, 7, 6, 5, 4, 3)]
+    assert offered == [str(number(n).pk) for n in (12, 9, 8, 7, 6, 5, 4)], "savepoints first, then checkpoints"
 
 
 def test_the_chosen_one_stays_chosen_on_a_page_that_does_not_list_it(at_console: Client, stopped: Run) -> None:
@@ -93,9 +95,13 @@ def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_con
     assert "The restore was requested." in blocks.text(response)
 
 
-def another_version(of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]]) -> JobVersion:
+def another_version(
+    of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]], max_parallelism: int = 128
+) -> JobVersion:
     graph = {**rows.GRAPH, "operators": operators, "edges": edges}
-    return JobVersion.objects.create(job=of.job, number=2, parallelism=4, state="ready", graph=graph)
+    return JobVersion.objects.create(
+        job=of.job, number=2, parallelism=4, max_parallelism=max_parallelism, state="ready", graph=graph
+    )
 
 
 def without(uid: str) -> list[dict[str, Any]]:
@@ -211,8 +217,72 @@ def test_a_live_run_stands_in_the_way(at_console: Client) -> None:
 
 def test_a_drained_savepoint_warns(at_console: Client) -> None:
     run = rows.run(rows.job(), "finished")
-    rows.checkpoint(run, 1, kind="drain")
-    assert "taken by a drain: windows fired early" in blocks.text(at_console.get(f"/jobs/{run.job_id}/restore/"))
+    drained = rows.checkpoint(run, 1, kind="drain")
+    path = f"/jobs/{run.job_id}/restore/"
+    assert "taken by a drain: windows fired early" in blocks.text(at_console.get(path, choice(1, run.version)))
+    assert at_console.get(path).context["plan"] is None, "a drained savepoint is never the suggestion"
+    ended = [{**held, "finished": "finished"} for held in rows.OPERATORS]
+    Checkpoint.objects.filter(pk=drained.pk).update(operators=ended, finished_operators=[o["uid"] for o in ended])
+    store(number(1))
+    said = blocks.text(at_console.get(path, choice(1, run.version)))
+    assert "all: this run would end at once" in said
+    assert "leaves nothing to do" in said
+
+
+def test_snapshots_have_absolute_times_and_are_found_by_name_and_number(at_console: Client, stopped: Run) -> None:
+    taken = datetime(2026, 11, 20, 6, 30, 5, tzinfo=UTC)
+    Checkpoint.objects.filter(number=3).update(name="before the move", completed_at=taken)
+    rows.checkpoint(stopped, 14, kind="savepoint", name="of Friday")
+    path = f"/jobs/{stopped.job_id}/restore/"
+
+    def offered(**query: str) -> list[int]:
+        page = at_console.get(path, {"checkpoint": "", **query}).content.decode()
+        pks = [int(pk) for pk in re.findall(r'id="from-(\d+)"', page)]
+        return [Checkpoint.objects.get(pk=pk).number for pk in pks]
+
+    assert offered(q="MOVE") == [14, 3], "the suggestion stays"
+    assert offered(q="7") == [14, 7]
+    assert offered() == [14, 12, 11, 10, 9, 8, 7, 6]
+    assert offered(before="6") == [14, 12, 5, 4, 3, 2, 1], "each kind has pages of its own"
+    assert "2026-11-20 06:30:05" in blocks.text(at_console.get(path, {"q": "move"}))
+    assert "None has this name, note or number." in blocks.text(at_console.get(path, {"q": "nowhere"}))
+
+
+def test_a_restore_is_bound_to_the_plan_that_was_read(at_console: Client, stopped: Run) -> None:
+    """A run that began and ended meanwhile has committed output: the page shows the new plan and does nothing."""
+    path = f"/jobs/{stopped.job_id}/restore/"
+    shown = at_console.get(path, choice(12, stopped.version))
+    plan = re.findall(r'name="plan_hash" value="(\w+)"', shown.content.decode())[0]
+    later = rows.checkpoint(rows.run(stopped.job, "stopped"), 14, kind="stop")
+    given = choice(12, stopped.version, plan_hash=plan)
+    refused = at_console.post(path, given)
+    said = blocks.text(refused)
+    assert refused.status_code == 409
+    assert "no longer those that were shown. Nothing was done: read the new plan." in said
+    assert f"Checkpoint {later.number} was committed after it" in said
+    assert not Operation.objects.exists()
+    renewed = re.findall(r'name="plan_hash" value="(\w+)"', refused.content.decode())[0]
+    accepted = at_console.post(path, {**given, "plan_hash": renewed, "accept_repeated_output": "on"})
+    assert accepted.status_code == 302
+
+
+def test_only_possible_parallelisms_can_be_chosen(at_console: Client, stopped: Run, settings: Settings) -> None:
+    settings.WEIR_MAX_SLOTS = 6
+    newer = another_version(stopped, rows.GRAPH["operators"], rows.GRAPH["edges"], max_parallelism=4)
+    path = f"/jobs/{stopped.job_id}/restore/"
+    for version, most in ((stopped.version, 6), (newer, 4)):
+        chosen = choice(12, version)
+        assert f'min="1" max="{most}"' in at_console.get(path, chosen).content.decode()
+        assert f'min="1" max="{most}"' in at_console.get(path, chosen, headers=AJAX).content.decode()
+
+
+def test_operators_that_differ_come_first_and_the_others_are_folded(at_console: Client, stopped: Run) -> None:
+    newer = another_version(stopped, without("prepared"), [])
+    page = at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 2))
+    plan = page.context["plan"]
+    assert [row.uid for row in plan.differing] == ["airlines", "prepared"]
+    assert [row.uid for row in plan.unchanged] == ["flights", "join", "window", "parquet"]
+    assert "4 operators continue as they were" in blocks.text(page)
 
 
 def test_a_job_without_checkpoints_has_nothing_to_restore(at_console: Client) -> None:

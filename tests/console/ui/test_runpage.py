@@ -8,10 +8,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
-from console.ui.runpage import log_tail, start_moments, start_phases
+from console.ui.runpage import LOG_LINES, log_tail, start_moments, start_phases
 from tests.console.ui import blocks, rows
 
 NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")
@@ -27,6 +28,8 @@ def test_phases_follow_each_other_and_expect_the_median() -> None:
     assert (queue.left, queue.width, str(queue.took), str(queue.expected)) == (0.0, 20.0, "5.0 s", "3.0 s")
     assert (deploy.left, deploy.width, str(deploy.took), str(deploy.expected)) == (20.0, 60.0, "15 s", "10 s")
     assert (first.left, first.width, first.expected) == (80.0, 20.0, None)
+    blank = start_phases((NOW, NOW, NOW, NOW), [])
+    assert [phase.width for phase in blank] == [33.33] * 3, "a start that took no time is drawn, too"
     assert [phase.key for phase in start_phases((NOW, after(5), None, after(9)), [])] == ["queue"]
 
 
@@ -79,12 +82,30 @@ def test_a_running_run_is_polled_and_unknown_runs_are_not_found(at_console: Clie
     assert stranger.get(f"/runs/{run.pk}/").status_code == 302
 
 
+def test_a_poll_brings_the_new_lines_of_the_log(at_console: Client, settings: Settings, tmp_path: Path) -> None:
+    """The log follows its file, and the rest of the page is not sent again."""
+    settings.WEIR_LOGS = tmp_path
+    run = rows.run(rows.job())
+    log = tmp_path / f"run-{run.pk}.log"
+    log.write_text("first line\n")
+    path, poll = f"/runs/{run.pk}/", {"HX-Request": "true"}
+    page = at_console.get(path)
+    assert "first line" in blocks.live(page)["log"]
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    tag = at_console.get(path, headers=poll)["ETag"]
+    assert at_console.get(path, headers={**poll, "If-None-Match": tag}).status_code == 304
+    log.write_text("first line\nsecond line\n")
+    answer = at_console.get(path, headers={**poll, "If-None-Match": tag, "X-Blocks": known})
+    assert blocks.swapped(answer) == {"log"}
+    assert "second line" in blocks.live(answer)["log"]
+
+
 def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> None:
     secret = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
     log = tmp_path / "run-1.log"
     log.write_text("".join(f"line {n}\n" for n in range(9_000)) + "url=jdbc:x?password=a-river-runs\n")
     found = log_tail(log, {"password": "a-river-runs"}, secret)
-    assert len(found) == 60
+    assert len(found) == LOG_LINES
     assert found[-2] == "line 8999"
     assert "a-river-runs" not in found[-1]
     assert log_tail(tmp_path / "none.log", {}, {}) == ()

@@ -49,10 +49,7 @@ function show() {
   showLoad(timeline);
 }
 
-const percent = (letter) => {
-  const code = letter.charCodeAt(0);
-  return (code >= 97 ? code - 97 + 26 : code - 65) * 2;
-};
+const percent = (letter) => (letter.charCodeAt(0) - 65) * 4;
 
 function showLoad(timeline) {
   const read = timeline.querySelector("[data-heat]"), load = timeline.querySelector("[data-heat-begin]");

@@ -1,0 +1,54 @@
+"""The differences between two versions of a job: parameters, settings, parallelism, and operators of the graph."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from console.jobs.models import JobVersion
+from runtime.redaction import Schema, mask
+
+ABSENT: Final = None  #: value of a line whose name a version does not have
+OTHER_VALUE: Final = "another value, which is secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`before` and `after` are JSON values, with secrets masked; None: absent."""
+
+    part: str  #: "parameter", "setting", "parallelism" or "operator"
+    name: str
+    before: Any
+    after: Any
+
+
+def differences(base: JobVersion, other: JobVersion, schema: Schema) -> tuple[Difference, ...]:
+    """The changes from `base` to `other`. `schema` is that of the pipeline's parameters."""
+    return tuple(_differences(base, other, schema))
+
+
+def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterator[Difference]:
+    for name in ("parallelism", "max_parallelism"):
+        if getattr(base, name) != getattr(other, name):
+            yield Difference("parallelism", name, getattr(base, name), getattr(other, name))
+    shown = mask(base.params, schema), mask(other.params, schema)
+    for name in _changed(base.params, other.params):
+        before, after = (params.get(name, ABSENT) for params in shown)
+        yield Difference("parameter", name, before, OTHER_VALUE if before == after else after)
+    for name in _changed(base.settings, other.settings):
+        yield Difference("setting", name, base.settings.get(name, ABSENT), other.settings.get(name, ABSENT))
+    operators = _operators(base), _operators(other)
+    if None not in operators:
+        first, second = (found or {} for found in operators)
+        for uid in _changed(first, second):
+            yield Difference("operator", uid, first.get(uid, ABSENT), second.get(uid, ABSENT))
+
+
+def _changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**first, **second} if first.get(name, ABSENT) != second.get(name, ABSENT)]
+
+
+def _operators(version: JobVersion) -> dict[str, str] | None:
+    """The role and name of each operator by uid; None for a version that was not compiled."""
+    if version.graph is None:
+        return None
+    return {row["uid"]: f"{row['role']} {row['name']}" for row in version.graph.get("operators", ())}

@@ -1,0 +1,149 @@
+"""Changes of a definition after its creation: facts about a job, its archive, and versions made equal or deleted."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Greatest, Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, InvalidField
+from console.accounts.rights import require_define
+from console.accounts.storable import text_problem
+from console.jobs.models import Job, JobVersion, Run, VersionState
+from console.jobs.services import (
+    MAX_DESCRIPTION_LENGTH,
+    create_version,
+    lock_job,
+    require_name,
+)
+from runtime.core.job.lifecycle import TERMINAL_STATES
+
+MAX_OWNER_LENGTH: Final = 100
+MAX_TAGS: Final = 20
+MAX_TAG_LENGTH: Final = 40
+MAX_LINK_LENGTH: Final = 500
+
+
+def edit_job(
+    user: User,
+    job: Job,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    owner: str | None = None,
+    tags: Sequence[str] | None = None,
+    runbook: str | None = None,
+) -> Job:
+    """Changes the given facts; None keeps the present value. State belongs to the job, so a new name keeps it.
+
+    Raises:
+        InvalidField: names the fact that cannot be stored.
+        Conflict: another job has the name.
+    """
+    require_define(user)
+    changes: dict[str, Any] = {}
+    if name is not None:
+        changes["name"] = require_name(name)
+    if description is not None:
+        changes["description"] = _text("description", description, MAX_DESCRIPTION_LENGTH)
+    if owner is not None:
+        changes["owner"] = _line("owner", owner, MAX_OWNER_LENGTH)
+    if tags is not None:
+        changes["tags"] = _tags(tags)
+    if runbook is not None:
+        changes["runbook"] = _link(runbook)
+    try:
+        with transaction.atomic():
+            Job.objects.filter(pk=job.pk).update(**changes)
+    except IntegrityError as error:
+        raise Conflict("name-taken", f"name: another job is called {changes['name']!r}.", field="name") from error
+    job.refresh_from_db()
+    return job
+
+
+def archive_job(user: User, job: Job, *, archived: bool) -> None:
+    """Archives a job or brings it back. An archived job cannot be started or changed, and lists leave it out.
+
+    Raises:
+        Conflict: a run of the job has not ended.
+    """
+    require_define(user)
+    with transaction.atomic():
+        lock_job(job)
+        active = Run.objects.filter(job=job).exclude(state__in=TERMINAL_STATES).first()
+        if archived and active is not None:
+            raise Conflict("run-active", f"Run {active.pk} is {active.state}; end it before the job is archived.")
+        Job.objects.filter(pk=job.pk).update(archived_at=Now() if archived else None)
+
+
+def make_equal(user: User, version: JobVersion, request_key: str | None = None) -> JobVersion:
+    """A new version with the parameters, settings and key groups of `version`, an earlier version of the same job."""
+    return create_version(
+        user,
+        version.job,
+        parallelism=version.parallelism,
+        max_parallelism=version.max_parallelism,
+        params=version.params,
+        settings=version.settings,
+        message=f"Equal to version {version.number}",
+        request_key=request_key,
+    )
+
+
+def deletion_refusal(version: JobVersion, *, has_run: bool) -> str:
+    """Why a version cannot be deleted; "" if it can be."""
+    if has_run:
+        return f"Version {version.number} has run: its runs and checkpoints refer to it."
+    if version.state != VersionState.REJECTED:
+        return f"Version {version.number} is {version.state}; only a rejected version can be deleted."
+    return ""
+
+
+def delete_version(user: User, version: JobVersion) -> None:
+    """Deletes a version that was rejected and never ran. Its number is not used again.
+
+    Raises:
+        Conflict: the version has run, or is not rejected.
+    """
+    require_define(user)
+    with transaction.atomic():
+        lock_job(version.job)
+        if refused := deletion_refusal(version, has_run=version.runs.exists()):
+            raise Conflict("cannot-delete", refused)
+        Job.objects.filter(pk=version.job_id).update(last_version=Greatest("last_version", version.number))
+        version.delete()
+
+
+def _text(field: str, given: str, limit: int) -> str:
+    text = given.strip()
+    if why := text_problem(text):
+        raise InvalidField(field, why)
+    if len(text) > limit:
+        raise InvalidField(field, f"must have {limit} characters at most")
+    return text
+
+
+def _line(field: str, given: str, limit: int) -> str:
+    text = _text(field, given, limit)
+    if text and not text.isprintable():
+        raise InvalidField(field, "must be one line of printable characters")
+    return text
+
+
+def _tags(given: Sequence[str]) -> list[str]:
+    """The tags in order, each once. A comma separates tags in forms and addresses, so no tag has one."""
+    found = sorted({tag for text in given if (tag := _line("tags", text, MAX_TAG_LENGTH).lower())})
+    if any("," in tag for tag in found):
+        raise InvalidField("tags", "must have no commas")
+    if len(found) > MAX_TAGS:
+        raise InvalidField("tags", f"at most {MAX_TAGS} tags")
+    return found
+
+
+def _link(given: str) -> str:
+    link = _line("runbook", given, MAX_LINK_LENGTH)
+    if link and (urlsplit(link).scheme not in ("http", "https") or not urlsplit(link).hostname):
+        raise InvalidField("runbook", "must be an address that begins with http:// or https://")
+    return link

@@ -1,0 +1,103 @@
+"""Restore drills: a snapshot is restored as a clone beside its job, measured until its first checkpoint, and removed.
+
+`console.operations.clones` accepts a drill and creates its clone, which discards its output. The operation of the drill
+is the evidence: its result has the measurements. Each pass reads the rows alone, so a console that dies continues with
+the next pass.
+"""
+
+import shutil
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from django.db import transaction
+from django.db.models import Min
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from console.accounts.refusals import Refused
+from console.checkpoints import storage
+from console.checkpoints.models import Checkpoint, Status
+from console.jobs.models import Job, Run
+from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
+from console.operations import services
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.params import NoParams
+
+LIMIT: Final = timedelta(minutes=30)  #: a clone without a checkpoint after this time ends as a failure
+_MEASURED: Final = "first_checkpoint_ms"
+
+log = structlog.get_logger(__name__)
+
+
+def advance_drills() -> None:
+    """Takes every drill under way as far as its clone has come."""
+    for pk in Operation.objects.filter(kind=OperationKind.DRILL, state__in=ACTIVE_STATES).values_list("pk", flat=True):
+        with transaction.atomic():
+            rows = Operation.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
+            row = rows.filter(pk=pk, state__in=ACTIVE_STATES).first()
+            if row is not None:
+                _advance(row, timezone.now())
+
+
+def _advance(row: Operation, now: datetime) -> None:
+    result: dict[str, Any] = row.result or {}
+    run = Run.objects.select_related("job").get(pk=result["run"])
+    first = Checkpoint.objects.filter(run=run, status=Status.COMPLETED).order_by("number").first()
+    if first is not None and _MEASURED not in result:
+        row.result = result = {**result, **_measurements(run, first)}
+    if run.is_terminal:
+        _end(row, run)
+    elif first is not None or now - row.created_at > LIMIT:
+        row.phase = "ending the clone"
+        _cancel(row, run)
+    else:
+        row.phase = run.state
+    row.save(update_fields=("result", "phase", "state", "ended_at", "error"))
+
+
+def _measurements(run: Run, first: Checkpoint) -> dict[str, Any]:
+    """Times since the request, in ms. That of the first record is exact to an interval of the metrics."""
+    flowing = Metrics.objects.filter(
+        run_id=run.pk, at__gte=run.created_at, step_s=FINEST_STEP_S, operator=WHOLE_RUN, records_in__gt=0
+    ).aggregate(first=Min("at"))["first"]
+    return {
+        "start_ms": _since_request(run, run.started_at),
+        "first_record_ms": _since_request(run, flowing),
+        _MEASURED: _since_request(run, first.completed_at),
+        "checkpoint_bytes": first.size_bytes,
+    }
+
+
+def _since_request(run: Run, moment: datetime | None) -> int | None:
+    return None if moment is None else max(0, round((moment - run.created_at).total_seconds() * 1000))
+
+
+def _cancel(row: Operation, run: Run) -> None:
+    """Ends the clone, unless that was requested already."""
+    request = Operation(job=run.job, kind=OperationKind.CANCEL, requested_by=row.requested_by, reason="Restore drill")
+    try:
+        with transaction.atomic():
+            services.accept(request, NoParams())
+    except Refused as refused:
+        log.info("the clone of a drill is ending", run=run.pk, reason=refused.detail)
+
+
+def _end(row: Operation, run: Run) -> None:
+    """Removes the clone's storage and records the outcome. The clone's rows stay, in an archived job."""
+    try:
+        shutil.rmtree(storage.job_root(run.job_id))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        row.phase = f"waiting for storage: {error}"
+        return
+    Checkpoint.objects.filter(job=run.job, discarded_at=None).update(discarded_at=Now())
+    Job.objects.filter(pk=run.job_id).update(archived_at=Now())
+    row.phase, row.ended_at = "", timezone.now()
+    if row.result and _MEASURED in row.result:
+        row.state = OperationState.SUCCEEDED.value
+    else:
+        why = f": {run.failure['message']}" if run.failure else "."
+        message = f"The clone ended ({run.state}) before its first checkpoint{why}"
+        row.state, row.error = OperationState.FAILED.value, {"code": "drill-failed", "message": message}

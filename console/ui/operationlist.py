@@ -1,0 +1,57 @@
+"""The filters of the list of operations, and its rows as CSV."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import Q, QuerySet
+
+from console.jobs.models import choices
+from console.operations.models import OPERATION_STATES, Operation, OperationKind
+from console.ui.paging import text
+
+MAX_CSV_ROWS: Final = 10_000
+CSV_COLUMNS: Final = ("id", "kind", "job", "run", "state", "run_state", "phase", "requested_by", "reason", "requested",
+                      "started", "ended", "error", "request_id")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFilters:
+    """The chosen filters; "" leaves one out. `q`: a part of the job's name or of the reason, or a request id."""
+
+    kind: str = ""
+    state: str = ""
+    user: str = ""
+    q: str = ""
+
+    kinds: Any = tuple(choices(OperationKind))
+    states: Any = tuple(OPERATION_STATES)
+
+    @classmethod
+    def of(cls, query: Mapping[str, Any]) -> "OperationFilters":
+        return cls(**{name: text(query.get(name)) for name in ("kind", "state", "user", "q")})
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.kind or self.state or self.user or self.q)
+
+    def apply(self, rows: QuerySet[Operation]) -> QuerySet[Operation]:
+        if self.kind:
+            rows = rows.filter(kind=self.kind)
+        if self.state:
+            rows = rows.filter(state=self.state)
+        if self.user:
+            rows = rows.filter(requested_by__username=self.user)
+        if self.q:
+            rows = rows.filter(Q(job__name__icontains=self.q) | Q(reason__icontains=self.q) | Q(request_id=self.q))
+        return rows
+
+
+def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
+    """The newest operations, with the times in UTC."""
+    yield CSV_COLUMNS
+    for row in rows[:MAX_CSV_ROWS]:
+        times = [moment and moment.isoformat() for moment in (row.created_at, row.started_at, row.ended_at)]
+        error = row.error.get("message", "") if isinstance(row.error, dict) else ""
+        yield (row.pk, row.kind, row.job.name, row.run_id, row.state, row.run.state if row.run else "", row.phase,
+               row.requested_by or "", row.reason, *times, error, row.request_id)  # fmt: skip

@@ -1,0 +1,55 @@
+"""A clone or a restore drill of a snapshot, beside the running job."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods
+
+from console.accounts.refusals import Refused
+from console.checkpoints.models import Checkpoint
+from console.jobs.services import parallelism_limit, ready_versions
+from console.operations.clones import drills_of
+from console.operations.legality import allowed_clone
+from console.operations.models import OperationKind, OperationState
+from console.ui.forms import CloneForm, add_refusal
+from console.ui.views.actions import request_operation
+from console.ui.views.page import page, require_login
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@require_login
+def clone(request: HttpRequest, pk: int) -> HttpResponse:
+    """GET shows what a clone or a drill does; POST requests the `kind` in the form."""
+    found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
+    versions, status = tuple(ready_versions(found.job)), 200
+    newest = versions[0] if versions else None
+    own = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
+    form = CloneForm(request.POST if request.method == "POST" else own)
+    if request.method == "POST":
+        status = 422
+        kind = OperationKind.DRILL if request.POST.get("kind") == OperationKind.DRILL else OperationKind.CLONE
+        if form.is_valid():
+            try:
+                request_operation(request, found.job, kind, _params(found, form.cleaned_data))
+            except Refused as refused:
+                status = refused.status
+                add_refusal(form, (refused.field or "").removeprefix("params."), refused)
+            else:
+                return redirect("ui:checkpoint", found.pk) if kind is OperationKind.DRILL else redirect("ui:jobs")
+    earlier = drills_of(found.job).filter(state=OperationState.SUCCEEDED)[:1]
+    context = {
+        "job": found.job,
+        "checkpoint": found,
+        "form": form,
+        "versions": versions,
+        "limit": max(map(parallelism_limit, versions), default=None),
+        "act": allowed_clone(found, request.user),
+        "earlier": next(iter(earlier), None),
+    }
+    return page(request, "checkpoints/clone.html", context, status=status)
+
+
+def _params(found: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
+    params = {name: value for name, value in given.items() if value}
+    return {"checkpoint": found.pk, **params}

@@ -1,0 +1,38 @@
+"""A restore drill on the whole stack: a checkpoint of a running job, restored beside it on Spark, then removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.word_count import PATIENCE_S, WordCount
+from tests.stack.checkout import Checkout
+from tests.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_drill_proves_a_checkpoint_and_leaves_job_and_output_alone(checkout: Checkout, tmp_path: Path) -> None:
+    words = WordCount(checkout, tmp_path, "drilled words", parallelism=1)
+    until(words.is_exact, PATIENCE_S)
+    pinned = words.api.checkpoints(words.job)[-1]
+    words.api.post(f"jobs/{words.job}/operations/", {"kind": "pin", "params": {"checkpoint": pinned["id"]}})
+    before = {path.name for path in words.output.glob("[!._]*")}
+    run, params = words.run["id"], {"checkpoint": pinned["id"], "parallelism": 1}
+    asked = words.api.post(f"jobs/{words.job}/operations/", {"kind": "drill", "params": params})
+
+    until(lambda: words.api.get(f"operations/{asked['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
+    ended = words.api.get(f"operations/{asked['id']}/")
+    assert (ended["state"], ended["error"]) == ("succeeded", None)
+    result = ended["result"]
+    assert result["restored_bytes"] > 0
+    assert 0 < result["start_ms"] <= result["first_checkpoint_ms"]
+    clone = words.api.get(f"jobs/{result['job']}/")
+    assert clone["archived_at"] is not None
+    assert not (checkout.var / "storage" / str(result["job"])).exists()
+    assert {path.name for path in words.output.glob("[!._]*")} == before, "the clone has written nothing"
+    words.feed(5)
+    until(words.is_exact, PATIENCE_S)
+    assert words.run["id"] == run
+    print(result)  # noqa: T201 - the times of this machine, for a reader of the log

@@ -1,0 +1,146 @@
+"""Clones and restore drills: a snapshot restored beside its job, with its output discarded."""
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from msgspec.structs import replace
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import job_root
+from console.jobs.models import Job, JobVersion, Run
+from console.operations import drills
+from console.operations.models import Operation, OperationKind
+from console.operations.services import OperationRequestContext, request
+from console.runs import run_store
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
+from tests.console.stored import store
+from tests.console.ui import rows
+
+
+@pytest.fixture
+def snapshot(db: None) -> Checkpoint:
+    """A checkpoint of a running job, whose sink has state and prepared output."""
+    run = rows.run(rows.job())
+    made = rows.checkpoint(run, 7)
+    store(made)
+    return made
+
+
+def ask(user: User, snapshot: Checkpoint, kind: str = "clone", **params: Any) -> Operation:
+    asked = OperationRequestContext(user=user, reason="a trial")
+    return request(asked, snapshot.job, kind, {"checkpoint": snapshot.pk, **params}).operation
+
+
+def folder_of_clone(snapshot: Checkpoint) -> str:
+    return f"savepoint-7-{snapshot.token}"
+
+
+def test_a_clone_is_a_job_of_its_own_that_discards_its_output(operator: User, snapshot: Checkpoint) -> None:
+    found = ask(operator, snapshot, name="trial of flights", parallelism=1)
+    clone, run = Job.objects.get(name="trial of flights"), Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    assert (found.state, found.result) == ("succeeded", {"job": clone.pk, "run": run.pk})
+    assert (clone.discards_output, clone.cloned_from, clone.pipeline) == (True, snapshot, "flights")
+    assert (run.job, run.parallelism, run.state, run.restore_path) == (clone, 1, "queued", folder_of_clone(snapshot))
+    assert (run.version.params, run.version.graph) == (rows.PARAMS, rows.GRAPH)
+    assert clone.operations.get().kind == "restore"
+    clone.refresh_from_db()
+    assert clone.last_checkpoint_id >= snapshot.number
+    assert snapshot.run.state == "running", "the job goes on"
+
+
+def test_its_savepoint_has_the_state_of_all_operators_but_sinks(operator: User, snapshot: Checkpoint) -> None:
+    found = ask(operator, snapshot)
+    folder = job_root(found.result["job"]) / folder_of_clone(snapshot)  # type: ignore[index]
+    manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes(), "manifest")
+    assert manifest.job == str(found.result["job"])  # type: ignore[index]
+    assert {segment.path.split("/")[-2] for segment in manifest.segments()} == {"flights-0", "join-0", "window-0"}
+    assert manifest.operators["airlines"].finished == "finished"
+    assert not any(held.keyed or held.committables for held in manifest.operators["parquet"].subtasks.values())
+    own, home = job_root(snapshot.job_id), f"{folder_of_clone(snapshot)}/"
+    for segment in manifest.segments():
+        assert segment.path.startswith(home), "nothing of the job's own checkpoint is needed"
+        origin = own / segment.path.removeprefix(home)
+        assert origin.samefile(own.parent / manifest.job / segment.path), "a hard link takes no space"
+
+
+def test_what_cannot_be_isolated_or_named_is_refused_and_leaves_nothing(operator: User, snapshot: Checkpoint) -> None:
+    with pytest.raises(Conflict, match="another job is called"):
+        ask(operator, snapshot, name=snapshot.job.name)
+    graph = {**rows.GRAPH, "operators": [{**o, "stage": "feed"} for o in rows.GRAPH["operators"]]}
+    staged = JobVersion.objects.create(job=snapshot.job, number=2, parallelism=2, state="ready", graph=graph)
+    with pytest.raises(Conflict, match="has PySpark stages"):
+        ask(operator, snapshot, version=staged.pk)
+    assert Job.objects.count() == 1
+    assert not Operation.objects.exists()
+
+
+def advance(run: Run, state: str) -> Operation:
+    """The drill after a pass, with its clone in `state`."""
+    Run.objects.filter(pk=run.pk).update(state=state, started_at=timezone.now())
+    drills.advance_drills()
+    return Operation.objects.get(kind=OperationKind.DRILL)
+
+
+def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User, snapshot: Checkpoint) -> None:
+    found = ask(operator, snapshot, "drill")
+    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    with pytest.raises(Conflict, match="Another restore drill"):
+        ask(operator, snapshot, "drill")
+    assert advance(run, "running").phase == "running"
+    Checkpoint.objects.create(
+        job=run.job, run=run, number=8, token=2, kind="checkpoint", status="completed", size_bytes=1_000,
+        completed_at=timezone.now(),
+    )  # fmt: skip
+    under_way = advance(run, "running")
+    assert (under_way.state, under_way.phase) == ("running", "ending the clone")
+    drills.advance_drills()  # the clone is still ending: it is not cancelled twice
+    assert Operation.objects.get(kind="cancel").run == run
+    ended = advance(run, "canceled")
+    assert (ended.state, ended.phase, ended.ended_at is not None) == ("succeeded", "", True)
+    result = ended.result or {}
+    assert result["restored_bytes"] == 2_114 + 1_904 + 1_254_112
+    assert result["checkpoint_bytes"] == 1_000
+    assert min(result["first_checkpoint_ms"], result["start_ms"]) >= 0
+    assert not job_root(run.job_id).exists()
+    assert Job.objects.get(pk=run.job_id).archived_at is not None
+    assert not Checkpoint.objects.filter(job=run.job, discarded_at=None).exists()
+    assert (job_root(snapshot.job_id) / snapshot.path / MANIFEST_FILE).exists()
+
+
+def test_a_drill_whose_clone_fails_says_why(operator: User, snapshot: Checkpoint) -> None:
+    found = ask(operator, snapshot, "drill")
+    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    Run.objects.filter(pk=run.pk).update(failure={"message": "the folder /data/flights is missing"})
+    ended = advance(run, "failed")
+    assert ended.state == "failed"
+    assert ended.error == {
+        "code": "drill-failed",
+        "message": "The clone ended (failed) before its first checkpoint: the folder /data/flights is missing",
+    }
+    assert not job_root(run.job_id).exists()
+
+
+def test_a_clone_runs_no_version_that_writes_beside_it(operator: User, snapshot: Checkpoint) -> None:
+    found = ask(operator, snapshot)
+    run = Run.objects.select_related("job").get(pk=found.result["run"])  # type: ignore[index]
+    run_store.cancel_in_queue(run.pk)
+    batch = {**rows.GRAPH, "mode": "batch"}
+    JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="ready", graph=batch)
+    with pytest.raises(Conflict, match="cannot run with its output discarded"):
+        request(OperationRequestContext(user=operator), run.job, "start", {"accept_repeated_output": True})
+
+
+def test_small_state_in_the_manifest_becomes_files_of_the_savepoint(operator: User, snapshot: Checkpoint) -> None:
+    """A savepoint has files only, as it may be moved."""
+    file = job_root(snapshot.job_id) / snapshot.path / MANIFEST_FILE
+    held = decode_manifest(file.read_bytes(), "manifest")
+    inline = held.with_segments(lambda segment: replace(segment, content=b"12345", nbytes=5))
+    file.write_bytes(encode_manifest(inline))
+    found = ask(operator, snapshot)
+    root = job_root(found.result["job"])  # type: ignore[index]
+    manifest = decode_manifest((root / folder_of_clone(snapshot) / MANIFEST_FILE).read_bytes(), "manifest")
+    assert manifest.segments() == manifest.files() != ()
+    assert {(root / segment.path).read_bytes() for segment in manifest.segments()} == {b"12345"}

@@ -1,0 +1,43 @@
+"""The page that restores a snapshot beside its job, and the evidence on the page of the snapshot."""
+
+from django.test import Client
+
+from console.jobs.models import Job
+from console.operations.models import Operation
+from tests.console.ui import blocks, rows
+
+
+def test_a_clone_is_offered_while_the_job_runs(at_console: Client) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 7)
+    assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/checkpoints/{found.pk}/").content.decode()
+    assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/jobs/{found.job_id}/restore/").content.decode()
+    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/clone/"))
+    assert "Its sinks discard every row, and the state of sinks is left out." in said
+    given = {"kind": "clone", "version": found.run.version_id, "parallelism": 2, "name": "flights-delays"}
+    assert "another job is called" in blocks.text(at_console.post(f"/checkpoints/{found.pk}/clone/", given))
+    at_console.post(f"/checkpoints/{found.pk}/clone/", {**given, "name": ""})
+    clone = Job.objects.get(discards_output=True)
+    assert clone.name == "flights-delays, clone 1"
+    assert "Output discarded: a clone of this snapshot" in blocks.text(at_console.get(f"/jobs/{clone.pk}/"))
+
+
+def test_a_drill_is_evidence_on_the_page_of_its_snapshot(at_console: Client) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 7)
+    path = f"/checkpoints/{found.pk}/"
+    given = {"kind": "drill", "version": found.run.version_id, "parallelism": 1, "name": ""}
+    assert at_console.post(f"{path}clone/", given).headers["Location"] == path
+    assert "waiting for a worker" in blocks.text(at_console.get(path))
+    assert at_console.get(path, headers={"HX-Request": "true"}).status_code == 200, "it is watched until it ends"
+    measured = {"restored_bytes": 2**20, "start_ms": 900, "first_record_ms": 8_000, "first_checkpoint_ms": 11_400}
+    Operation.objects.filter(kind="drill").update(state="succeeded", phase="", result=measured)
+    said = blocks.text(at_console.get(path))
+    assert "operator Succeeded 1.0 MiB 0.90 s 8.0 s 11 s" in said
+    assert at_console.get(path, headers={"HX-Request": "true"}).status_code == 286
+
+
+def test_a_reader_clones_nothing(reading: Client) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 7)
+    assert "You may not operate jobs" in blocks.text(reading.get(f"/checkpoints/{found.pk}/clone/"))
+    given = {"kind": "drill", "version": found.run.version_id, "parallelism": 1}
+    assert reading.post(f"/checkpoints/{found.pk}/clone/", given).status_code == 403
+    assert Job.objects.count() == 1

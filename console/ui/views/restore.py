@@ -92,6 +92,7 @@ def _page(
     acts = {found.act: found for found in allowed_operations(job, latest_run(job), request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     search, plan = text(request.GET.get("q")), _plan(job, versions, form)
+    most = max(map(parallelism_limit, versions), default=None)
     context = {
         "htmx": True,
         "job": job,
@@ -100,7 +101,8 @@ def _page(
         "stop": acts[OperationKind.STOP],  # must come first for a running job
         "plan": plan,
         "versions": versions,
-        "limit": parallelism_limit(plan.version) if plan else max(map(parallelism_limit, versions), default=None),
+        "most": most,
+        "limit": parallelism_limit(plan.version) if plan else most,
         "fragment": bool(request.headers.get("HX-Request")),
         "snapshots": _snapshots(request, job, chosen, search),
         "search": search,

@@ -271,9 +271,20 @@ def test_only_possible_parallelisms_can_be_chosen(at_console: Client, stopped: R
     newer = another_version(stopped, rows.GRAPH["operators"], rows.GRAPH["edges"], max_parallelism=4)
     path = f"/jobs/{stopped.job_id}/restore/"
     for version, most in ((stopped.version, 6), (newer, 4)):
-        chosen = choice(12, version)
-        assert f'min="1" max="{most}"' in at_console.get(path, chosen).content.decode()
-        assert f'min="1" max="{most}"' in at_console.get(path, chosen, headers=AJAX).content.decode()
+        chosen = choice(12, version, most + 1)
+        page = at_console.get(path, chosen)
+        assert f"1 to {most}." in blocks.text(page)
+        assert f"1 to {most}." in blocks.text(at_console.get(path, chosen, headers=AJAX))
+        assert 'min="1" max="6"' in page.content.decode()
+        assert b"plan_hash" not in page.content, "nothing restores it"
+
+
+def test_a_plan_that_arrives_late_replaces_no_value_that_is_being_typed(at_console: Client, stopped: Run) -> None:
+    """The plan of the chosen checkpoint replaced the field of the parallelism, also while an operator changed it."""
+    path = f"/jobs/{stopped.job_id}/restore/"
+    answer = at_console.get(path, choice(12, stopped.version), headers=AJAX).content.decode()
+    assert "hx-swap-oob" in answer
+    assert 'id="id_parallelism"' not in answer
 
 
 def test_operators_that_differ_come_first_and_the_others_are_folded(at_console: Client, stopped: Run) -> None:

@@ -81,7 +81,7 @@ def options(mechanism: str) -> dict[str, str]:
         "sasl.mechanisms": mechanism,
         "sasl.username": USER,
         "sasl.password": "${secret:KAFKA}",
-        "socket.timeout.ms": "1500",
+        "socket.timeout.ms": "5000",
     }
 
 

@@ -44,6 +44,12 @@ class Flights:
         feeder = [sys.executable, "-m", "spark_jobs.feeder", "--to", str(folder / "in"), "--seconds", str(FEED_S)]
         self.feeder = subprocess.Popen(feeder, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def weirctl(self, *arguments: str) -> None:
+        """Runs `weirctl` with a token of its own; it must succeed."""
+        token = self.api.post("auth/token/", {"username": "operator", "password": self.password})["token"]
+        environment = {**os.environ, "WEIR_URL": self.url, "WEIR_TOKEN": token}
+        subprocess.run([sys.executable, "-m", "weir.control", *arguments], cwd=ROOT, env=environment, check=True)
+
     @property
     def written(self) -> int:
         """Records that have come to the sink."""
@@ -132,7 +138,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     picture(page, weir_var, "job")
 
     flights.feeder.wait()
-    flights.api.operate(flights.job, "savepoint", {}, PATIENCE_S)
+    flights.weirctl("savepoint", "flights-delays", "--timeout", str(PATIENCE_S))
     page.get_by_role("link", name="Drain and finish").click()
     expect(page.locator("main")).to_contain_text("Every open window fires early")
     picture(page, weir_var, "drain")

@@ -1,0 +1,166 @@
+"""`weirctl` at a real server: what it prints, what it asks for, and its exit codes."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pytest_django.live_server_helper import LiveServer
+
+from console.accounts import tokens
+from console.accounts.models import User
+from console.jobs.models import Job, JobVersion
+from console.operations.models import Operation
+from runtime.core.job.lifecycle import RunState
+from tests.console.conftest import MakeCheckpoint, MakeRun
+from weir.control import console as client
+from weir.control.__main__ import main
+from weir.control.login import credentials_path
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(client, "_RETRY_AFTER_S", 0.0)
+    return tmp_path
+
+
+class Commands:
+    """`weirctl` with the address of the console and a token in its environment."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._env = {"WEIR_URL": url, "WEIR_TOKEN": token}
+
+    def __call__(self, *arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, arguments, env=self._env)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def weirctl(home: Path, live_server: LiveServer, operator: User) -> Commands:
+    return Commands(live_server.url, tokens.issue(operator))
+
+
+def test_a_login_stores_a_token_that_only_the_user_can_read(
+    home: Path, live_server: LiveServer, operator: User
+) -> None:
+    asked = ["login", live_server.url, "--user", "operator"]
+    refused = CliRunner().invoke(main, asked, input="guess\n")
+    assert (refused.exit_code, credentials_path().exists()) == (3, False)
+    assert "The user name or password is wrong." in refused.stderr
+    assert CliRunner().invoke(main, asked, input="a long enough one\n").exit_code == 0
+    assert credentials_path().stat().st_mode & 0o777 == 0o600
+    assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
+    CliRunner().invoke(main, ["logout"])
+    without = CliRunner().invoke(main, ["jobs"])
+    assert (without.exit_code, "run `weirctl login URL`" in without.stderr) == (3, True)
+
+
+def test_the_token_of_the_login_is_sent_to_its_console_only(
+    home: Path, live_server: LiveServer, operator: User
+) -> None:
+    credentials_path().parent.mkdir(parents=True)
+    credentials_path().write_text(json.dumps({"url": "http://127.0.0.1:1", "token": tokens.issue(operator)}))
+    elsewhere = CliRunner().invoke(main, ["--url", live_server.url, "jobs"])
+    assert (elsewhere.exit_code, "`weirctl login` stores a token." in elsewhere.stderr) == (3, True)
+
+
+def test_a_damaged_file_of_the_login_is_named(home: Path) -> None:
+    credentials_path().parent.mkdir(parents=True)
+    credentials_path().write_text("{")
+    damaged = CliRunner().invoke(main, ["jobs"])
+    assert (damaged.exit_code, str(credentials_path()) in damaged.stderr) == (3, True)
+
+
+def test_jobs_checkpoints_and_the_state_of_a_job(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.RUNNING)
+    for number in range(1, 4):
+        make_checkpoint(run, number, kind="savepoint" if number == 2 else "checkpoint")
+    assert "daily sums  running" in weirctl("jobs").stdout
+    assert [row["name"] for row in weirctl.json("jobs")] == ["daily sums"]
+    assert f"run {run.pk}, version 1, running, parallelism 2" in weirctl("status", "daily sums").stdout
+    assert "savepoint, stop, drain, cancel" in weirctl("status", "daily sums").stdout
+    assert [row["number"] for row in weirctl.json("checkpoints", "daily sums", "--limit", "2")] == [3, 2]
+    assert [row["number"] for row in weirctl.json("checkpoints", "daily sums", "--kind", "savepoint")] == [2]
+
+
+def test_lists_go_on_over_pages(weirctl: Commands, operator: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PAGE", 2)
+    Job.objects.bulk_create(Job(name=f"job {n}", pipeline="sums", created_by=operator) for n in range(5))
+    assert len(weirctl.json("jobs")) == 5
+    assert len(weirctl.json("jobs", "--limit", "3")) == 3
+
+
+def test_an_operation_is_requested_once_and_awaited(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    asked = ("savepoint", "daily sums", "--name", "before 2.0", "--reason", "upgrade")
+    found = weirctl(*asked, "--no-wait").stdout.strip()
+    operation = Operation.objects.get()
+    assert (str(operation.pk), operation.kind, operation.reason) == (found, "savepoint", "upgrade")
+    assert operation.params == {"name": "before 2.0", "note": "", "pin": False}
+    assert operation.idempotency_key
+    late = weirctl("wait", found, "--timeout", "0", code=5)
+    assert f"`weirctl wait {found}`" in late.stderr
+    Operation.objects.update(state="failed", error={"code": "expired", "detail": "The savepoint expired."})
+    assert "The savepoint expired." in weirctl("wait", found, code=1).stderr
+    Operation.objects.update(state="succeeded", error=None)
+    assert weirctl.json("wait", found)["state"] == "succeeded"
+
+
+def test_a_refusal_has_its_reason_and_exit_code(weirctl: Commands, job: Job, make_run: MakeRun) -> None:
+    assert "no job has the name 'nobody'" in weirctl("stop", "nobody", code=3).stderr
+    make_run(RunState.FINISHED)
+    assert "weirctl: " in weirctl("stop", "daily sums", code=3).stderr
+    assert (
+        "--from: daily sums has no checkpoint or savepoint 9"
+        in weirctl("restore", "daily sums", "--from", "9", code=3).stderr
+    )
+    assert not Operation.objects.exists()
+
+
+def test_what_cannot_be_undone_asks_first(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    for act in ("drain", "cancel"):
+        assert "Nobody can answer here: --yes accepts." in weirctl(act, "daily sums", code=2).stderr
+    assert not Operation.objects.exists()
+    weirctl("cancel", "daily sums", "--yes", "--no-wait")
+    assert Operation.objects.get().kind == "cancel"
+
+
+def test_a_restore_shows_its_effects_and_is_bound_to_them(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
+) -> None:
+    made = make_checkpoint(make_run(RunState.STOPPED), 4, kind="stop")
+    weirctl("restore", "daily sums", code=2)
+    plan = weirctl.json("restore", "daily sums", "--from", "4", "--parallelism", "3", "--dry-run")
+    assert (plan["parallelism"], plan["restorable"]) == (3, True)
+    assert not Operation.objects.exists()
+    shown = weirctl("restore", "daily sums", "--from", "4", "--version", "1", "--yes", "--no-wait")
+    assert "sums: new, it is not in the checkpoint and starts empty" in shown.stderr
+    assert "--path" not in weirctl("restore", "daily sums", "--path", "/nowhere", "--yes", code=3).stderr
+    operation = Operation.objects.get()
+    assert (operation.params["checkpoint"], operation.params["version"]) == (made.pk, version.pk)
+    assert operation.params["plan_hash"]
+
+
+def test_a_console_that_does_not_answer_is_named(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = Commands(f"http://127.0.0.1:{taken.getsockname()[1]}", "none")
+        assert "no console answers at http://127.0.0.1:" in nobody("jobs", code=4).stderr
+    assert "no console answers at ftp://x" in Commands("ftp://x", "none")("jobs", code=4).stderr
+
+
+def test_a_server_that_is_no_console_is_named(live_server: LiveServer, home: Path) -> None:
+    other = Commands(f"{live_server.url}/elsewhere", "none")
+    assert "not as a console of Weir" in other("jobs", code=4).stderr

@@ -1,0 +1,142 @@
+"""A client of the console's REST API.
+
+Rows stay dictionaries: a missing field raises a KeyError that names it. A request is repeated when the connection
+fails. An operation is requested once all the same: each repetition carries the same `Idempotency-Key`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx
+
+Row = Mapping[str, Any]
+
+_RETRIES: Final = 3
+_RETRY_AFTER_S: Final = 1.0
+_TIMEOUT_S: Final = 60.0
+_WAIT_S: Final = 10  #: one request waits this long for the end of an operation
+_PAGE: Final = 200
+ACTIVE_STATES: Final = ("queued", "running")
+
+
+class ConsoleError(Exception):
+    """The console refused a request, or did not answer. `exit_code` is that of the command."""
+
+    exit_code = 1
+
+
+class Refused(ConsoleError):
+    """The console refused a request; the text is its explanation."""
+
+    exit_code = 3
+
+
+class Unreachable(ConsoleError):
+    """No console answered at the address."""
+
+    exit_code = 4
+
+
+class Console:
+    """A console at `url`, such as http://127.0.0.1:8000, used with `token`."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(base_url=f"{self.url}/api/v1/", headers=headers, timeout=_TIMEOUT_S)
+
+    def get(self, path: str, /, **query: Any) -> Any:
+        """Raises Refused, Unreachable."""
+        return self._send("GET", path, params={name: value for name, value in query.items() if value is not None})
+
+    def post(self, path: str, body: Row, headers: Mapping[str, str] | None = None) -> Any:
+        """Raises Refused, Unreachable."""
+        return self._send("POST", path, json=body, headers=headers)
+
+    def rows(self, path: str, most: int, /, **query: Any) -> Iterator[Row]:
+        """The first `most` rows of the list at `path`."""
+        page = self.get(path, limit=min(most, _PAGE), **query)
+        while True:
+            yield from page["results"][:most]
+            most -= len(page["results"])
+            if most <= 0 or not page["next"]:
+                return
+            page = self._send("GET", page["next"])
+
+    # ------------------------------------------------------------ resources
+
+    def token(self, username: str, password: str) -> str:
+        """A new token. Raises Refused if the name or the password is wrong."""
+        return str(self.post("auth/token/", {"username": username, "password": password})["token"])
+
+    def job(self, name: str) -> Row:
+        found = next(self.rows("jobs/", 1, name=name), None)
+        if found is None:
+            raise Refused(f"no job has the name {name!r}; `weirctl jobs` lists the names")
+        return found
+
+    def version(self, job: Row, number: int) -> Row:
+        found = next(self.rows(f"jobs/{job['id']}/versions/", 1, number=number), None)
+        if found is None:
+            raise Refused(f"--version: {job['name']} has no version {number}")
+        return found
+
+    def checkpoint(self, job: Row, number: int) -> Row:
+        """A checkpoint or savepoint by its number within the job."""
+        found = next(self.rows(f"jobs/{job['id']}/checkpoints/", 1, number=number), None)
+        if found is None:
+            raise Refused(f"--from: {job['name']} has no checkpoint or savepoint {number}")
+        return found
+
+    # ------------------------------------------------------------ operations
+
+    def request(self, job: Row, kind: str, params: Row, reason: str) -> Row:
+        """Requests an operation. Raises Refused, Unreachable."""
+        asked = {"kind": kind, "params": params, "reason": reason}
+        accepted: Row = self.post(f"jobs/{job['id']}/operations/", asked, {"Idempotency-Key": str(uuid4())})
+        return accepted
+
+    def wait_for_end(self, operation: Row, timeout_s: float, on_change: Callable[[Row], None]) -> Row:
+        """The operation once it has ended, or as it is after `timeout_s`. `on_change` is called for each phase."""
+        deadline = time.monotonic() + timeout_s
+        shown = None
+        while True:
+            if (now := (operation["state"], operation["phase"])) != shown:
+                on_change(operation)
+                shown = now
+            left_s = deadline - time.monotonic()
+            if operation["state"] not in ACTIVE_STATES or left_s <= 0:
+                return operation
+            operation = self.get(f"operations/{operation['id']}/", wait=min(_WAIT_S, max(1, int(left_s))))
+
+    # ------------------------------------------------------------ requests
+
+    def _send(self, method: str, path: str, **request: Any) -> Any:
+        for is_last in (*[False] * _RETRIES, True):
+            try:
+                response = self._client.request(method, path, **request)
+            except httpx.InvalidURL as error:
+                raise Unreachable(f"{self.url!r} is no address of a console: {error}") from error
+            except httpx.TransportError as error:
+                if is_last or isinstance(error, httpx.UnsupportedProtocol):
+                    raise Unreachable(f"no console answers at {self.url}: {error}") from error
+                time.sleep(_RETRY_AFTER_S)
+                continue
+            return _answer(self.url, response)
+        raise AssertionError("unreachable")
+
+
+def _answer(url: str, response: httpx.Response) -> Any:
+    try:
+        body = response.json()
+    except ValueError:
+        raise Unreachable(f"{url} answers {response.status_code}, and not as a console of Weir") from None
+    if not response.is_error:
+        return body
+    fields = "; ".join(f"{each['pointer'].lstrip('/')}: {each['detail']}" for each in body.get("errors", ()))
+    detail = str(body.get("detail") or response.reason_phrase)
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        detail = f"{detail} `weirctl login` stores a token."
+    raise Refused(f"{detail} ({fields})" if fields and fields not in detail else detail)

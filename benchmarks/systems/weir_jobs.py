@@ -35,7 +35,14 @@ class Inputs:
     def __init__(self, flow: weir.Dataflow, task: Task, phase: str) -> None:
         self._flow, self._task, self._phase = flow, task, phase
 
-    def table(self, name: str, time: str | None = None, *, disorder_ms: int | None = None) -> weir.Stream:
+    def table(
+        self,
+        name: str,
+        time: str | None = None,
+        *,
+        disorder_ms: int | None = None,
+        max_drift: timedelta | None = None,
+    ) -> weir.Stream:
         """A table. `time`: its column of event times; `disorder_ms`: by default that of the data set."""
         assert self._task.dataset is not None, "the task has a data set"
         columns = DATASETS[self._task.dataset][name].columns
@@ -45,7 +52,7 @@ class Inputs:
         if disorder_ms is None:
             disorder_ms = 0 if time is None else self._task.disorder_ms
         source = weir.DirectorySource(folder, rows, event_time=time, max_disorder_ms=disorder_ms, bounded=True)
-        return self._flow.source(name, source)
+        return self._flow.source(name, source, max_drift=max_drift)
 
 
 def ads_read(inputs: Inputs) -> weir.Stream:

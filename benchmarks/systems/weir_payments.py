@@ -62,12 +62,16 @@ class Sessions(weir.KeyedProcessFunction):
             self.sessions.clear()
 
 
-def read(inputs: "Inputs") -> weir.Stream:
-    return inputs.table("payments", "event_time")
+def read(inputs: "Inputs", max_drift: timedelta | None = None) -> weir.Stream:
+    return inputs.table("payments", "event_time", max_drift=max_drift)
 
 
 def sessions(inputs: "Inputs") -> weir.Stream:
-    return read(inputs).key_by("card").process("sessions", Sessions, _SCHEMA, time="event_time")
+    return (
+        read(inputs, timedelta(milliseconds=fraud.GAP_MS))
+        .key_by("card")
+        .process("sessions", Sessions, _SCHEMA, time="event_time")
+    )
 
 
 def arrow(inputs: "Inputs") -> weir.Stream:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from runtime.dataflow.inputs import StepInput
 from runtime.dataflow.plan import CompiledJob, DataflowPlan, Step
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
-from runtime.operators.arguments import check_parallelism
+from runtime.operators.arguments import check_drift, check_parallelism
 from runtime.operators.output_tag import OutputTag
 from runtime.ports import DescribesColumns, Operator, Sink, Source
 
@@ -46,9 +47,27 @@ class Dataflow:
     required_guarantee: str = Guarantee.AT_LEAST_ONCE
     _plan: DataflowPlan = field(default_factory=DataflowPlan)
 
-    def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
-        """Adds a source. `parallelism` None: the parallelism of the job."""
+    def source(
+        self,
+        uid: str,
+        source: Source,
+        *,
+        max_drift: timedelta | None = None,
+        parallelism: int | None = None,
+        name: str = "",
+    ) -> Stream:
+        """Adds a source.
+
+        Args:
+            max_drift: watermark alignment (FLIP-182). A subtask of the source pauses while its watermark is ahead of
+                the slowest subtask, or of another source of the same step, by more than this. State of joins and
+                process functions then stays small, but rows may come later. A slower sibling that makes no progress
+                ends the pause after a second. None: pauses only where all rows wait for windows anyway.
+            parallelism: None: the parallelism of the job.
+        """
         source = prepare_connector(uid, source)
+        if max_drift is not None:
+            self._plan.max_drifts_ms[OperatorId(uid)] = check_drift(uid, max_drift)
         guarantee = guarantee_of(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
         return replace(read, columns=source.output_columns() if isinstance(source, DescribesColumns) else None)
@@ -149,4 +168,5 @@ class Dataflow:
     def _connect(self, target: OperatorId, source: StepInput, number: int = 0) -> None:
         """Adds an edge into input `number` of `target`. Raises JobRejected: the input does not fit."""
         source.check(self, target)
-        self._plan.connect(source.edge(target, number), source.partitioner, source.pre_aggregation, source.use)
+        edge = source.edge(target, number)
+        self._plan.connect(edge, source.partitioner, source.pre_aggregation, source.drift_ms, source.use)

@@ -39,6 +39,8 @@ class StepInput:
         build: the build side of a join.
         feedback: a back-edge of a loop.
         state: name of the keyed table of the step, and the aggregates in it.
+        drift_ms: rows that are ahead of the slowest source by more than this wait in the step in any case, so that
+            sources may be paused there; None: rows do not wait.
         use: the columns that the step reads; None: all.
     """
 
@@ -49,6 +51,7 @@ class StepInput:
     feedback: bool = False
     pre_aggregation: PreAggregation | None = None
     state: tuple[str, Mapping[str, Aggregate]] | None = None
+    drift_ms: int | None = None
     use: ColumnUse | None = None
 
     def check(self, flow: Dataflow, target: OperatorId) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING
 
 from runtime.core.restore.durations import LOWER_BOUND, UPPER_BOUND, window_durations
@@ -120,8 +121,9 @@ class JoinedStreams:
             late_to: side outputs for late rows of the first and second stream, with the columns of the stream. A row is
                 late if its last window has fired. None: late rows are counted and dropped.
         """
-        inputs = paired_inputs(uid, self.first, self.second)
         size_ms, slide_ms = check_window(uid, size, slide)
+        drift_ms = gcd(size_ms, slide_ms)
+        inputs = [replace(each, drift_ms=drift_ms) for each in paired_inputs(uid, self.first, self.second)]
         sides = _sides(uid, self.first, self.second, time, late_to)
         pairs = tuple(zip(self.first.keys, self.second.keys, strict=True))
         columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), WINDOW_COLUMNS)

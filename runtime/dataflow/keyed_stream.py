@@ -99,7 +99,7 @@ class KeyedStream:
         return self.stream.flow._add_operator(
             uid,
             validate_factory(uid, make),
-            [self._input(pre_aggregation, (state, wanted), use if late_to is None else None)],
+            [self._input(pre_aggregation, (state, wanted), use if late_to is None else None, pane_ms)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
@@ -137,7 +137,7 @@ class KeyedStream:
         return self.stream.flow._add_operator(
             uid,
             validate_factory(uid, partial(SessionWindow, self.keys, gap_ms, time, dict(aggregates), late_to)),
-            [self._input(None, ("sessions", dict(aggregates)), use if late_to is None else None)],
+            [self._input(None, ("sessions", dict(aggregates)), use if late_to is None else None, gap_ms)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its sessions would never end",
@@ -334,6 +334,7 @@ class KeyedStream:
         pre_aggregation: PreAggregation | None = None,
         state: tuple[str, Mapping[str, Aggregate]] | None = None,
         use: ColumnUse | None = None,
+        drift_ms: int | None = None,
     ) -> StepInput:
         """This stream as the input of a step."""
         return StepInput(
@@ -342,5 +343,6 @@ class KeyedStream:
             keys=self.keys,
             pre_aggregation=pre_aggregation,
             state=state,
+            drift_ms=drift_ms,
             use=use,
         )

@@ -85,6 +85,9 @@ class CompiledJob:
     columns: Mapping[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)  #: see `DataflowPlan`
     #: By edge number, the columns that later steps use, if they do not use all.
     used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    #: By edge number, the drift of sources behind it that delays no output: rows further ahead wait in windows.
+    drifts_ms: Mapping[int, int] = field(default_factory=dict)
+    max_drifts_ms: Mapping[OperatorId, int] = field(default_factory=dict)  #: by source; see `Dataflow.source`
     is_isolated: bool = False  #: see `Dataflow.isolate`
 
     def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
@@ -107,6 +110,8 @@ class DataflowPlan:
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
     pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
+    drifts_ms: dict[int, int] = field(default_factory=dict)  #: see `CompiledJob`
+    max_drifts_ms: dict[OperatorId, int] = field(default_factory=dict)  #: see `CompiledJob`
     column_uses: dict[int, ColumnUse] = field(default_factory=dict)  #: by edge number
     #: Steps that depend on watermarks: the consequence of an input without watermarks.
     needs_event_time: dict[OperatorId, str] = field(default_factory=dict)
@@ -120,8 +125,11 @@ class DataflowPlan:
         edge: EdgeSpec,
         partitioner: Partitioner | None = None,
         pre_aggregation: PreAggregation | None = None,
+        drift_ms: int | None = None,
         use: ColumnUse | None = None,
     ) -> None:
+        if drift_ms is not None:
+            self.drifts_ms[len(self.edges)] = drift_ms
         if use is not None:
             self.column_uses[len(self.edges)] = use
         if partitioner is not None:
@@ -177,6 +185,8 @@ class DataflowPlan:
             sinks=dict(self.sinks),
             partitioners=dict(self.partitioners),
             pre_aggregations=dict(self.pre_aggregations),
+            drifts_ms=dict(self.drifts_ms),
+            max_drifts_ms=dict(self.max_drifts_ms),
             columns=dict(self.columns),
             used_columns={number: names for number, names in used_columns.items() if names is not None},
             is_isolated=self.is_isolated,

@@ -100,6 +100,11 @@ def check_within(uid: str, within: timedelta) -> int:
     return _milliseconds(uid, "within", within)
 
 
+def check_drift(uid: str, max_drift: timedelta) -> int:
+    """The drift of a source in milliseconds. Raises JobRejected as `check_gap`."""
+    return _milliseconds(uid, "max_drift", max_drift)
+
+
 def check_expression(uid: str, argument: str, value: object) -> None:
     """Raises JobRejected unless `value` is an Arrow expression."""
     if not isinstance(value, pc.Expression):

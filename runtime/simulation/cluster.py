@@ -23,7 +23,7 @@ from runtime.core.subtask.credits import Credits, ReceiverWindow
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
-from runtime.core.subtask.watermark_alignment import channel_drifts
+from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
 from runtime.errors import EnvironmentFailure
 from runtime.simulation.invariants import ChannelChecker, check_subtask
 from runtime.simulation.jobs import Job
@@ -95,11 +95,19 @@ class Attempt:
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: SubtaskHost(self, s, dealt.get(s, SubtaskRestore(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
-        panes_ms = dict.fromkeys(job.window_edges, WINDOW_MS // 4)  # shorter than a window: alignment takes effect
-        machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         for host in self.order:
             if host.machine.is_source:
-                host.poll_policy = PollPolicy(channel_drifts(graph, host.subtask, panes_ms, machines))
+                host.poll_policy = self._poll_policy(host.subtask)
+
+    def _poll_policy(self, source: SubtaskId) -> PollPolicy:
+        panes_ms = dict.fromkeys(self.job.window_edges, WINDOW_MS // 4)  # less than a window: alignment takes effect
+        machines = {subtask: host.machine for subtask, host in self.hosts.items()}
+        waiting = waiting_edges(self.graph, source.operator, panes_ms)
+        pane_drifts = channel_drifts(self.graph, source, waiting, machines)
+        if (max_drift_ms := self.job.step(source.operator).max_drift_ms) is None:
+            return PollPolicy(pane_drifts, pane_drifts)
+        meeting = dict.fromkeys(meeting_edges(self.graph, source.operator), max_drift_ms)
+        return PollPolicy(channel_drifts(self.graph, source, meeting, machines), pane_drifts)
 
     def abandon(self, lingers: int) -> None:
         self.remaining_steps = lingers

@@ -67,6 +67,7 @@ class Step:
     bounded: bool = False
     splits: tuple[Split, ...] = ()
     uses_list_state: bool = False  #: the splits of a source are list state instead of keyed state
+    max_drift_ms: int | None = None  #: of a source: watermark alignment wherever its rows meet others
     mark: str = ""  #: in a loop: separates the key from its remaining hops
 
 
@@ -393,6 +394,15 @@ def _may_pool(job: Job, step: Step) -> bool:
 def _feeds_event_time(job: Job, uid: OperatorId) -> bool:
     behind = [edge.target for edge in job.edges if edge.source == uid and not edge.feedback]
     return job.step(uid).kind in EVENT_TIME_KINDS or any(_feeds_event_time(job, target) for target in behind)
+
+
+def with_drifts(job: Job, rng: Random) -> Job:
+    """Aligns random sources with all others, also where their rows do not wait for windows."""
+    steps = [
+        replace(step, max_drift_ms=rng.choice((1, WINDOW_MS))) if step.kind == "source" and rng.random() < 0.3 else step
+        for step in job.steps
+    ]
+    return Job(steps, job.edges)
 
 
 def with_list_state(job: Job, rng: Random) -> Job:

@@ -27,6 +27,7 @@ from runtime.simulation.jobs import (
     Positions,
     random_job,
     random_parallelism,
+    with_drifts,
     with_list_state,
     with_pairs,
     with_pooling,
@@ -365,7 +366,8 @@ def _job(shape: Random, seed: int) -> Job:
     """A random job. Each extension has its own random stream, so that jobs without the extension do not change."""
     job = with_pairs(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} pairs"))
     job = with_pooling(job, Random(f"{seed} unions"))
-    return with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
+    job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
+    return with_drifts(job, Random(f"{seed} drifts"))
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:

@@ -34,7 +34,7 @@ from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Trigg
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
-from runtime.core.subtask.watermark_alignment import channel_drifts
+from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
 from runtime.dataflow.plan import CompiledJob, source_with_input
 from runtime.errors import (
     CorruptState,
@@ -325,9 +325,16 @@ class Slot:
         )
 
     def _poll_policy(self, source: SubtaskId) -> PollPolicy:
-        panes_ms = {number: folding.pane_ms for number, folding in self._config.job.pre_aggregations.items()}
+        job = self._config.job
         machines = {subtask: task.machine for subtask, task in self._tasks.items()}
-        return PollPolicy(channel_drifts(self._config.job.graph, source, panes_ms, machines))
+        panes_ms = {number: job.drifts_ms[number] for number in job.pre_aggregations}
+        waiting = waiting_edges(job.graph, source.operator, job.drifts_ms)
+        if (max_drift_ms := job.max_drifts_ms.get(source.operator)) is not None:
+            waiting = dict.fromkeys(meeting_edges(job.graph, source.operator), max_drift_ms)
+        return PollPolicy(
+            channel_drifts(job.graph, source, waiting, machines),
+            channel_drifts(job.graph, source, waiting_edges(job.graph, source.operator, panes_ms), machines),
+        )
 
     def _create_operator(self, subtask: SubtaskId) -> Any:
         job = self._config.job

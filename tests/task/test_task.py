@@ -97,7 +97,7 @@ def before_an_end(sent: list[Message], clock: ManualClock) -> tuple[Task, Reader
     reader = Reader()
     source = task(reader, sent, clock)
     own = ChannelId(0, 0, 0)
-    source.poll_policy = PollPolicy([ChannelDrift(WindowStub(WatermarkValve([own])), own, 10)])
+    source.poll_policy = PollPolicy(pane_drifts=[ChannelDrift(WindowStub(WatermarkValve([own])), own, 10)])
     for time in (9, 19):
         bring(source, reader, time)
     sent.clear()

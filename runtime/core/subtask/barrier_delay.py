@@ -6,7 +6,7 @@ the next pane end; its siblings choose the same pane end, as far as their waterm
 that reads in real time crosses pane ends rarely, so it does not delay barriers.
 
 The delay looks like a slow trigger message and changes nothing else. Only sources all of whose rows wait for windows
-delay barriers (`window_edges`): the output of other sources would become visible later.
+delay barriers (`waiting_edges`): the output of other sources would become visible later.
 """
 
 import math
@@ -27,7 +27,7 @@ class BarrierDelay:
 
     def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
         self._drifts = drifts
-        self._pane_ms = max((drift.pane_ms for drift in drifts), default=0)
+        self._pane_ms = max((drift.max_drift_ms for drift in drifts), default=0)
         self._time = MIN_WATERMARK
         self._rows_per_ms = 0.0  #: per millisecond of event time
         self._pane_ended_at = -math.inf  #: wall time at which the last pane end was crossed

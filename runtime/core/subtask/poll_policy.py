@@ -12,12 +12,17 @@ MAX_STALLED_SIBLING_MS: Final = 1_000
 
 
 class PollPolicy:
-    """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
+    """Mutable, owned by a source subtask. `now` is monotonic milliseconds.
 
-    def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
+    Args:
+        drifts: the drifts that watermark alignment bounds.
+        pane_drifts: the drifts at windows with panes, whose ends the barrier delay waits for.
+    """
+
+    def __init__(self, drifts: Sequence[ChannelDrift] = (), pane_drifts: Sequence[ChannelDrift] = ()) -> None:
         self._batch_size = BatchSize()
         self._alignment = WatermarkAlignment(drifts)
-        self.barrier_delay = BarrierDelay(drifts)
+        self.barrier_delay = BarrierDelay(pane_drifts)
         self._stalled_watermarks: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
         self._stalled_since = 0.0
 

@@ -1,8 +1,9 @@
 """Watermark alignment: pauses a source subtask whose watermark is ahead of its siblings' watermarks. (FLIP-182.)
 
 A window fires at the watermark of its slowest channel. Until then, rows of faster sources stay in window state, and
-every checkpoint writes them. Alignment concerns sources all of whose rows wait for windows. Such a source is paused
-while its watermark of `MIN_DRIFT_BATCHES` batches ago is ahead of the slowest sibling by more than a pane.
+every checkpoint writes them. Alignment concerns sources all of whose rows wait for windows, and sources whose author
+names a drift. Such a source is paused while its watermark of `MIN_DRIFT_BATCHES` batches ago is ahead of the slowest
+sibling by more than its drift. Without a drift of the author, this is a pane, or the gap of a session.
 
 Drift is computed from the per-channel watermarks that window subtasks in the same slot already hold, so alignment needs
 no extra messages. Sources never pause each other: the slowest is always read. Idle and ended channels pause no source.
@@ -23,8 +24,8 @@ from runtime.core.subtask.watermark_valve import WatermarkValve
 MIN_DRIFT_BATCHES: Final = 4
 
 
-class WindowSubtask(Protocol):
-    """The part of a window's `Subtask` that alignment reads."""
+class MeetingSubtask(Protocol):
+    """The part of a `Subtask` that alignment reads; it receives the rows of a source and of its siblings."""
 
     watermarks: WatermarkValve
 
@@ -35,39 +36,40 @@ class WindowSubtask(Protocol):
 
 @dataclass(slots=True)
 class ChannelDrift:
-    """The drift of a source from its siblings, as seen by a window subtask in the same slot.
+    """The drift of a source from its siblings, as seen by a subtask in the same slot.
 
     Args:
-        channel: the window's input channel that carries the rows of the source.
-        pane_ms: length of a pane in milliseconds of event time: the permitted drift.
+        meeting: the subtask that receives the rows of the source and of its siblings.
+        channel: its input channel that carries the rows of the source.
+        max_drift_ms: the permitted drift in milliseconds of event time.
     """
 
-    window: WindowSubtask
+    meeting: MeetingSubtask
     channel: ChannelId
-    pane_ms: int
+    max_drift_ms: int
     #: watermarks before the latest batches
     _past_watermarks: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_DRIFT_BATCHES))
 
     def on_batch(self) -> None:
-        self._past_watermarks.append(self.window.watermarks.watermark_of(self.channel))
+        self._past_watermarks.append(self.meeting.watermarks.watermark_of(self.channel))
 
     @property
     def exceeds_drift(self) -> bool:
-        others = self.window.watermarks.active_watermarks(self.channel)
+        others = self.meeting.watermarks.active_watermarks(self.channel)
         if not others or len(self._past_watermarks) < MIN_DRIFT_BATCHES:
             return False
-        return self._past_watermarks[0] - min(others) > self.pane_ms
+        return self._past_watermarks[0] - min(others) > self.max_drift_ms
 
     @property
     def min_watermark(self) -> int:
         """The smallest watermark of a sibling."""
-        return min(self.window.watermarks.active_watermarks(self.channel), default=MIN_WATERMARK)
+        return min(self.meeting.watermarks.active_watermarks(self.channel), default=MIN_WATERMARK)
 
     @property
     def max_watermark(self) -> int:
         """The largest watermark of a sibling whose barrier has not arrived yet."""
-        beside = {self.channel, *self.window.blocked_channels}
-        return max(self.window.watermarks.active_watermarks(*beside), default=MIN_WATERMARK)
+        beside = {self.channel, *self.meeting.blocked_channels}
+        return max(self.meeting.watermarks.active_watermarks(*beside), default=MIN_WATERMARK)
 
 
 class WatermarkAlignment:
@@ -78,12 +80,12 @@ class WatermarkAlignment:
 
     @property
     def exceeds_drift(self) -> bool:
-        """Whether every window that receives the source's rows waits for a slower sibling."""
+        """Whether every subtask that receives the source's rows waits for a slower sibling."""
         return bool(self._drifts) and all(drift.exceeds_drift for drift in self._drifts)
 
     @property
     def min_watermarks(self) -> tuple[int, ...]:
-        """The smallest sibling watermark of each window."""
+        """The smallest sibling watermark at each subtask that receives the source's rows."""
         return tuple(drift.min_watermark for drift in self._drifts)
 
     def on_batch(self) -> None:
@@ -92,36 +94,53 @@ class WatermarkAlignment:
 
 
 def channel_drifts(
-    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], machines: Mapping[SubtaskId, WindowSubtask]
+    graph: JobGraph,
+    source: SubtaskId,
+    max_drifts_ms: Mapping[int, int],
+    machines: Mapping[SubtaskId, MeetingSubtask],
 ) -> list[ChannelDrift]:
-    """The drift of a source subtask at each window in its slot.
+    """The drift of a source subtask at each edge of `max_drifts_ms` whose target has a subtask in its slot.
 
     Args:
-        panes_ms: pane length by edge number, for all edges into windows.
+        max_drifts_ms: permitted drift by edge number; see `waiting_edges` and `meeting_edges`.
         machines: the subtasks in the slot of `source`.
     """
     found = []
-    for number in window_edges(graph, source.operator, panes_ms):
-        window = machines.get(SubtaskId(graph.edges[number].target, source.index))
-        if window is not None:
-            found.append(ChannelDrift(window, ChannelId(number, source.index, source.index), panes_ms[number]))
+    for number, max_drift_ms in max_drifts_ms.items():
+        meeting = machines.get(SubtaskId(graph.edges[number].target, source.index))
+        if meeting is not None:
+            found.append(ChannelDrift(meeting, ChannelId(number, source.index, source.index), max_drift_ms))
     return found
 
 
-def window_edges(graph: JobGraph, source: OperatorId, into_windows: Collection[int]) -> tuple[int, ...]:
+def waiting_edges(graph: JobGraph, source: OperatorId, drifts_ms: Mapping[int, int]) -> dict[int, int]:
     """The edges by which the rows of `source` enter windows; empty if some rows reach an output without a window.
 
     Args:
-        into_windows: the numbers of all edges into windows.
+        drifts_ms: the permitted drift of all edges into windows, by edge number. The result is a part of it.
     """
-    found: list[int] = []
+    found: dict[int, int] = {}
     for number, edge in enumerate(graph.edges):
         if edge.source != source:
             continue
-        ways: tuple[int, ...] = (number,) if number in into_windows else ()
+        ways = {number: drifts_ms[number]} if number in drifts_ms else {}
         if not ways and edge.partitioning is Partitioning.FORWARD and not edge.feedback:
-            ways = window_edges(graph, edge.target, into_windows)
+            ways = waiting_edges(graph, edge.target, drifts_ms)
         if not ways:
-            return ()
-        found += ways
+            return {}
+        found |= ways
+    return found
+
+
+def meeting_edges(graph: JobGraph, source: OperatorId) -> tuple[int, ...]:
+    """The first edge of each way from `source` at whose target its rows meet rows of siblings or of other sources."""
+    found: list[int] = []
+    for number, edge in enumerate(graph.edges):
+        if edge.source != source or edge.feedback:
+            continue
+        inputs = sum(each.target == edge.target and not each.build and not each.feedback for each in graph.edges)
+        if edge.partitioning is Partitioning.FORWARD and inputs == 1:
+            found += meeting_edges(graph, edge.target)
+        else:
+            found.append(number)
     return tuple(found)

@@ -10,12 +10,12 @@ def test_a_source_waits_for_a_slower_one_as_long_as_its_event_time_moves() -> No
     reading = PollPolicy([hearing])
     assert reading.is_throttled(0)
     assert reading.is_throttled(MAX_STALLED_SIBLING_MS - 1)
-    hearing.window.watermarks.advance(OTHER, 60)
+    hearing.meeting.watermarks.advance(OTHER, 60)
     assert reading.is_throttled(MAX_STALLED_SIBLING_MS)
     assert reading.is_throttled(2 * MAX_STALLED_SIBLING_MS - 1)
     assert not reading.is_throttled(2 * MAX_STALLED_SIBLING_MS), "the other one stands still"
     assert not reading.is_throttled(9 * MAX_STALLED_SIBLING_MS), "and so it is read on"
-    hearing.window.watermarks.advance(OTHER, 70)
+    hearing.meeting.watermarks.advance(OTHER, 70)
     assert reading.is_throttled(9 * MAX_STALLED_SIBLING_MS + 1), "it moves again"
 
 
@@ -23,5 +23,5 @@ def test_a_source_that_is_not_ahead_does_not_wait() -> None:
     hearing = heard(60, other=55, third=60)
     reading = PollPolicy([hearing])
     assert not reading.is_throttled(0)
-    hearing.window.watermarks.advance(THIRD, 70)
+    hearing.meeting.watermarks.advance(THIRD, 70)
     assert not reading.is_throttled(9 * MAX_STALLED_SIBLING_MS)

@@ -10,7 +10,8 @@ from runtime.core.subtask.watermark_alignment import (
     ChannelDrift,
     WatermarkAlignment,
     channel_drifts,
-    window_edges,
+    meeting_edges,
+    waiting_edges,
 )
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from tests.core.builders import edge, operator, sink, source
@@ -31,7 +32,7 @@ def heard(own: int, **others: int) -> ChannelDrift:
 
 def read_on(hearing: ChannelDrift, time: int) -> None:
     """So many batches that what was before them is forgotten."""
-    hearing.window.watermarks.advance(OWN, time)
+    hearing.meeting.watermarks.advance(OWN, time)
     for _ in range(MIN_DRIFT_BATCHES):
         hearing.on_batch()
 
@@ -47,22 +48,22 @@ def test_it_may_be_some_batches_ahead_however_long_these_are() -> None:
     for _ in range(MIN_DRIFT_BATCHES):
         assert not hearing.exceeds_drift
         hearing.on_batch()
-        hearing.window.watermarks.advance(OWN, hearing.window.watermarks.watermark_of(OWN) + 1_000)
+        hearing.meeting.watermarks.advance(OWN, hearing.meeting.watermarks.watermark_of(OWN) + 1_000)
     hearing.on_batch()
     assert hearing.exceeds_drift
-    hearing.window.watermarks.advance(OTHER, 1_050)
-    hearing.window.watermarks.advance(THIRD, 1_050)
+    hearing.meeting.watermarks.advance(OTHER, 1_050)
+    hearing.meeting.watermarks.advance(THIRD, 1_050)
     assert not hearing.exceeds_drift
 
 
 def test_who_is_idle_or_at_its_end_holds_nobody_up() -> None:
     hearing = heard(500, other=50, third=400)
     found = [hearing.exceeds_drift]
-    hearing.window.watermarks.mark_idle(OTHER)
+    hearing.meeting.watermarks.mark_idle(OTHER)
     found.append(hearing.exceeds_drift)
-    hearing.window.watermarks.advance(THIRD, MAX_WATERMARK)
+    hearing.meeting.watermarks.advance(THIRD, MAX_WATERMARK)
     found.append(hearing.exceeds_drift)
-    hearing.window.watermarks.advance(OTHER, 60)
+    hearing.meeting.watermarks.advance(OTHER, 60)
     found.append(hearing.exceeds_drift)
     assert found == [True, True, False, True]
 
@@ -94,7 +95,7 @@ def test_it_goes_on_while_one_of_several_windows_waits_for_it() -> None:
 
 def graph(*edges: tuple[str, str, Partitioning]) -> JobGraph:
     """Streams that end nowhere lead to one more sink; edges to it come last."""
-    make = {"s": source, "out": sink, "end": sink}
+    make = {"s": source, "s2": source, "out": sink, "end": sink}
     starts = {start for start, _, _ in edges}
     dangling = dict.fromkeys(end for _, end, _ in edges if end not in starts and end != "out")
     every = [*edges, *((uid, "end", REBALANCE) for uid in dangling)]
@@ -120,7 +121,25 @@ FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning
 def test_all_that_it_reads_must_wait_for_windows(
     edges: list[tuple[str, str, Partitioning]], into_windows: set[int], ways: tuple[int, ...]
 ) -> None:
-    assert window_edges(graph(*edges), OperatorId("s"), into_windows) == ways
+    found = waiting_edges(graph(*edges), OperatorId("s"), dict.fromkeys(into_windows, PANE_MS))
+    assert found == dict.fromkeys(ways, PANE_MS)
+
+
+@pytest.mark.parametrize(
+    ("edges", "meetings"),
+    [
+        ([("s", "count", HASH), ("count", "out", FORWARD)], (0,)),
+        ([("s", "map", FORWARD), ("map", "count", HASH), ("map", "out", FORWARD)], (1,)),
+        ([("s", "out", REBALANCE), ("s", "count", HASH)], (0, 1)),
+        ([("s", "union", FORWARD), ("s2", "union", FORWARD), ("union", "count", HASH)], (0,)),
+        ([("s", "out", FORWARD)], ()),
+    ],
+    ids=["a count", "behind a map", "two steps", "a union", "a sink of its own"],
+)
+def test_sources_meet_where_rows_of_several_subtasks_arrive(
+    edges: list[tuple[str, str, Partitioning]], meetings: tuple[int, ...]
+) -> None:
+    assert meeting_edges(graph(*edges), OperatorId("s")) == meetings
 
 
 def test_it_is_heard_by_the_windows_of_its_own_slot() -> None:
@@ -129,4 +148,4 @@ def test_it_is_heard_by_the_windows_of_its_own_slot() -> None:
     window, other = SubtaskId(OperatorId("window"), 1), SubtaskId(OperatorId("other"), 0)
     heard = {window: WindowStub(WatermarkValve([])), other: WindowStub(WatermarkValve([]))}
     found = channel_drifts(several, SubtaskId(OperatorId("s"), 1), {1: 10, 2: 20}, heard)
-    assert [(one.window, one.channel, one.pane_ms) for one in found] == [(heard[window], ChannelId(1, 1, 1), 10)]
+    assert [(one.meeting, one.channel, one.max_drift_ms) for one in found] == [(heard[window], ChannelId(1, 1, 1), 10)]

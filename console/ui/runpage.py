@@ -6,11 +6,9 @@ from datetime import datetime, timedelta
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from django.conf import settings
 from django.db.models import Min, OuterRef, Q, Subquery
 
 from console import formats
@@ -20,13 +18,12 @@ from console.jobs.models import Attempt, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations.models import Operation, OperationKind, OperationState
 from console.ui.failures import NO_REASON, FailureDetail, failure_detail, with_recorded_failures
+from console.ui.runlog import LogFilter, LogLine, log_file, log_tail
 from runtime.core.job.lifecycle import RunState
-from runtime.redaction import Schema, redact_json
+from runtime.redaction import Schema
 
 EARLIER_RUNS: Final = 10  #: runs that the expected time of a start comes from
 MAX_ATTEMPTS: Final = 50  #: newest attempts on the page
-LOG_LINES: Final = 200
-_LOG_BYTES: Final = 64 * 1024
 MAX_START: Final = timedelta(hours=1)  #: records later than this are not of the start
 _BAR: Final = 100.0
 #: Request, claim by a worker, first interval with records, first completed checkpoint; None: not reached or not kept.
@@ -64,11 +61,12 @@ class RunView:
     attempts: tuple[tuple[Attempt, FailureDetail], ...]  #: newest first
     start: tuple[StartPhase, ...]
     restored: tuple[RestoredOperator, ...]
-    log: tuple[str, ...]
+    log: tuple[LogLine, ...] | None  #: None: this host does not have it
     log_file: str
+    wanted: LogFilter
 
 
-def run_view(run: Run, schema: Schema) -> RunView:
+def run_view(run: Run, schema: Schema, wanted: LogFilter) -> RunView:
     attempts = with_recorded_failures(Attempt.objects.filter(run=run)).select_related("restored_checkpoint")
     shown = attempts.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
     ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
@@ -82,8 +80,9 @@ def run_view(run: Run, schema: Schema) -> RunView:
         ),
         start=start_phases(*start_moments(run)),
         restored=restored_operators(run),
-        log=log_tail(file, run.version.params, schema),
+        log=log_tail(file, run.version.params, schema, wanted),
         log_file=str(file),
+        wanted=wanted,
     )
 
 
@@ -121,11 +120,16 @@ def start_moments(run: Run) -> tuple[Moments, list[Moments]]:
     )
     begun = dict(flowing.values_list("run_id").annotate(Min("at")))
     found = [
-        (r.created_at, r.started_at, max(begun[r.pk], r.started_at) if r.pk in begun and r.started_at else None,
-         r.first_checkpoint)
+        (r.created_at, r.started_at, _first_work(begun.get(r.pk), r.started_at, r.first_checkpoint), r.first_checkpoint)
         for r in runs
-    ]  # fmt: skip
+    ]
     return found[0], found[1:]
+
+
+def _first_work(records: datetime | None, started: datetime | None, checkpoint: datetime | None) -> datetime | None:
+    """The moment from which the slots work. A run whose input comes later completes checkpoints before."""
+    found = [at for at in (records, checkpoint) if at is not None]
+    return max(min(found), started) if found and started is not None else None
 
 
 def start_phases(moments: Moments, earlier: Sequence[Moments]) -> tuple[StartPhase, ...]:
@@ -175,29 +179,3 @@ def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
     found += [RestoredOperator(row["uid"], "left out: the version does not have it", row.get("state_bytes"))
               for row in left_out]  # fmt: skip
     return tuple(found)
-
-
-# ---------------------------------------------------------------- log
-
-
-def log_file(run: Run) -> Path:
-    return Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
-
-
-def log_size(run: Run) -> int:
-    """Bytes of the job master's log; 0 if this host does not have it."""
-    try:
-        return log_file(run).stat().st_size
-    except OSError:
-        return 0
-
-
-def log_tail(file: Path, params: Mapping[str, Any], schema: Schema) -> tuple[str, ...]:
-    """The last lines of the job master's log, without secrets; () if this host does not have the log."""
-    try:
-        with file.open("rb") as log:
-            log.seek(max(0, log.seek(0, 2) - _LOG_BYTES))
-            text = log.read().decode(errors="replace")
-    except OSError:
-        return ()
-    return tuple(str(redact_json(line, params, schema)) for line in text.splitlines()[-LOG_LINES:])

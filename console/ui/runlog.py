@@ -1,0 +1,131 @@
+"""The log of a job master, as lines with time and level.
+
+The job master writes JSON lines; Spark's JVM and tracebacks write plain text into the same file. A plain line without a
+level of its own belongs to the line before it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+from django.http import QueryDict
+
+from console.jobs.models import Run
+from runtime.redaction import Schema, redact_json
+
+LOG_LINES: Final = 200
+_TAIL_BYTES: Final = 512 * 1024  #: end of the file that is searched for the last lines
+_DOWNLOAD_BYTES: Final = 16 * 1024 * 1024
+LEVELS: Final = ("info", "warning", "error")  #: least severe first
+_SEVERITY: Final = {"debug": 0, "info": 0, "warn": 1, "warning": 1, "error": 2, "critical": 2, "fatal": 2}
+_JVM_LINE: Final = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d) (INFO|WARN|ERROR|FATAL) (.*)")
+_JVM_TIME: Final = "%y/%m/%d %H:%M:%S"
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log. `time`: None for the lines of a traceback. `level`: one of `LEVELS`."""
+
+    time: datetime | None
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """The choice of lines in the address of the page: the least level, and a text in any letter case."""
+
+    level: str = LEVELS[0]
+    text: str = ""
+
+    @classmethod
+    def of(cls, given: QueryDict) -> "LogFilter":
+        level = given.get("level", "")
+        return cls(level if level in LEVELS else LEVELS[0], given.get("text", "").strip())
+
+    def accepts(self, line: LogLine) -> bool:
+        return LEVELS.index(line.level) >= LEVELS.index(self.level) and self.text.lower() in line.text.lower()
+
+
+def log_file(run: Run) -> Path:
+    return Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
+
+
+def log_size(run: Run) -> int:
+    """Bytes of the job master's log; 0 if this host does not have it."""
+    try:
+        return log_file(run).stat().st_size
+    except OSError:
+        return 0
+
+
+def log_tail(
+    file: Path, params: Mapping[str, Any], schema: Schema, wanted: LogFilter = LogFilter()
+) -> tuple[LogLine, ...] | None:
+    """The last lines that `wanted` accepts, without secrets; None if this host does not have the log."""
+    lines = _last_lines(file, _TAIL_BYTES)
+    if lines is None:
+        return None
+    accepted = [line for line in parse_lines(lines) if wanted.accepts(line)][-LOG_LINES:]
+    return tuple(LogLine(line.time, line.level, redact_json(line.text, params, schema)) for line in accepted)
+
+
+def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | None:
+    """The end of the file as it is, but without secrets; None if this host does not have the log."""
+    lines = _last_lines(file, _DOWNLOAD_BYTES)
+    return None if lines is None else "".join(f"{redact_json(line, params, schema)}\n" for line in lines)
+
+
+def _last_lines(file: Path, limit: int) -> list[str] | None:
+    """The whole lines within the last `limit` bytes; None if the file cannot be read."""
+    try:
+        with file.open("rb") as log:
+            begin = max(0, log.seek(0, 2) - limit)
+            log.seek(begin)
+            return log.read().decode(errors="replace").splitlines()[1 if begin else 0 :]
+    except OSError:
+        return None
+
+
+def parse_lines(lines: Iterable[str]) -> Iterator[LogLine]:
+    level = LEVELS[0]
+    for line in lines:
+        found = _parse_event(line) or _parse_jvm_line(line) or LogLine(None, level, line)
+        level = found.level
+        yield found
+
+
+def _parse_event(line: str) -> LogLine | None:
+    """A line of the job master: the event, then its values. The run is that of the page."""
+    if not line.startswith("{"):
+        return None
+    try:
+        values = _decode(line)
+        time = datetime.fromisoformat(values.pop("timestamp"))
+        event, level = str(values.pop("event")), str(values.pop("level", ""))
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return None
+    values.pop("run", None)
+    texts = [f"{name}={value}" for name, value in values.items() if value not in ("", None)]
+    return LogLine(time, _level(level), "  ".join([event, *texts]))
+
+
+def _parse_jvm_line(line: str) -> LogLine | None:
+    match = _JVM_LINE.fullmatch(line)
+    if match is None:
+        return None
+    try:
+        time = datetime.strptime(match[1], _JVM_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return LogLine(time, _level(match[2]), match[3])
+
+
+def _level(name: str) -> str:
+    return LEVELS[_SEVERITY.get(name.lower(), 0)]

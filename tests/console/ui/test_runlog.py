@@ -1,0 +1,87 @@
+"""The log of a job master on the page of its run."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.http import QueryDict
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+from console.jobs.models import Run
+from console.ui.runlog import LOG_LINES, LogFilter, LogLine, log_tail, parse_lines, plain_log
+from tests.console.ui import blocks, rows
+
+SECRET = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
+PARAMS = {"password": "a-river-runs"}
+EVENT = '{"slot": 1, "detail": "", "event": "slot lost", "level": "warning", "run": 7, '
+EVENT += '"timestamp": "2026-11-25T23:58:33.477888Z"}'
+JVM = "26/11/25 23:55:57 ERROR TaskSetManager: Task 0 failed"
+NO_DATE = "26/13/45 23:55:57 WARN Odd: no date"
+
+
+def test_events_jvm_lines_and_tracebacks_become_lines_with_time_and_level() -> None:
+    lines = list(parse_lines([EVENT, JVM, "  at java.lang.Thread", "{not json", NO_DATE]))
+    assert lines == [
+        LogLine(datetime(2026, 11, 25, 23, 58, 33, 477888, UTC), "warning", "slot lost  slot=1"),
+        LogLine(datetime(2026, 11, 25, 23, 55, 57, tzinfo=UTC), "error", "TaskSetManager: Task 0 failed"),
+        LogLine(None, "error", "  at java.lang.Thread"),
+        LogLine(None, "error", "{not json"),
+        LogLine(None, "error", NO_DATE),
+    ]
+
+
+def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> None:
+    log = tmp_path / "run-1.log"
+    log.write_text("".join(f"line {n}\n" for n in range(90_000)) + "url=jdbc:x?password=a-river-runs\n")
+    found = log_tail(log, PARAMS, SECRET)
+    assert found is not None
+    assert len(found) == LOG_LINES
+    assert found[-2].text == "line 89999"
+    assert "a-river-runs" not in found[-1].text
+    assert log_tail(tmp_path / "none.log", {}, {}) is None
+
+
+def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
+    log = tmp_path / "run-1.log"
+    log.write_text(f"plain\n{EVENT}\n{JVM}\n")
+
+    def texts(query: str) -> list[str]:
+        return [line.text for line in log_tail(log, {}, {}, LogFilter.of(QueryDict(query))) or ()]
+
+    assert texts("level=warning") == ["slot lost  slot=1", "TaskSetManager: Task 0 failed"]
+    assert texts("level=error") == ["TaskSetManager: Task 0 failed"]
+    assert texts("text=SLOT") == ["slot lost  slot=1"]
+    assert len(texts("level=unheard-of")) == 3
+
+
+def run_with_log(settings: Settings, tmp_path: Path, text: str) -> Run:
+    settings.WEIR_LOGS = tmp_path
+    run = rows.run(rows.job())
+    (tmp_path / f"run-{run.pk}.log").write_text(text)
+    return run
+
+
+def test_the_page_shows_readable_lines_and_keeps_the_filter_in_polls(
+    at_console: Client, settings: Settings, tmp_path: Path
+) -> None:
+    run = run_with_log(settings, tmp_path, f"plain\n{EVENT}\n")
+    page = at_console.get(f"/runs/{run.pk}/?level=warning")
+    assert "23:58:33 warning slot lost slot=1" in blocks.text(page)
+    assert "plain" not in blocks.live(page)["log"]
+    assert f'hx-get="/runs/{run.pk}/?level=warning"' in page.content.decode()
+    nothing = at_console.get(f"/runs/{run.pk}/?text=no-such-text")
+    assert "No line matches the filter" in blocks.text(nothing)
+
+
+def test_the_whole_log_is_a_download_without_secrets(
+    at_console: Client, stranger: Client, settings: Settings, tmp_path: Path
+) -> None:
+    run = run_with_log(settings, tmp_path, f"plain\n{EVENT}\n")
+    answer = at_console.get(f"/runs/{run.pk}/log/")
+    assert answer.content.decode() == f"plain\n{EVENT}\n"
+    assert answer["Content-Disposition"] == f'attachment; filename="run-{run.pk}.log"'
+    assert stranger.get(f"/runs/{run.pk}/log/").status_code == 302
+    (tmp_path / f"run-{run.pk}.log").unlink()
+    assert at_console.get(f"/runs/{run.pk}/log/").status_code == 404
+    (tmp_path / "secret.log").write_text("password=a-river-runs\n")
+    assert "a-river-runs" not in (plain_log(tmp_path / "secret.log", PARAMS, SECRET) or "")

@@ -123,6 +123,13 @@ class Operator(ABC):
         """
         return True
 
+    def open_results(self) -> Mapping[str, int]:
+        """Numbers of results that are not final yet, for the console: "windows", "sessions", "timers", "rows".
+
+        A drain emits windows and sessions, fires timers, and commits rows. Called by the thread of the heartbeat.
+        """
+        return {}
+
     def watermark_hold(self) -> int | None:
         """The maximum watermark (ms) to forward while the operator buffers rows. None: no limit.
 

@@ -34,6 +34,7 @@ class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
     backpressured: float = 0.0
     subtasks: tuple[SubtaskLive, ...] = ()
     counters: dict[str, int] = {}
+    open_results: dict[str, int] = {}  #: results that are not final: windows, sessions, timers, uncommitted rows
 
     @property
     def finished(self) -> bool:

@@ -10,11 +10,19 @@ from console.checkpoints.selectors import RunProgress
 from console.health.collection import collect
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.jobs.models import Run
+from console.metrics import live as metrics
 from console.metrics.selectors import newest_in_flight_bytes
 from console.operations.models import OperationKind
 from console.operations.selectors import expected_duration
 from runtime.core.job.lifecycle import FLOWING_STATES
 
+#: Result of an operator -> its term, its fate in a drain, and its fate in a savepoint or a stop.
+_OPEN_RESULTS: Final = {
+    "windows": ("Open windows", "emitted early, one per key", "stay in the savepoint, one per key"),
+    "sessions": ("Open sessions", "emitted early", "stay in the savepoint"),
+    "timers": ("Timers", "fire early", "stay in the savepoint"),
+    "rows": ("Rows not committed", "committed with the savepoint", "committed with the savepoint"),
+}
 WITH_SAVEPOINT: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
 
 
@@ -52,9 +60,27 @@ def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
     if newest is not None and newest.size_bytes is not None:
         note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
         yield Number("To write", str(formats.size(newest.size_bytes)), note)
+    yield from _open_results(kind, run)
     in_flight = newest_in_flight_bytes(run)
     if in_flight is not None:
         yield Number("In flight", str(formats.size(in_flight)), "processed before the savepoint completes")
+
+
+def _open_results(kind: str, run: Run) -> Iterator[Number]:
+    """The results that are not final yet, by operator, as of the last report of the job master."""
+    names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
+    found: dict[str, list[tuple[str, int]]] = {}
+    for uid, operator in metrics.parse(run.live, run.live_at).operators.items():
+        for result, count in operator.open_results.items():
+            if count and result in _OPEN_RESULTS:
+                found.setdefault(result, []).append((names.get(uid, uid), count))
+    for result, (term, in_drain, otherwise) in _OPEN_RESULTS.items():
+        if parts := found.get(result):
+            if result == "rows" and kind == OperationKind.SAVEPOINT:
+                continue  # a plain savepoint commits nothing: the next checkpoint does
+            note = in_drain if kind == OperationKind.DRAIN else otherwise
+            where = ", ".join(f"{name} {formats.count(count)}" for name, count in parts)
+            yield Number(term, str(formats.count(sum(count for _, count in parts))), f"{note}: {where}")
 
 
 def _cancel(reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[Number]:

@@ -4,6 +4,7 @@ Its only decision is that a slot has been silent for too long. Silence is accumu
 as for the heartbeat of a master. A suspended master reads no mail, so its suspension does not count as silence.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ class SlotMonitor:
             for uid, total in totals.items()
         }
         self._previous_totals = (now, totals)
-        counters = _counters(each for own in self._metrics.values() for each in own.values())
+        counters = _sums(each.counters for own in self._metrics.values() for each in own.values())
         return {"operators": operators, "slots": self._slot_rows(now), "counters": counters}
 
     @staticmethod
@@ -105,7 +106,8 @@ class SlotMonitor:
             "bytes_in": sum(m.bytes_in for m in own),
             "bytes_out": sum(m.bytes_out for m in own),
             "in_flight_bytes": sum(m.in_flight_bytes for m in own),
-            "counters": _counters(own),
+            "counters": _sums(m.counters for m in own),
+            "open_results": _sums(m.open_results for m in own),
         }
 
     @staticmethod
@@ -158,10 +160,9 @@ class SlotMonitor:
         ]
 
 
-def _counters(subtasks: Iterable[SubtaskMetrics]) -> dict[str, int]:
-    """The sum of each counter."""
-    total: dict[str, int] = {}
-    for metrics in subtasks:
-        for name, amount in metrics.counters.items():
-            total[name] = total.get(name, 0) + amount
-    return total
+def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of the values of each name."""
+    total: Counter[str] = Counter()
+    for each in maps:
+        total.update(each)
+    return dict(total)

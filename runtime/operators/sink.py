@@ -8,6 +8,7 @@ Some committers commit in the job master only (`SinkCommitter.commits_in_master`
 checkpoint after it has committed all output of it, so an operator then only drops its committables.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +24,18 @@ class SinkOperator(Operator):
         self._writer = sink.writer()
         self._committer = sink.committer()
         self._prepared: list[tuple[int, Any]] = []  #: (checkpoint, committable), oldest first
+        self._rows = 0  #: written since the start
+        self._prepared_rows: list[tuple[int, int]] = [(0, 0)]  #: (checkpoint, `_rows` at its barrier), oldest first
 
     def open(self, context: OperatorContext) -> None:
         self._writer.open(context)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._writer.write(batch)
+        self._rows += batch.num_rows
+
+    def open_results(self) -> Mapping[str, int]:
+        return {"rows": self._rows - self._prepared_rows[0][1]}
 
     def next_processing_timer(self) -> int | None:
         return self._writer.next_processing_timer()
@@ -40,6 +47,7 @@ class SinkOperator(Operator):
         self._writer.finish()
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        self._prepared_rows.append((checkpoint, self._rows))
         self._prepared += [(checkpoint, committable) for committable in self._writer.prepare(checkpoint)]
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
@@ -47,6 +55,9 @@ class SinkOperator(Operator):
         if due and not self._committer.commits_in_master:
             self._committer.commit(permit, due)
         self._prepared = [entry for entry in self._prepared if entry[0] > permit.checkpoint]
+        last = max(rows for checkpoint, rows in self._prepared_rows if checkpoint <= permit.checkpoint)
+        later = [entry for entry in self._prepared_rows if entry[0] > permit.checkpoint]
+        self._prepared_rows = [(permit.checkpoint, last), *later]
 
     def committables(self) -> tuple[Any, ...]:
         return tuple(committable for _, committable in self._prepared)

@@ -409,6 +409,7 @@ class Task:
             bytes_out=self.outputs.bytes,
             in_flight_bytes=self._input_gate.queued_bytes,
             is_idle=self.machine.is_idle,
+            open_results=self._open_results(),
         )
 
     def _busy_until_now(self) -> float:
@@ -430,6 +431,14 @@ class Task:
             return SubtaskStatus.WAITS_FOR_BUILD_SIDE
         is_held = self.is_paused and machine.is_source
         return SubtaskStatus.WAITS_FOR_STAGE if is_held else SubtaskStatus.RUNNING
+
+    def _open_results(self) -> dict[str, int]:
+        if self.operator is None or not self._is_open or self._is_closed:
+            return {}
+        try:
+            return dict(self.operator.open_results())
+        except Exception:  # the heartbeat must not end because a number for the console is missing
+            return {}
 
     def _counters(self) -> dict[str, int]:
         waited = {WAITED_COUNTER: int(self._throttled.total_ms)} if self._throttled.total_ms else {}

@@ -44,6 +44,20 @@ def test_rows_become_visible_with_their_checkpoint(tmp_path: Path) -> None:
     assert sink.committables() == ()
 
 
+def test_rows_are_open_until_their_checkpoint_completes(tmp_path: Path) -> None:
+    sink = SinkOperator(ParquetSink(str(tmp_path)))
+    harness = Harness(sink)
+    found = []
+    for checkpoint in (1, 2, 3):
+        harness.process(rows(checkpoint))
+        sink.prepare_snapshot_pre_barrier(checkpoint, harness.out)
+        found.append(sink.open_results()["rows"])
+    for checkpoint in (2, 3):
+        sink.checkpoint_completed(permit(checkpoint))
+        found.append(sink.open_results()["rows"])
+    assert found == [1, 2, 3, 1, 0]
+
+
 def test_a_checkpoint_without_rows_prepares_nothing(tmp_path: Path) -> None:
     """S1-36."""
     sink = SinkOperator(ParquetSink(str(tmp_path)))

@@ -116,6 +116,7 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
     bytes_out: int = 0
     in_flight_bytes: int = 0  #: in the input queues now
     is_idle: bool = False  #: no receiver waits for the watermark
+    open_results: dict[str, int] = {}  #: see `Operator.open_results`
 
 
 class Heartbeat(ControlMessage, frozen=True):

@@ -31,7 +31,7 @@ A batch is processed row by row within an operator: a row sees the state changes
 subtask's loop, one at a time, so rows and timers of a key are never handled concurrently.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
@@ -305,6 +305,9 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._context.watermark = watermark
         self._fire(self._context.event_timers.take_due(watermark), out)
+
+    def open_results(self) -> Mapping[str, int]:
+        return {"timers": len(self._context.event_timers)}
 
     def next_processing_timer(self) -> int | None:
         return self._context.processing_timers.next_ms

@@ -35,6 +35,9 @@ class Timers:
         ]
         heapq.heapify(self._queue)
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     @property
     def next_ms(self) -> int | None:
         return self._queue[0][0] if self._queue else None

@@ -87,6 +87,9 @@ class SessionWindow(Operator):
         self._open.restore(self._key_columns(rows), rows)
         self._first_end = self._earliest_end()
 
+    def open_results(self) -> Mapping[str, int]:
+        return {"sessions": len(self._table)}
+
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._late_columns.check(batch.schema)
         if batch.num_rows:

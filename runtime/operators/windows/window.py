@@ -7,7 +7,7 @@ have fired is state too (`FiredWatermarks`).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -128,6 +128,9 @@ class WindowOperator(Operator):
             row_ids: by input row, the row of the state; ids may repeat.
             panes: by input row, the start of the pane.
         """
+
+    def open_results(self) -> Mapping[str, int]:
+        return {"windows": len(self._table)}
 
     def snapshot(self, checkpoint: int) -> None:
         self._fired.store(self._watermark)

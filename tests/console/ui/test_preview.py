@@ -22,6 +22,34 @@ def test_the_expected_time_of_a_stop_is_that_of_earlier_stops(at_console: Client
     assert re.search(r"In flight [0-9.]+ (B|KiB|MiB) processed before the savepoint completes", said)
 
 
+LIVE = {
+    "operators": {
+        "daily": {"open_results": {"windows": 12_000}},
+        "users": {"open_results": {"timers": 7, "author's": 5}},
+        "parquet": {"open_results": {"rows": 450}},
+        "idle": {"open_results": {"windows": 0}},
+    }
+}
+
+
+def test_a_drain_tells_the_results_that_come_early(at_console: Client) -> None:
+    run = rows.run(rows.job(), live=LIVE, live_at=timezone.now())
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/drain/"))
+    assert "Open windows 12 000 emitted early, one per key: " in said
+    assert re.search(r"Timers 7 fire early: users 7", said)
+    assert re.search(r"Rows not committed 450 committed with the savepoint: .*450", said)
+    assert "idle" not in said
+    assert "author" not in said
+
+
+@pytest.mark.parametrize(("act", "commits"), [("stop", True), ("savepoint", False)])
+def test_a_savepoint_keeps_open_results(at_console: Client, act: str, commits: bool) -> None:
+    run = rows.run(rows.job(), live=LIVE, live_at=timezone.now())
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/{act}/"))
+    assert "Open windows 12 000 stay in the savepoint, one per key" in said
+    assert ("Rows not committed" in said) is commits
+
+
 def test_a_cancel_tells_the_records_that_no_checkpoint_covers(at_console: Client) -> None:
     run, now = rows.run(rows.job()), timezone.now()
     rows.checkpoint(run, 213, triggered_at=now - timedelta(seconds=10))

@@ -17,7 +17,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from stack.demo_api import Api
 from stack.settings import ROOT
 from tests.acceptance.word_count import PATIENCE_S
-from tests.console.ui.test_browser import ARGUMENTS, CUT_OFF
+from tests.console.ui.browsing import ARGUMENTS
+from tests.console.ui.test_every_page import CUT_OFF
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 

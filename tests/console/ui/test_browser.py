@@ -1,183 +1,21 @@
-"""The pages in a real Chromium: wide and narrow, by day and by night, with and without scripts, under a strict policy.
+"""Behaviour of the pages in a real Chromium, with and without scripts, under a strict content security policy."""
 
-Screenshots go to the folder that WEIR_SCREENSHOTS names, or to `screenshots` below the session's WEIR_VAR.
-"""
-
-import itertools
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
-from pytest_django.live_server_helper import LiveServer
+from playwright.sync_api import Route, expect
 
 from console import formats
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import Operation
 from tests.console.ui import numbers, rows
+from tests.console.ui.browsing import POLL_MS, QUIET_MS, Open
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
-WIDTHS = [1440, 1024, 390]
-#: Colours change no layout: by night one width is enough for each run of the tests.
-LOOKS = [
-    *((width, "light") for width in WIDTHS),
-    (1024, "dark"),
-    *(pytest.param(width, "dark", marks=pytest.mark.slow) for width in (1440, 390)),
-]
-POLL_MS = 6_000  #: three polls
 NAMES = {"prepared": "windows_by_carrier_and_origin", "window": "WWWWWWWWWWWW"}
-LATE = "no acknowledgement from window-of-one-day/0, window-of-one-day/1, parquet/0 and 17 more"
-QUIET_MS = 3_000  #: long enough for a poll that must not come
-
-#: Listens for what the policy forbids before any script of the page runs.
-WATCH = "addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective}`))"
-
-Open = Callable[..., Any]
-Scheme = Literal["light", "dark"]
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str, django_db_setup: None) -> Iterator[Browser]:
-    """For this module only, and after the test database is made: Playwright's loop runs in the test's thread.
-
-    Django would take that thread for an async one, also while it clears the tables after a test, hence the variable.
-    """
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="session")
-def screenshots(weir_var: Path) -> Path:
-    folder = Path(os.environ.get("WEIR_SCREENSHOTS") or weir_var / "screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture
-def running(transactional_db: None) -> Run:
-    """A job in full flow, and somebody to watch it."""
-    user = rows.operator_user()
-    job = rows.job()
-    run = rows.run(job)
-    rows.attempts(run)
-    rows.history(run)
-    rows.operation(job, run=run, requested_by=user, result={"checkpoint": 208}, phase="completed")
-    for state in ("succeeded", "running"):
-        rows.state_query(Checkpoint.objects.get(number=213), state)
-    return run
-
-
-@pytest.fixture
-def signed_in(browser: Browser, live_server: LiveServer) -> Open:
-    """Opens a page of somebody who has signed in through the form; fails on any complaint of the browser."""
-
-    @contextmanager
-    def opened(width: int = 1440, scheme: Scheme = "light", forgive: str = "", **options: Any) -> Iterator[Page]:
-        context = browser.new_context(
-            base_url=live_server.url, viewport={"width": width, "height": 900}, color_scheme=scheme, **options
-        )
-        context.set_default_timeout(20_000)
-        page, complaints = context.new_page(), list[str]()
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.add_init_script(WATCH)
-        try:
-            sign_in(page)
-            yield page
-            assert [text for text in complaints if not forgive or forgive not in text] == []
-        finally:
-            context.close()
-
-    return opened
-
-
-def sign_in(page: Page) -> None:
-    page.goto("/login/?next=/jobs/")
-    page.get_by_label("User name").fill("operator")
-    page.get_by_label("Password").fill("a-river-runs")
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-
-
-def sideways(page: Page) -> int:
-    return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
-
-
-def others(job_id: int) -> dict[str, str]:
-    checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.latest("created_at")
-    return {
-        "jobs": "/jobs/",
-        "bulk": f"/jobs/bulk/?kind=stop&job={job_id}",
-        "job": f"/jobs/{job_id}/",
-        "job-node": f"/jobs/{job_id}/?node=window&span=6h",
-        "versions": f"/jobs/{job_id}/versions/",
-        "edit": f"/jobs/{job_id}/edit/",
-        "run": f"/runs/{Run.objects.get(job=job_id).pk}/",
-        "checkpoint": f"/checkpoints/{checkpoint.pk}/",
-        "clone": f"/checkpoints/{checkpoint.pk}/clone/",
-        "state": f"/checkpoints/{checkpoint.pk}/state/?operator=window&state=state",
-        "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
-        "state-query-running": f"/state-queries/{StateQuery.objects.get(state='running').pk}/",
-        "checkpoints": f"/jobs/{job_id}/checkpoints/?slower_than=1s",
-        "compare": f"/jobs/{job_id}/checkpoints/compare/?base=203&other=213",
-        "retention": f"/jobs/{job_id}/checkpoints/retention/?keep=3",
-        "trend": f"/jobs/{job_id}/checkpoints/trend/?days=7",
-        "savepoint": f"/jobs/{job_id}/savepoint/",
-        "schedule": f"/jobs/{job_id}/checkpoints/schedule/",
-        "checkpoint-statistics": f"/jobs/{job_id}/checkpoints/statistics/",
-        "cluster": "/cluster/",
-        "operations": "/operations/",
-        "operation": f"/operations/{operation.pk}/",
-        "drain": f"/jobs/{job_id}/drain/",
-        "restore": f"/jobs/{job_id}/restore/?checkpoint={checkpoint.pk - 3}",
-        "new-job": "/jobs/new/?pipeline=flights",
-        "new-version": f"/jobs/{job_id}/versions/new/",
-    }
-
-
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
-def test_every_page_fits_and_nothing_complains(
-    signed_in: Open, running: Run, screenshots: Path, width: int, scheme: Scheme
-) -> None:
-    with signed_in(width, scheme) as page:
-        for name, path in others(running.job_id).items():
-            response = page.goto(path)
-            assert response is not None
-            assert response.status == 200
-            assert sideways(page) <= 0, f"{name} scrolls sideways at {width} px"
-            page.screenshot(path=screenshots / f"{name}-{width}-{scheme}.png", full_page=True)
-
-
-#: Regions whose content is wider than they are.
-CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
-  .map((e) => `${e.getAttribute('aria-label')}: ${e.scrollWidth} of ${e.clientWidth}`)"""
-
-
-@pytest.mark.parametrize("width", [1440, 1280, 1024])
-def test_nothing_is_cut_off_at_a_desk(signed_in: Open, running: Run, width: int) -> None:
-    """A reason, or a part of the graph, that one has to scroll for is not seen."""
-    rows.operation(running.job, state="failed", run=running, error={"code": "expired", "message": LATE})
-    rows.checkpoint(running, 215, "drain", finished_operators=[f"an-operator-{number}" for number in range(9)])
-    with signed_in(width) as page:
-        cut_off = {}
-        for name, path in others(running.job_id).items():
-            page.goto(path)
-            page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
-            cut_off[name] = page.evaluate(CUT_OFF)
-        assert {name: found for name, found in cut_off.items() if found} == {}
-
 
 #: Texts of one node that overlap, or that leave the frame of their node, and edge labels that run into a node.
 COLLISIONS = """() => {
@@ -237,30 +75,6 @@ def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db
         expect(page.get_by_role("heading", name="basket features")).to_be_visible()
         page.locator("#graph-detailed").click()
         expect(page.locator("svg.graph")).to_contain_text("watermark")
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_controls_have_names_and_headings_do_not_skip(signed_in: Open, running: Run, width: int) -> None:
-    with signed_in(width) as page:
-        for path in others(running.job_id).values():
-            page.goto(path)
-            assert page.evaluate(NAMELESS) == []
-            levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map((h) => Number(h.tagName[1]))")
-            assert levels[0] == 1
-            assert levels.count(1) == 1
-            assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-
-
-#: Form controls without a label, links and buttons without words, ids that occur twice.
-NAMELESS = """() => {
-  const bad = [];
-  for (const e of document.querySelectorAll('input:not([type=hidden]), select, textarea'))
-    if (!e.labels?.length && !e.ariaLabel) bad.push(e.outerHTML.slice(0, 80));
-  for (const e of document.querySelectorAll('a, button'))
-    if (!e.textContent.trim() && !e.ariaLabel) bad.push(e.outerHTML.slice(0, 80));
-  const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
-  return bad.concat(ids.filter((id, at) => ids.indexOf(id) !== at));
-}"""
 
 
 def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> None:

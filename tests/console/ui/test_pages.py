@@ -129,7 +129,7 @@ def test_pages_take_few_queries(at_console: Client, running: Run, path: str, mos
 def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, running: Run) -> None:
     response = at_console.get(f"/jobs/{running.job_id}/")
     page, said = response.content.decode(), blocks.text(response)
-    assert '<svg class="graph ranks-5" role="img" aria-labelledby="graph-title graph-desc"' in page
+    assert '<svg class="graph ranks-5" role="group" aria-labelledby="graph-title graph-desc"' in page
     assert '<title id="graph-title">Job graph of flights-delays</title>' in page
     assert "checkpoint 214, 5 of 10 acknowledged" in said
     assert "finished" in blocks.live(response)["graph"]

@@ -71,7 +71,12 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
 
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
     def post(self, request: Request) -> Response:
-        job = services.create_job(self.user, **self.body(serializers.JobRequest))
+        given = self.body(serializers.JobRequest)
+        version = given.pop("version", None)
+        with transaction.atomic():
+            job = services.create_job(self.user, **given)
+            if version is not None:
+                services.create_version(self.user, job, **version)
         return location_response("api:job", job.pk, serializers.JobSerializer(job).data, HTTPStatus.CREATED)
 
 

@@ -53,12 +53,6 @@ class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
         fields = ("name", "description", "schema", "queries", "error", "updated_at")
 
 
-class JobRequest(StrictSerializer):
-    name = serializers.CharField()
-    pipeline = serializers.CharField()
-    description = serializers.CharField(required=False, allow_blank=True, default="")
-
-
 class JobChange(StrictSerializer):
     """Facts to change; absent facts stay."""
 
@@ -143,6 +137,16 @@ class VersionRequest(StrictSerializer):
     params = serializers.DictField()
     settings = SettingsField(required=False)
     message = serializers.CharField(required=False, allow_blank=True, default="")
+    skip_if_equal = serializers.BooleanField(
+        required=False, default=False, help_text="Return the newest version if it has the same values."
+    )
+
+
+class JobRequest(StrictSerializer):
+    name = serializers.CharField()
+    pipeline = serializers.CharField()
+    description = serializers.CharField(required=False, allow_blank=True, default="")
+    version = VersionRequest(required=False, help_text="The first version. If it is refused, no job is created.")
 
 
 class PromiseSerializer(serializers.Serializer[Any]):

@@ -4,6 +4,7 @@ The console validates values only (bounds, the pipeline's parameter schema). The
 code in its own process, decides whether the version makes a valid graph.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,14 @@ def create_version(
     message: str = "",
     request_key: str | None = None,
     if_match: str | None = None,
+    skip_if_equal: bool = False,
 ) -> JobVersion:
     """Adds a version in state `compiling` and starts its compilation. Repeating `request_key` returns the existing
     version.
 
     A secret may be sent as the mask that the newest version shows. `if_match` is the `If-Match` header of the request.
     `max_parallelism` None: that of the newest version, because its checkpoints have as many key groups; for the first
-    version derived from `parallelism`.
+    version derived from `parallelism`. `skip_if_equal`: returns the newest version if it has the same values.
     """
     require_define(user)
     if max_parallelism is not None:
@@ -97,12 +99,22 @@ def create_version(
         require_parallelism(parallelism, groups)
         params = unmask(params, newest.params if newest else {}, schema)
         check_params(params, schema)
+        values = {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
+        if skip_if_equal and newest is not None and _has_values(newest, values):
+            return newest
         version = JobVersion.objects.create(
-            job=job, number=_next_number(job, newest), message=message.strip(), parallelism=parallelism,
-            max_parallelism=groups, params=params, settings=checked, created_by=user, request_key=request_key,
+            job=job, number=_next_number(job, newest), message=message.strip(), created_by=user,
+            request_key=request_key, **values,
         )  # fmt: skip
         wakeups.after_commit(wakeups.COMPILE_TASK, version.pk)
     return version
+
+
+def _has_values(version: JobVersion, values: Mapping[str, Any]) -> bool:
+    """Whether a version that was not rejected has these values. Settings that it lacks have their defaults."""
+    settings = msgspec.to_builtins(parse_settings(version.settings))
+    own = {**{name: getattr(version, name) for name in values}, "settings": settings}
+    return version.state != VersionState.REJECTED and own == values
 
 
 def _next_number(job: Job, newest: JobVersion | None) -> int:

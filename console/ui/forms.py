@@ -4,7 +4,8 @@ from typing import Any, Self
 
 from django import forms
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import InvalidField, Refused
+from console.jobs.documents import read_document, write_document
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH
@@ -97,6 +98,28 @@ class VersionForms:
 def add_refusal(form: forms.Form, name: str, refused: Refused) -> None:
     """Adds `refused` as an error of the field `name`, or of the whole form if it has no such field."""
     form.add_error(name if name in form.fields else None, refused.detail)
+
+
+class YamlForm(forms.Form):
+    """The values of a version as a YAML document, as `weirctl export` writes them."""
+
+    document = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 24, "spellcheck": "false", "class": "mono"}),
+        help_text="parallelism, max_parallelism, params and settings. A masked secret keeps its value.",
+    )
+    message = forms.CharField(
+        required=False, max_length=MAX_MESSAGE_LENGTH, help_text="Why this version is made, for the list of versions."
+    )
+
+    @classmethod
+    def of(cls, data: Any, newest: JobVersion | None, schema: Schema) -> Self:
+        return cls(data, initial={"document": write_document(newest, schema) if newest else ""})
+
+    def clean_document(self) -> dict[str, Any]:
+        try:
+            return read_document(self.cleaned_data["document"])
+        except InvalidField as error:
+            raise forms.ValidationError(error.detail) from error
 
 
 class RescaleForm(forms.Form):

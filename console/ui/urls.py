@@ -41,6 +41,7 @@ urlpatterns = [
     path("jobs/<int:pk>/archive/", definitions.archive, name="archive"),
     path("jobs/<int:pk>/versions/", definitions.versions, name="versions"),
     path("versions/<int:pk>/", definitions.change_version, name="change_version"),
+    path("jobs/<int:pk>/versions/yaml/", definitions.version_as_yaml, name="version_as_yaml"),
     path("jobs/<int:pk>/versions/new/", jobs.new_version, name="new_version"),
     path("jobs/<int:pk>/start/", actions.start, name="start"),
     path("jobs/<int:pk>/savepoint/", actions.confirm, {"kind": "savepoint"}, name="savepoint"),

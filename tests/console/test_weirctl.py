@@ -11,7 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from console.accounts import tokens
 from console.accounts.models import User
-from console.jobs.models import Job, JobVersion
+from console.jobs.models import Job, JobVersion, Pipeline
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
@@ -135,6 +135,62 @@ def test_what_cannot_be_undone_asks_first(weirctl: Commands, make_run: MakeRun) 
     assert not Operation.objects.exists()
     weirctl("cancel", "daily sums", "--yes", "--no-wait")
     assert Operation.objects.get().kind == "cancel"
+
+
+def test_a_definition_is_exported_and_applied_twice(weirctl: Commands, job: Job, tmp_path: Path) -> None:
+    """The second time changes nothing. A changed value is a version, a changed fact is none."""
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}, tags: [night]}")
+    assert weirctl("apply", "-f", str(file)).stdout == "nightly: created, with version 1\nnightly: tags changed\n"
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    exported = weirctl("export", "nightly").stdout
+    file.write_text(exported)
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    file.write_text(exported.replace("parallelism: 2", "parallelism: 3").replace("owner: ''", "owner: ops"))
+    changed = weirctl("apply", "-f", str(file), "--message", "more slots").stdout
+    assert changed == "nightly: version 2 created\nnightly: owner changed\n"
+    newest = JobVersion.objects.get(job__name="nightly", number=2)
+    assert (newest.parallelism, newest.message, newest.params) == (3, "more slots", {"path": "in"})
+    assert "parallelism: 2" in weirctl("export", "nightly", "--version", "1").stdout
+
+
+def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.schema["properties"]["password"] = {"type": "string", "format": "password"}
+    pipeline.save()
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in, password: a-river-runs}}")
+    weirctl("apply", "-f", str(file))
+    exported = weirctl("export", "nightly").stdout
+    assert "a-river-runs" not in exported
+    file.write_text(exported)
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{name: x", "is not YAML"),
+        ("[1]", "a definition has the fields name"),
+        ("{name: x, pipeline: sums, params: {}}", "parallelism: this field is required"),
+        ("{name: x, pipeline: sums, parallelism: two, params: {}}", "parallelism: must be a whole number, not 'two'"),
+        (
+            "{name: x, pipeline: sums, parallelism: 2, params: {}, colour: red}",
+            "colour: a definition has no such field",
+        ),
+        ("{name: x, pipeline: sums, parallelism: 2, params: {day: 2026-11-26}}", "has a value that JSON does not have"),
+        ("{name: x, pipeline: gone, parallelism: 2, params: {}}", "there is no pipeline 'gone'"),
+        ("{name: x, pipeline: sums, parallelism: 999999, params: {}}", "parallelism"),
+        ("{name: daily sums, pipeline: other, parallelism: 2, params: {}}", "which cannot change"),
+    ],
+)
+def test_a_bad_document_is_refused_and_leaves_nothing(
+    weirctl: Commands, job: Job, tmp_path: Path, text: str, error: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    assert error in weirctl("apply", "-f", str(file), code=3).stderr
+    assert list(Job.objects.values_list("name", flat=True)) == ["daily sums"]
+    assert not JobVersion.objects.exists()
 
 
 def test_a_restore_shows_its_effects_and_is_bound_to_them(

@@ -8,10 +8,12 @@ operation still runs at the end of `--timeout`. Click completes commands and opt
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
 import click
 
+from weir.control import definition
 from weir.control.console import ACTIVE_STATES, Console, ConsoleError, Refused, Row
 from weir.control.login import credentials_path, read_credentials, store_credentials
 from weir.control.output import write_json, write_progress, write_rows
@@ -150,6 +152,32 @@ def operations(console: Console, /, job: str, limit: int, as_json: bool) -> None
     """Lists operations of JOB, newest first."""
     found = console.rows(f"jobs/{console.job(job)['id']}/operations/", limit)
     write_rows(found, ("id", "kind", "state", "phase", "created_at", "ended_at", "reason"), as_json=as_json)
+
+
+# ---------------------------------------------------------------- definitions
+
+
+@main.command()
+@click.argument("job")
+@click.option("--version", type=int, help="Number of the version (default: the newest).")
+@with_console
+def export(console: Console, /, job: str, version: int | None) -> None:
+    """Writes the definition of JOB as YAML. Secrets are masked."""
+    found = console.job(job)
+    if version is None and not found["newest_version"]:
+        raise Refused(f"{job} has no version yet")
+    shown = console.version(found, version) if version else console.get(f"versions/{found['newest_version']}/")
+    click.echo(definition.export(found, shown), nl=False)
+
+
+@main.command()
+@click.option("-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="A file of `export`.")
+@click.option("--message", default="", help="Why; the list of versions shows it.")
+@with_console
+def apply(console: Console, /, path: Path, message: str) -> None:
+    """Makes the definition of a job equal to a file: creates the job, or a version of it, if anything differs."""
+    for line in definition.apply(console, definition.read(path), message) or ["nothing to change"]:
+        click.echo(line)
 
 
 # ---------------------------------------------------------------- acting

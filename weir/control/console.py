@@ -55,6 +55,10 @@ class Console:
         """Raises Refused, Unreachable."""
         return self._send("POST", path, json=body, headers=headers)
 
+    def patch(self, path: str, body: Row) -> Any:
+        """Raises Refused, Unreachable."""
+        return self._send("PATCH", path, json=body)
+
     def rows(self, path: str, most: int, /, **query: Any) -> Iterator[Row]:
         """The first `most` rows of the list at `path`."""
         page = self.get(path, limit=min(most, _PAGE), **query)

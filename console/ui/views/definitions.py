@@ -13,9 +13,9 @@ from console.accounts.rights import define_refusal
 from console.jobs import editing
 from console.jobs.differences import differences
 from console.jobs.models import Job, JobVersion
-from console.jobs.services import pipeline_schema
+from console.jobs.services import create_version, pipeline_schema
 from console.operations.selectors import latest_run
-from console.ui.forms import EditForm, add_refusal
+from console.ui.forms import EditForm, YamlForm, add_refusal
 from console.ui.paging import by_number, whole_number
 from console.ui.views.page import page, require_login, user_of
 
@@ -62,6 +62,33 @@ def change_version(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         messages.error(request, refused.detail)
     return redirect("ui:versions", version.job_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@require_login
+def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
+    """A new version as a YAML document instead of fields."""
+    job, status = get_object_or_404(Job, pk=pk), 200
+    newest = job.versions.order_by("-number").first()
+    schema = pipeline_schema(job.pipeline)
+    form = YamlForm.of(request.POST if request.method == "POST" else None, newest, schema)
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            values, key = form.cleaned_data, request.POST.get("key")
+            try:
+                made = create_version(
+                    user_of(request), job, **values["document"], message=values["message"],
+                    request_key=f"yaml-{key}" if key else None,
+                )  # fmt: skip
+            except Refused as refused:
+                status = refused.status
+                form.add_error("document", refused.detail)
+            else:
+                messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
+                return redirect("ui:job", job.pk)
+    context = {"job": job, "form": form, "newest": newest, "reason": define_refusal(request.user)}
+    return page(request, "jobs/yaml.html", context, status=status)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,0 +1,81 @@
+"""A new version as a YAML document."""
+
+import pytest
+import yaml
+from django.test import Client
+
+from console.jobs.models import Job, JobVersion, Pipeline
+from tests.console.ui import blocks, rows
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    return rows.job()
+
+
+def document_of(client: Client, job: Job) -> dict[str, object]:
+    page = client.get(f"/jobs/{job.pk}/versions/yaml/")
+    found: dict[str, object] = yaml.safe_load(page.context["form"]["document"].value())
+    return found
+
+
+def test_the_document_has_the_newest_version_with_all_settings(at_console: Client, job: Job) -> None:
+    newest = job.versions.get()
+    found = document_of(at_console, job)
+    assert list(found) == ["parallelism", "max_parallelism", "params", "settings"]
+    assert (found["parallelism"], found["params"]) == (newest.parallelism, newest.params)
+    assert "checkpoint_interval_ms" in str(found["settings"])
+
+
+def test_a_document_becomes_a_version_once(at_console: Client, job: Job) -> None:
+    """A double click is one request."""
+    changed = {**document_of(at_console, job), "parallelism": 3}
+    sent = {"document": yaml.safe_dump(changed), "message": "more slots", "key": "k1"}
+    for _ in range(2):
+        answer = at_console.post(f"/jobs/{job.pk}/versions/yaml/", sent)
+        assert answer["Location"] == f"/jobs/{job.pk}/"
+    made = JobVersion.objects.get(job=job, number=2)
+    assert (made.parallelism, made.message) == (3, "more slots")
+    assert not JobVersion.objects.filter(number=3).exists()
+
+
+def test_a_secret_is_masked_and_kept(at_console: Client, job: Job) -> None:
+    pipeline = Pipeline.objects.get(pk=job.pipeline)
+    pipeline.schema["properties"]["password"] = {"type": "string", "format": "password"}
+    pipeline.save()
+    first = job.versions.get()
+    first.params["password"] = "a-river-runs"
+    JobVersion.objects.filter(pk=first.pk).delete()
+    first.save(force_insert=True)
+    page = at_console.get(f"/jobs/{job.pk}/versions/yaml/")
+    assert "a-river-runs" not in page.content.decode()
+    at_console.post(f"/jobs/{job.pk}/versions/yaml/", {"document": page.context["form"]["document"].value()})
+    assert JobVersion.objects.get(number=2).params["password"] == "a-river-runs"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{parallelism: 2", "is not YAML"),
+        ("[1]", "must have the fields parallelism"),
+        ("parallelism: 2", "params: this field is required"),
+        ("{parallelism: two, params: {}}", "parallelism: must be a whole number"),
+        ("{parallelism: 2, params: {}, colour: red}", "colour: there is no such field"),
+        ("{parallelism: 2, params: {day: 2026-11-26}}", "has a value that JSON does not have"),
+        ("{parallelism: 2, params: {unheard: 1}}", "unheard"),
+        ("{parallelism: 2, params: {}, settings: {unheard: 1}}", "unheard"),
+        ("!!python/object/apply:os.getcwd []", "is not YAML"),
+    ],
+)
+def test_a_bad_document_names_the_field_and_makes_nothing(at_console: Client, job: Job, text: str, error: str) -> None:
+    answer = at_console.post(f"/jobs/{job.pk}/versions/yaml/", {"document": text})
+    assert answer.status_code == 422
+    assert error in blocks.text(answer)
+    assert text in answer.context["form"]["document"].value(), "the text is sent back"
+    assert job.versions.count() == 1
+
+
+def test_a_reader_makes_no_version(reading: Client, job: Job) -> None:
+    assert reading.post(f"/jobs/{job.pk}/versions/yaml/", {"document": "{}"}).status_code in (403, 422)
+    assert "disabled" in reading.get(f"/jobs/{job.pk}/versions/yaml/").content.decode()
+    assert job.versions.count() == 1

@@ -39,7 +39,8 @@ def open_signed_in(
     try:
         sign_in(page)
         yield page
-        assert [text for text in complaints if not forgive or forgive not in text] == []
+        unforgiven = [text for text in complaints if not forgive or forgive not in text]
+        assert not unforgiven, unforgiven
     finally:
         context.close()
 

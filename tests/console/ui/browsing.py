@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
-POLL_MS = 6_000  #: three polls
+POLL_MS = 35_000  #: more than the longest pause between two polls, on a slow machine
 QUIET_MS = 3_000  #: long enough for a poll that must not come
 
 Open = Callable[..., Any]

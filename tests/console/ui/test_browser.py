@@ -214,6 +214,30 @@ def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:
             page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
 
 
+def test_polls_are_rarer_while_nothing_changes_and_while_the_console_is_slow(signed_in: Open, running: Run) -> None:
+    """A tab waits 50 times the duration of its last poll, so that many tabs do not overload the console."""
+    cases = [[20, 0], [20, 1], [20, 2], [20, 3], [20, 9], [300, 0], [2_000, 0]]
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        found = page.evaluate(
+            "(l) => import('/static/weir/polling.js').then((m) => l.map((c) => m.pause(...c)))", cases
+        )
+    assert found == [2_000, 2_000, 4_000, 8_000, 10_000, 15_000, 20_000]
+
+
+def test_a_reader_who_acts_sees_the_newest_state_at_once(signed_in: Open, running: Run) -> None:
+    """After two polls without a change, the next is due in 4 s."""
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.route(f"**/jobs/{running.job_id}/", lambda route: route.fulfill(status=304))
+        for _ in range(2):
+            with page.expect_response(lambda r: r.status == 304, timeout=POLL_MS):
+                pass
+        page.wait_for_timeout(200)
+        with page.expect_response(lambda r: r.status == 304, timeout=2_000):
+            page.keyboard.press("Shift")
+
+
 def test_a_lost_console_is_said_and_old_numbers_grow_old(signed_in: Open, running: Run) -> None:
     with signed_in(forgive="503") as page:
         page.goto(f"/jobs/{running.job_id}/")

@@ -1,7 +1,8 @@
-// Enhancements of pages that work without scripts: the theme changes without a reload, times tick, polling pauses in
-// hidden tabs, unchanged blocks keep focus and scroll, and a banner reports a lost connection.
+// Enhancements of pages that work without scripts: the theme changes without a reload, times tick, unchanged blocks keep
+// focus and scroll, and a banner reports a lost connection.
 
-const POLL = "[data-poll]";
+import "./polling.js";
+
 const TICK_MS = 1000;
 
 // ---------------------------------------------------------------- theme
@@ -65,31 +66,6 @@ function localise(element, moment) {
 
 setInterval(() => { if (!document.hidden) tick(); }, TICK_MS);
 tick();
-
-// ---------------------------------------------------------------- polling
-
-document.addEventListener("htmx:beforeRequest", (event) => {
-  if (document.hidden && event.target.matches(POLL)) event.preventDefault();
-});
-
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) return;
-  for (const element of document.querySelectorAll(POLL)) element.dispatchEvent(new Event("wake"));
-});
-
-// A poll sends the digests of the page's blocks, so that the response contains only changed blocks.
-let revision = "";
-
-document.addEventListener("htmx:configRequest", (event) => {
-  if (!event.target.matches(POLL)) return;
-  const blocks = [...document.querySelectorAll("[data-digest]")];
-  event.detail.headers["X-Blocks"] = blocks.map((block) => `${block.id.slice("live-".length)}=${block.dataset.digest}`).join(" ");
-  if (revision) event.detail.headers["If-None-Match"] = revision;
-});
-
-document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.target.matches(POLL) && event.detail.successful) revision = event.detail.xhr.getResponseHeader("ETag") ?? "";
-});
 
 document.addEventListener("htmx:oobAfterSwap", tick);
 

@@ -1,0 +1,150 @@
+"""100 open tabs at one web process: how long the console takes to answer, and how old the tabs become.
+
+Each tab shows the page of a running job, whose numbers change each second, and polls at the pace of the console's own
+script (`polling.js`). Times are of the client: with one web process they include the wait behind other tabs.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from statistics import median, quantiles
+from typing import Any, Final
+
+import httpx
+from django.conf import settings
+from django.db import connection
+from django.db.models.functions import Now
+from django.test import Client
+
+from benchmarks.console.filling import Filled
+from console.jobs.models import Run
+
+NAME: Final = "tabs"  #: for `--only`
+TABS: Final = 100
+SECONDS: Final = 60.0
+WARM_UP_S: Final = 45.0  #: until the tabs have found their pace
+TARGET_MS: Final = 300.0
+_IDLE_SHARE: Final = 50  #: as in polling.js, like the next three
+_JITTER: Final = 0.5
+_TURN_S: Final = 2.0
+_LONGEST_S: Final = 20.0
+_BLOCK: Final = re.compile(r'id="live-([\w-]+)" data-digest="(\w+)"')
+
+
+@dataclass
+class Tab:
+    path: str
+    blocks: dict[str, str] = field(default_factory=dict)
+    etag: str = ""
+
+
+@dataclass
+class Answers:
+    """Milliseconds of each answer after the warm-up, and by status their number."""
+
+    began: float
+    times_ms: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+
+    def add(self, status: int, ms: float) -> None:
+        if time.monotonic() - self.began >= WARM_UP_S:
+            self.times_ms.append(ms)
+            self.statuses[status] = self.statuses.get(status, 0) + 1
+
+
+def report(filled: Filled, seconds: float = SECONDS) -> int:
+    """Prints the figures. Returns the exit code: 1 if an answer was an error."""
+    client = Client(headers={"host": settings.ALLOWED_HOSTS[0]})
+    client.force_login(filled.user)
+    session = client.cookies[settings.SESSION_COOKIE_NAME].value
+    running = list(Run.objects.filter(state="running").values_list("job_id", "pk").order_by("pk"))
+    jobs = (running * TABS)[:TABS]
+    with _web_process() as port:
+        answers = asyncio.run(_open_tabs(port, session, jobs, seconds))
+    p95 = quantiles(answers.times_ms, n=20)[-1]
+    sys.stdout.write(
+        f"{len(jobs)} tabs at one web process, {seconds:.0f} s: {len(answers.times_ms)} polls, "
+        f"p50 {median(answers.times_ms):.0f} ms, p95 {p95:.0f} ms (goal {TARGET_MS:.0f}), "
+        f"a poll of a tab every {len(jobs) * seconds / len(answers.times_ms):.1f} s, statuses {answers.statuses}\n"
+    )
+    return 1 if any(status >= 400 for status in answers.statuses) else 0
+
+
+async def _open_tabs(port: int, session: str, jobs: list[tuple[int, int]], seconds: float) -> Answers:
+    answers = Answers(time.monotonic())
+    cookies = {settings.SESSION_COOKIE_NAME: session}
+    limits = httpx.Limits(max_connections=TABS)
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", cookies=cookies, timeout=60.0, limits=limits
+    ) as web:
+        until = time.monotonic() + WARM_UP_S + seconds
+        tabs = (
+            _keep_open(web, Tab(f"/jobs/{job}/"), answers, until, Random(number))  # noqa: S311
+            for number, (job, _) in enumerate(jobs)
+        )
+        await asyncio.gather(*tabs, _change_numbers([run for _, run in jobs], until))
+    return answers
+
+
+async def _keep_open(web: httpx.AsyncClient, tab: Tab, answers: Answers, until: float, chance: Random) -> None:
+    await asyncio.sleep(chance.random() * _TURN_S)
+    tab.blocks = dict(_BLOCK.findall((await web.get(tab.path)).text))
+    while (began := time.monotonic()) < until:
+        headers = {"HX-Request": "true", "X-Blocks": " ".join(map("=".join, tab.blocks.items()))}
+        answer = await web.get(tab.path, headers={**headers, **({"If-None-Match": tab.etag} if tab.etag else {})})
+        took = time.monotonic() - began
+        answers.add(answer.status_code, took * 1000)
+        tab.etag = answer.headers.get("ETag", "")
+        tab.blocks |= dict(_BLOCK.findall(answer.text))
+        pause = min(_LONGEST_S, max(_TURN_S, _IDLE_SHARE * took)) * (1 + _JITTER * (chance.random() - 0.5))
+        turns = max(1.0, -(-pause // _TURN_S))  # htmx asks at its own turns
+        await asyncio.sleep(max(0.0, turns * _TURN_S - took))
+
+
+async def _change_numbers(runs: list[int], until: float) -> None:
+    """Writes the live numbers of every run each second, as their job masters do."""
+    while (began := time.monotonic()) < until:
+        await asyncio.to_thread(_write_numbers, runs)
+        await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+
+
+def _write_numbers(runs: list[int]) -> None:
+    Run.objects.filter(pk__in=runs).update(live_at=Now())
+    connection.close()  # of this thread
+
+
+@contextmanager
+def _web_process() -> Iterator[int]:
+    """The port of the console, served by one process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "console.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    web = subprocess.Popen([*command, "--log-level", "error"], env={**os.environ, "WEIR_HTTP_PORT": str(port)}, **quiet)
+    try:
+        _wait_for(port)
+        yield port
+    finally:
+        web.terminate()
+        web.wait(10)
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -1,6 +1,6 @@
 """The definition of a job as a YAML document, which `weirctl export` writes and `weirctl apply` reads.
 
-The console validates the values, as it does for its own forms. Applying a document twice changes nothing.
+The console validates the values, as it does for its own forms. To apply a document twice has no further effect.
 """
 
 import json
@@ -54,7 +54,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def apply(console: Console, document: Mapping[str, Any], message: str) -> list[str]:
-    """Makes the job equal to the document. Returns a line for each change; none: the job is equal already.
+    """Makes the job equal to the document. Returns a line for each change; none: the job is equal.
 
     Raises:
         Refused: the console refuses a value, or the job has another pipeline. A version that was created stays.

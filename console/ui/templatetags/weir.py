@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import blake2s
@@ -18,6 +19,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
 from console.formats import Quantity
+from console.jobs.models import Job
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
 from console.ui.status import DISCARDED, status
@@ -210,6 +212,14 @@ class LiveNode(Node):
             found = str(self.nodelist.render(context).strip())
             fragments.set(place, found)
         return found
+
+
+@register.simple_tag
+def weirctl(act: str, job: Job, **options: Any) -> str:
+    """The command line for an operation on `job`, for scripts. Options that are None are left out."""
+    named = {"start_from": "from"}
+    given = [(named.get(name, name), str(value)) for name, value in options.items() if value is not None]
+    return shlex.join(["weirctl", act, job.name, *(part for name, value in given for part in (f"--{name}", value))])
 
 
 @register.tag

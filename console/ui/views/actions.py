@@ -108,7 +108,7 @@ def _confirmation_page(
         run = latest_run(job)
         act = allowed_operation(OperationKind(kind), job, run, request.user)
         active = tuple(active_operations(job))
-        context = {"job": job, "run": run, "act": act, "asked": ask_about(run), "active": active}
+        context = {"job": job, "run": run, "act": act, "asked": ask_about(run), "active": active, "command": kind}
         return PageContent(context, settled=False)
 
     def load_revision() -> str:

@@ -29,6 +29,7 @@ LABELS = {
     _K.RESTORE: "Restore…",
     _K.CANCEL: "Cancel…",
 }
+KEYS = {_K.START: "b", _K.SAVEPOINT: "s", _K.RESCALE: "p", _K.STOP: "x", _K.DRAIN: "d", _K.RESTORE: "r", _K.CANCEL: "c"}
 _IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: need no confirmation, except a start that repeats output
 
 _STOP_EFFECT = (
@@ -48,6 +49,7 @@ _DRAIN_ADVICE = (
 class Button:
     kind: str
     label: str
+    key: str  #: letter that reaches the button
     url: str
     asks: bool  #: leads to a confirmation page
     enabled: bool
@@ -78,6 +80,7 @@ def buttons(
     return tuple(
         Button(
             kind=kind.value,
+            key=KEYS[kind],
             label=f"{label}…" if kind is _K.START and start_repeats else label,
             url=reverse(f"ui:{kind.value}", args=[job_id]),
             asks=kind not in _IMMEDIATE_KINDS or (kind is _K.START and start_repeats),

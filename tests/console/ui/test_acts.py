@@ -91,7 +91,7 @@ def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_fir
     newest = rows.checkpoint(run, 5, kind="stop")
     path = f"/jobs/{run.job_id}/start/"
     block = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["acts"]
-    assert re.search(rf'<a class="button" id="do-start" href="{path}">Start…</a>', block)
+    assert re.search(rf'<a class="button" id="do-start" data-key="b" href="{path}">Start…</a>', block)
     assert re.search(r'<a class="button primary" id="do-restore"', block)
     asked = at_console.get(path)
     said = blocks.text(asked)
@@ -108,7 +108,7 @@ def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_fir
 def test_a_first_start_is_primary_and_asks_nothing(at_console: Client) -> None:
     job = rows.job()
     block = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["acts"]
-    assert '<button class="button primary" id="do-start" form="act-start">Start</button>' in block
+    assert '<button class="button primary" id="do-start" data-key="b" form="act-start">Start</button>' in block
     assert "accept_repeated_output" not in at_console.get(f"/jobs/{job.pk}/start/").content.decode()
 
 

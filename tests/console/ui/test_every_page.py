@@ -1,4 +1,4 @@
-"""Every page and state in a real Chromium: it fits at every width, nothing is cut off, axe finds nothing serious."""
+"""Every page and state in a real Chromium: widths, names, headings, cut-off regions, and the rules of axe."""
 
 import itertools
 from collections.abc import Mapping

@@ -266,6 +266,14 @@ class LeavesOutColumns(Protocol):
 
 
 @runtime_checkable
+class EncodesTexts(Protocol):
+    """A source that can leave texts of few values dictionary-encoded (`state.encoded_texts`)."""
+
+    def with_encoded_texts(self) -> "Source":
+        """The source whose readers may emit encoded columns. Its state must not depend on it."""
+
+
+@runtime_checkable
 class KnowsEventTime(Protocol):
     """A source whose settings decide whether it emits watermarks. Otherwise its reader decides, by `watermark`."""
 

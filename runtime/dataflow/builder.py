@@ -169,4 +169,11 @@ class Dataflow:
         """Adds an edge into input `number` of `target`. Raises JobRejected: the input does not fit."""
         source.check(self, target)
         edge = source.edge(target, number)
-        self._plan.connect(edge, source.partitioner, source.pre_aggregation, source.drift_ms, source.use)
+        self._plan.connect(
+            edge,
+            source.partitioner,
+            source.pre_aggregation,
+            source.drift_ms,
+            source.use,
+            source.takes_encoded_texts,
+        )

@@ -42,6 +42,7 @@ class StepInput:
         drift_ms: rows that are ahead of the slowest source by more than this wait in the step in any case, so that
             sources may be paused there; None: rows do not wait.
         use: the columns that the step reads; None: all.
+        takes_encoded_texts: the step reads dictionary-encoded texts (`state.encoded_texts`).
     """
 
     stream: Stream
@@ -53,6 +54,7 @@ class StepInput:
     state: tuple[str, Mapping[str, Aggregate]] | None = None
     drift_ms: int | None = None
     use: ColumnUse | None = None
+    takes_encoded_texts: bool = False
 
     def check(self, flow: Dataflow, target: OperatorId) -> None:
         """Raises JobRejected unless the stream is a stream of `flow` that `target` can read."""

@@ -7,7 +7,7 @@ does not depend on the kinds of operators.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -88,7 +88,12 @@ class CompiledJob:
     #: By edge number, the drift of sources behind it that delays no output: rows further ahead wait in windows.
     drifts_ms: Mapping[int, int] = field(default_factory=dict)
     max_drifts_ms: Mapping[OperatorId, int] = field(default_factory=dict)  #: by source; see `Dataflow.source`
+    encoded_edges: frozenset[int] = frozenset()  #: edges that carry dictionary-encoded texts, within a slot
     is_isolated: bool = False  #: see `Dataflow.isolate`
+
+    def encodes_texts(self, uid: OperatorId) -> bool:
+        """Whether a reader of the operator takes dictionary-encoded texts."""
+        return any(self.graph.edges[number].source == uid for number in self.encoded_edges)
 
     def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
         """The columns that its outputs must have, by the name of the output."""
@@ -113,6 +118,7 @@ class DataflowPlan:
     drifts_ms: dict[int, int] = field(default_factory=dict)  #: see `CompiledJob`
     max_drifts_ms: dict[OperatorId, int] = field(default_factory=dict)  #: see `CompiledJob`
     column_uses: dict[int, ColumnUse] = field(default_factory=dict)  #: by edge number
+    encoded_edges: set[int] = field(default_factory=set)  #: edges into steps that take dictionary-encoded texts
     #: Steps that depend on watermarks: the consequence of an input without watermarks.
     needs_event_time: dict[OperatorId, str] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
@@ -127,7 +133,10 @@ class DataflowPlan:
         pre_aggregation: PreAggregation | None = None,
         drift_ms: int | None = None,
         use: ColumnUse | None = None,
+        takes_encoded_texts: bool = False,
     ) -> None:
+        if takes_encoded_texts:
+            self.encoded_edges.add(len(self.edges))
         if drift_ms is not None:
             self.drifts_ms[len(self.edges)] = drift_ms
         if use is not None:
@@ -189,8 +198,14 @@ class DataflowPlan:
             max_drifts_ms=dict(self.max_drifts_ms),
             columns=dict(self.columns),
             used_columns={number: names for number, names in used_columns.items() if names is not None},
+            encoded_edges=self._encoded_edges(edges),
             is_isolated=self.is_isolated,
         )
+
+    def _encoded_edges(self, edges: Sequence[EdgeSpec]) -> frozenset[int]:
+        """The edges within a slot into steps that take encoded texts, and those with pre-aggregation before them."""
+        forward = {number for number in self.encoded_edges if edges[number].partitioning is Partitioning.FORWARD}
+        return frozenset(forward | {number for number, each in self.pre_aggregations.items() if not each.in_window})
 
     def _check_loops(self) -> None:
         for uid in self.loops:

@@ -121,7 +121,8 @@ class Stream:
         joined = validate_factory(uid, lambda: BroadcastJoin(keys, columns, how))
         use = ColumnUse(frozenset({*keys, *columns}))
         build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True, use=use)
-        probe_side = StepInput(stream=self, use=ColumnUse(frozenset({*keys, *columns}), forwards=True))
+        probe_use = ColumnUse(frozenset({*keys, *columns}), forwards=True)
+        probe_side = StepInput(stream=self, use=probe_use, takes_encoded_texts=True)
         return self.flow._add_operator(uid, joined, [probe_side, build_side])
 
     def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
@@ -322,7 +323,8 @@ class Stream:
     ) -> Stream:
         columns = self.columns
         after = None if columns is None else with_uid_in_errors(uid, lambda: operator.columns_after(columns))
-        return self._then(uid, lambda: operator, parallelism, after, use)
+        source = StepInput(stream=self, use=use, takes_encoded_texts=isinstance(operator, Filter))
+        return self.flow._add_operator(uid, lambda: operator, [source], parallelism, columns=after)
 
     def _then(
         self,
@@ -330,9 +332,8 @@ class Stream:
         make: Callable[[], Operator],
         parallelism: int | None,
         columns: pa.Schema | None = None,
-        use: ColumnUse | None = None,
     ) -> Stream:
-        return self.flow._add_operator(uid, make, [StepInput(stream=self, use=use)], parallelism, columns=columns)
+        return self.flow._add_operator(uid, make, [StepInput(stream=self)], parallelism, columns=columns)
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,21 @@ import pyarrow.compute as pc
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.broadcast import BroadcastTable
+from runtime.state.encoded_texts import ByDictionary, encoded_columns, encoded_field, has_few_values
 from runtime.state.index.factorise import factorise
 from runtime.state.index.key_codec import check_key_type, common_key_type, key_codec, plain_type, to_plain
 from runtime.state.index.key_index import NOT_FOUND, KeyIndex, RowIds
 
 PROBE_INPUT: Final = 0
 BUILD_INPUT: Final = 1
+_MAX_ENCODED_TEXTS: Final = 1 << 12  #: distinct texts up to which an added column is dictionary-encoded
 
 
 class BroadcastJoin(Operator):
     """Adds columns of the build side to the probe side.
+
+    A dictionary-encoded key is looked up once per dictionary value. If the probe side has encoded columns, texts of few
+    values are added as encoded columns too.
 
     Args:
         on: key columns, with the same names on both sides; unique in the build side.
@@ -91,14 +96,15 @@ class BroadcastJoin(Operator):
         if self._inner and not found.all():
             batch, rows, found = batch.filter(pa.array(found)), rows[found], found[found]
         if batch.num_rows:
-            out.emit(self._join(batch, pa.array(rows, mask=~found)))
+            out.emit(self._join(batch, pa.array(rows, mask=None if found.all() else ~found)))
 
     def _join(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
         self._check_probe(batch.schema)
         assert self._lookup is not None, "the lookup is made before the first row"
-        added = [self._lookup.column(name, rows) for name in self._take]
-        fields = [*batch.schema, *(pa.field(name, array.type) for name, array in zip(self._take, added, strict=True))]
-        return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=pa.schema(fields))
+        encodes = bool(encoded_columns(batch.schema))
+        added = [self._lookup.column(name, rows, encodes) for name in self._take]
+        fields = [*batch.schema, *(field for field, _ in added)]
+        return pa.RecordBatch.from_arrays([*batch.columns, *(array for _, array in added)], schema=pa.schema(fields))
 
 
 class _Lookup:
@@ -108,6 +114,8 @@ class _Lookup:
         self._on = on
         self._table = None if table is None else table.combine_chunks()
         self._index = KeyIndex(len(on))
+        self._rows_of_dictionary = ByDictionary(lambda values: self._rows_of_distinct([to_plain(values)]))
+        self._encoded: dict[str, pa.DictionaryArray | None] = {}  #: build columns; None: too many distinct texts
         if self._table is not None:
             self._keys = [pa.concat_arrays(self._table.column(name).chunks) for name in on]
             self._codecs = [key_codec(plain_type(key.type)) for key in self._keys]
@@ -118,18 +126,44 @@ class _Lookup:
         if self._table is None:
             return np.full(len(keys[0]), NOT_FOUND, dtype=np.intp)
         self._check_types(keys)
+        if len(keys) == 1 and has_few_values(keys[0]):
+            return self._rows_of_dictionary.of_rows(keys[0])
+        return self._rows_of_keys(keys)
+
+    def _rows_of_keys(self, keys: Sequence[pa.Array]) -> RowIds:
         distinct = factorise(keys)
         once = [to_plain(key) for key in distinct.take_keys(keys)]
+        return np.asarray(self._rows_of_distinct(once)[distinct.key_numbers])
+
+    def _rows_of_distinct(self, once: Sequence[pa.Array]) -> RowIds:
         row_ids = self._index.find(self._encode(once, learn=False))
         rows = np.where(row_ids == NOT_FOUND, NOT_FOUND, self._row_of[row_ids])
         rows[_any_null(once)] = NOT_FOUND
-        return np.asarray(rows[distinct.key_numbers])
+        return rows
 
-    def column(self, name: str, rows: pa.Array) -> pa.Array:
+    def column(self, name: str, rows: pa.Array, encodes: bool) -> tuple[pa.Field, pa.Array]:
+        """A build column at the given rows, with its field. `encodes`: texts of few values are encoded."""
         if self._table is None:
-            return pa.nulls(len(rows))
+            return pa.field(name, pa.null()), pa.nulls(len(rows))
+        field = pa.field(name, self._table.field(name).type)
+        if encodes and (texts := self._encoded_column(name)) is not None:
+            taken = texts.take(rows)
+            return encoded_field(field, taken.type), taken
         taken = self._table.column(name).take(rows)
-        return pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], taken.type)
+        return field, pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], taken.type)
+
+    def _encoded_column(self, name: str) -> pa.DictionaryArray | None:
+        if name not in self._encoded:
+            self._encoded[name] = self._encode_column(name)
+        return self._encoded[name]
+
+    def _encode_column(self, name: str) -> pa.DictionaryArray | None:
+        assert self._table is not None, "there are build rows"
+        column = self._table.column(name)
+        if not pa.types.is_string(column.type):
+            return None
+        found = pa.concat_arrays(column.chunks).dictionary_encode()
+        return found if len(found.dictionary) <= _MAX_ENCODED_TEXTS else None
 
     def _build_index(self) -> None:
         usable = np.flatnonzero(~_any_null(self._keys))

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from runtime.state.encoded_texts import declared_field
+
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
-    """Names and types, in order. Nullability may differ between batches of a stream."""
-    return {item.name: str(item.type) for item in schema}
+    """Names and declared types, in order. Nullability may differ between batches of a stream."""
+    return {item.name: str(declared_field(item).type) for item in schema}
 
 
 def column_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:

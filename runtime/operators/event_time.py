@@ -29,10 +29,20 @@ def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
     return ticks // per_ms if per_ms > 1 else ticks
 
 
+def last_event_time_ms(batch: pa.RecordBatch, name: str) -> int:
+    """The largest of the times in column `name` of a batch with rows. Raises as `event_times_ms`."""
+    ticks, per_ms = _ticks(batch, name)
+    least, greatest = int(ticks.min()), int(ticks.max())
+    _check_range(ticks, name, per_ms, least, greatest)
+    return greatest // per_ms
+
+
 def is_in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
     """By row, whether windows can hold the event time. Raises as `event_times_ms`, but not for a time out of range."""
     ticks, per_ms = _ticks(batch, name)
     limit = _MAX_TIME_MS * per_ms
+    if not len(ticks) or (-limit <= ticks.min() and ticks.max() < limit):
+        return np.ones(len(ticks), dtype=bool)
     return np.asarray((-limit <= ticks) & (ticks < limit))
 
 

@@ -49,7 +49,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
-from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.ports import EncodesTexts, Exchange, ExchangeListener, OperatorContext, SnapshotStore
 from runtime.slot.folder_check import check_folders
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
 from runtime.slot.process_tuning import GrowthCollector, cpu_ms, resident_bytes
@@ -313,6 +313,7 @@ class Slot:
                 job.pre_aggregations,
                 job.columns_of(subtask.operator),
                 job.used_columns,
+                job.encoded_edges,
             ),
             clock=self._clock,
             store=store,
@@ -341,6 +342,8 @@ class Slot:
         try:
             if subtask.operator in job.sources:
                 source = source_with_input(job.sources[subtask.operator], self._inputs.get(subtask.operator))
+                if job.encodes_texts(subtask.operator) and isinstance(source, EncodesTexts):
+                    source = source.with_encoded_texts()
                 return SourceOperator(source.reader(), confirms=not job.is_isolated)
             return job.operators[subtask.operator]()
         except Exception as error:

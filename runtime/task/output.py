@@ -24,6 +24,7 @@ from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
+from runtime.state.encoded_texts import columns_with_many_values, decode
 from runtime.state.encodings import without_views
 from runtime.state.index.key_types import check_keys
 
@@ -65,6 +66,7 @@ class Outputs:
     pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
     used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)  #: by edge number; without entry: all
+    encoded_edges: frozenset[int] = frozenset()  #: edges whose receivers in the slot take dictionary-encoded texts
     credits: Credits = field(init=False)
     records: int = 0
     bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
@@ -133,7 +135,7 @@ class Outputs:
     def _convert(self, batch: pa.RecordBatch, output: str) -> pa.RecordBatch:
         """Removes views and run ends from the types. Checks the schema here, where the operator is known."""
         first = self._schemas.get(output)
-        if first is not None and (batch.schema is first or batch.schema.equals(first)):
+        if first is not None and (batch.schema is first or batch.schema.equals(first, check_metadata=True)):
             return batch
         batch = without_views(batch)
         if first is None:
@@ -171,12 +173,17 @@ class Outputs:
     def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         if edge.sent_columns is not None:
             batch = batch.select(edge.sent_columns)
+        if edge.channels[0].edge in self.encoded_edges:
+            batch = decode(batch, columns_with_many_values(batch))  # credits count a dictionary with each batch
+        elif edge.spec.partitioning is not Partitioning.HASH:
+            batch = decode(batch)
         match edge.spec.partitioning:
             case Partitioning.FORWARD:
                 self._send_batch(edge.channels[0], batch)
             case Partitioning.HASH:
                 groups = self.graph.max_parallelism
-                self._send_parts(edge, partition_by_key_group(batch, edge.spec.keys, groups, len(edge.channels)))
+                parts = partition_by_key_group(batch, edge.spec.keys, groups, len(edge.channels))
+                self._send_parts(edge, [None if part is None else decode(part) for part in parts])
             case Partitioning.CUSTOM:
                 function = self.partitioners[edge.channels[0].edge]
                 parts = partition_by_function(batch, edge.spec.keys, function, edge.spec.target, len(edge.channels))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -27,8 +28,10 @@ from runtime.dataflow.plan import PreAggregation
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.aggregates import Count
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
+from runtime.state.encoded_texts import encoded_columns
 from runtime.task.output import GuardedCollector, Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
+from tests.encoded_texts import encoded, plain
 
 FIRST = pa.record_batch({"key": [1], "value": [2]})
 
@@ -267,3 +270,56 @@ def test_a_side_output_is_refused_where_rows_would_be_lost() -> None:
     assert sent == []
     out.emit_to("late", LATE)
     assert len(sent) == 1
+
+
+# ---------------------------------------------------------------- dictionary-encoded texts
+
+CODES = encoded("text", ["a", "b", "a"], [0, 1, None, 2])
+
+
+def sent_through(
+    made: Outputs, sent: list[tuple[ChannelId, Message]], *batches: pa.RecordBatch
+) -> list[pa.RecordBatch]:
+    for batch in batches:
+        made.emit(batch)
+    return [message.payload for _, message in sent if isinstance(message, Records)]
+
+
+@pytest.mark.parametrize("partitioning", [Partitioning.HASH, Partitioning.CUSTOM, Partitioning.BROADCAST])
+def test_receivers_in_other_slots_get_texts(partitioning: Partitioning) -> None:
+    sent: list[tuple[ChannelId, Message]] = []
+    keys = () if partitioning is Partitioning.BROADCAST else ("text",)
+    between = replace(edge("a", "c", partitioning), keys=keys)
+    graph = JobGraph((source("a", 2), sink("c", 2)), (between,), max_parallelism=8)
+
+    def first(batch: pa.RecordBatch, parallelism: int) -> np.ndarray:
+        assert pa.types.is_string(batch.schema.field("text").type)
+        return np.arange(batch.num_rows) % parallelism
+
+    made = Outputs(graph, subtask("a/0"), lambda channel, message: sent.append((channel, message)), {0: first})
+    parts = sent_through(made, sent, CODES)
+    assert all(part.schema.equals(plain(CODES, "text").schema, check_metadata=True) for part in parts)
+    rows = sorted({str(row) for part in parts for row in part.to_pylist()})
+    assert rows == sorted(map(str, CODES.to_pylist()))
+
+
+@pytest.mark.parametrize("encoded_edges", [frozenset[int](), frozenset({0})], ids=["none", "to b"])
+def test_codes_go_to_steps_of_the_slot_that_take_them_and_texts_to_others(encoded_edges: frozenset[int]) -> None:
+    sent: list[tuple[ChannelId, Message]] = []
+    graph = JobGraph((source("a"), sink("b"), sink("c")), (edge("a", "b"), edge("a", "c")), 8)
+    made = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), encoded_edges=encoded_edges)
+    to_b, to_c, few_to_b, _ = sent_through(made, sent, CODES, CODES.slice(0, 2))
+    assert bool(encoded_columns(to_b.schema)) == bool(encoded_edges)
+    assert not encoded_columns(to_c.schema)
+    assert not encoded_columns(few_to_b.schema), "its dictionary has three values"
+
+
+def test_codes_and_texts_may_alternate_but_other_types_may_not() -> None:
+    sent: list[tuple[ChannelId, Message]] = []
+    made = outputs(sent)
+    made.columns = {"": plain(CODES, "text").schema}
+    found = sent_through(made, sent, CODES, plain(CODES, "text"), CODES)
+    assert [batch.to_pylist() for batch in found] == 3 * [CODES.to_pylist()]
+    own = CODES.cast(pa.schema([field.remove_metadata() for field in CODES.schema]))
+    with pytest.raises(WeirError, match="'text' was string and is dictionary"):
+        made.emit(own)

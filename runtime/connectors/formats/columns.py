@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from runtime.connectors.formats.base import Chunk, MalformedFile, require_columns
 from runtime.connectors.formats.input_file import Scan
+from runtime.state.encoded_texts import encoded_field, is_encoded
 
 
 def chunk_of(batch: pa.RecordBatch, row: int, first_row: int, wanted: pa.Schema | None) -> Chunk:
@@ -43,14 +44,24 @@ def needed_columns(schema: pa.Schema | None, found: Sequence[str], scan: Scan) -
 def _to_schema(batch: pa.RecordBatch, wanted: pa.Schema | None) -> pa.RecordBatch:
     """The batch in the wanted schema. The writer's metadata is dropped, so that batches of all files are equal."""
     if wanted is None:
-        fields = pa.schema([item.remove_metadata() for item in batch.schema])
-        return pa.RecordBatch.from_arrays(batch.columns, schema=fields)
-    return pa.RecordBatch.from_arrays([_cast(batch.column(item.name), item) for item in wanted], schema=wanted)
+        wanted = pa.schema([item if is_encoded(item) else item.remove_metadata() for item in batch.schema])
+        return pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+    fields = [_stored_field(batch.schema.field(item.name), item) for item in wanted]
+    columns = [_cast(batch.column(item.name), item) for item in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, wanted.metadata))
+
+
+def _stored_field(found: pa.Field, wanted: pa.Field) -> pa.Field:
+    """The wanted field, encoded if the column is encoded and its values have the wanted type."""
+    keeps = is_encoded(found) and found.type.value_type == wanted.type
+    return encoded_field(wanted, found.type) if keeps else wanted
 
 
 def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
     if column.null_count and not wanted.nullable:
         raise MalformedFile(f"column {wanted.name!r}: a value is missing")
+    if column.type == wanted.type:
+        return column
     try:
         return column.cast(wanted.type)
     except pa.ArrowException as error:

@@ -55,6 +55,7 @@ class Scan:
             may lack some of them.
         filter: rows for which it is not true may be left out, for example by statistics.
         partition: a value for every row of the file, by name of a column that the file lacks.
+        encodes_texts: texts of few values may stay dictionary-encoded (`state.encoded_texts`).
     """
 
     start: int = 0
@@ -64,6 +65,7 @@ class Scan:
     used: frozenset[str] | None = None
     filter: pc.Expression | None = None
     partition: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    encodes_texts: bool = False
 
     def begins(self, offset: int) -> bool:
         """Whether a row group or block that begins at byte `offset` belongs to the split."""

@@ -40,6 +40,7 @@ from runtime.connectors.sources.remote_folder import RemoteFolder, check_local_p
 from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
+from runtime.state.encoded_texts import declared_schema
 
 MALFORMED_RECORDS: Final = "malformed_records"
 DEFAULT_SPLIT_BYTES: Final = 128 << 20  #: as in Spark's file sources
@@ -93,6 +94,7 @@ class DirectorySource:
     split_bytes: int | None = DEFAULT_SPLIT_BYTES
     listing: Listing | None = field(default=None, kw_only=True, repr=False)  #: set by `with_input`
     used_columns: frozenset[str] | None = field(default=None, kw_only=True, repr=False)  #: set by `with_used_columns`
+    encodes_texts: bool = field(default=False, kw_only=True, repr=False)  #: set by `with_encoded_texts`
 
     def output_columns(self) -> pa.Schema | None:
         return self.selection(self._declared_partition).output_columns() if self._has_known_columns else None
@@ -113,6 +115,9 @@ class DirectorySource:
         else:
             return replace(self, used_columns=used)
         return replace(self, columns=tuple(name for name in columns if name in used) or columns[:1])
+
+    def with_encoded_texts(self) -> "DirectorySource":
+        return replace(self, encodes_texts=True)
 
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
@@ -167,7 +172,8 @@ class DirectorySource:
 
     def selection(self, partition: pa.Schema) -> Selection:
         """The columns and rows of the stream, with these partition columns."""
-        return Selection(self.format.columns(), partition, self.columns, self.filter, self.used_columns)
+        columns = self.format.columns()
+        return Selection(columns, partition, self.columns, self.filter, self.used_columns, self.encodes_texts)
 
     @property
     def _has_known_columns(self) -> bool:
@@ -418,13 +424,12 @@ class DirectoryReader(SourceReader):
 
     def _check_columns(self, batch: pa.RecordBatch, path: Path | str) -> pa.RecordBatch:
         """The batch. Raises DataRejected if the schema differs from the stream's schema (default: the first file's)."""
+        found = declared_schema(batch.schema)
         if self._schema is None:
-            self._schema = batch.schema
-        if batch.schema.equals(self._schema):
+            self._schema = found
+        if found.equals(self._schema):
             return batch
-        raise DataRejected(
-            f"{path}: its columns differ from the columns of earlier files: {batch.schema} / {self._schema}"
-        )
+        raise DataRejected(f"{path}: its columns differ from the columns of earlier files: {found} / {self._schema}")
 
 
 def _shorten(message: str) -> str:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.operators.event_time import event_times_ms
+from runtime.operators.event_time import event_times_ms, last_event_time_ms
 
 
 class BoundedOutOfOrderness:
@@ -16,7 +16,7 @@ class BoundedOutOfOrderness:
 
     def on_batch(self, batch: pa.RecordBatch) -> None:
         if self._column is not None and batch.num_rows:
-            largest = int(event_times_ms(batch, self._column).max())
+            largest = last_event_time_ms(batch, self._column)
             self._max_event_time = largest if self._max_event_time is None else max(largest, self._max_event_time)
 
     def advance(self, time_ms: int) -> None:

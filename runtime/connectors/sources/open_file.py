@@ -64,8 +64,10 @@ def _reject_bad_event_times(chunk: Chunk, event_time: str | None) -> Chunk:
     """Moves rows whose event time is missing or out of range to the malformed rows."""
     if event_time is None or event_time not in chunk.batch.schema.names:
         return chunk
-    missing = chunk.batch.column(event_time).is_null().to_numpy(zero_copy_only=False)
-    chunk = _reject_rows(chunk, missing, event_time, "the event time is missing")
+    column = chunk.batch.column(event_time)
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        chunk = _reject_rows(chunk, missing, event_time, "the event time is missing")
     return _reject_rows(chunk, ~is_in_range(chunk.batch, event_time), event_time, "the event time is out of range")
 
 

@@ -38,6 +38,9 @@ class ParquetSource:
     def with_used_columns(self, used: frozenset[str]) -> DirectorySource:
         return self._as_directory().with_used_columns(used)
 
+    def with_encoded_texts(self) -> DirectorySource:
+        return self._as_directory().with_encoded_texts()
+
     def reader(self) -> DirectoryReader:
         return self._as_directory().reader()
 

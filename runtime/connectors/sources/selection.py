@@ -28,6 +28,7 @@ class Selection:
     columns: the columns of the stream; None: all columns of the files, then the partition columns.
     filter: the rows of the stream; None: all rows.
     used: if `columns` is None: the columns that later steps use; None: all columns.
+    encodes_texts: texts of few values may stay dictionary-encoded.
     """
 
     file_columns: pa.Schema | None = None
@@ -35,6 +36,7 @@ class Selection:
     columns: tuple[str, ...] | None = None
     filter: pc.Expression | None = None
     used: frozenset[str] | None = None
+    encodes_texts: bool = False
 
     def check(self) -> None:
         """Raises JobRejected if a column is unknown, or the filter does not fit; unknown columns are not checked."""
@@ -91,6 +93,7 @@ class Selection:
             used=None if self.used is None else self.used - values.keys(),
             filter=self.filter,
             partition=values,
+            encodes_texts=self.encodes_texts,
         )
 
     def apply(self, chunks: Iterator[Chunk], values: Values) -> Iterator[Chunk]:

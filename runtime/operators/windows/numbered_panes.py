@@ -7,11 +7,15 @@ begin anew.
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from runtime.operators.event_time import Times
 from runtime.operators.windows.cells import AggregateCells, Positions
 from runtime.operators.windows.dense import DensePanes
+from runtime.state.encoded_texts import codes_of, has_few_values
+from runtime.state.index.key_codec import take_rows
+from runtime.state.index.key_index import RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema
 
@@ -60,8 +64,22 @@ class NumberedPanes:
 
     def positions(self, keys: Sequence[pa.Array], panes: Times | int) -> Positions | None:
         """The cell of each row; None if there would be too many cells. Learns the keys in both cases."""
-        numbers = self._table.upsert(keys)
+        if len(keys) == 1 and has_few_values(keys[0]):
+            numbers = self._numbers_of_codes(keys[0])
+        else:
+            numbers = self._table.upsert(keys)
         return self._dense.positions(numbers, panes, count=len(self._table))
+
+    def _numbers_of_codes(self, keys: pa.DictionaryArray) -> RowIds:
+        """The number of each row's key, looked up once per dictionary value. Unused values get no number."""
+        codes, values = codes_of(keys), keys.dictionary
+        used = np.zeros(len(values) + 1, dtype=bool)
+        used[codes] = True
+        occurring = np.flatnonzero(used)
+        texts = take_rows(pa.concat_arrays([values, pa.nulls(1, values.type)]), occurring)
+        numbers = np.zeros(len(used), dtype=np.intp)
+        numbers[occurring] = self._table.upsert([texts])
+        return numbers.take(codes)
 
     def entries(self, panes: range) -> tuple[list[pa.Array], Times, Positions]:
         """Key columns, panes and positions of the cells in use in `panes`, which must be the first panes."""

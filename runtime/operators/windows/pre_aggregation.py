@@ -12,6 +12,7 @@ al. 2005; Flink SQL: slices).
 - A sum beyond 64 bits is refused by the window, because it may belong to late rows; such rows are forwarded
   unaggregated too. The pre-aggregation refuses a single value that the sum cannot hold (unsigned, from 2^63 on), late
   or not.
+- Dictionary-encoded keys are numbered once per dictionary value. Aggregates get plain texts.
 - Integer keys that lie close together index arrays (`DensePanes`); all other keys are numbered (`NumberedPanes`).
 """
 
@@ -31,6 +32,7 @@ from runtime.operators.event_time import Times, pane_numbers
 from runtime.operators.windows.cells import AggregateCells
 from runtime.operators.windows.dense import DensePanes, Keys
 from runtime.operators.windows.numbered_panes import NumberedPanes
+from runtime.state.encoded_texts import declared_schema, decode
 from runtime.state.index.key_codec import check_key_type, plain_type, to_plain
 from runtime.state.index.key_index import RowIds
 
@@ -96,6 +98,7 @@ class WindowPreAggregator:
         self._max_keys, self._bypass_rows = max_keys, bypass_rows
         self._fields = AggregateSet(aggregates).fields()
         self._aggregates = with_row_count(aggregates)
+        self._aggregated = _columns_of(aggregates)
         self._is_bound = False
         self._watermark = MIN_WATERMARK
         self._first_end: int | None = None  #: earliest end of a buffered pane, ms
@@ -105,7 +108,7 @@ class WindowPreAggregator:
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if not batch.num_rows:
             return []
-        self._bind_types(batch.schema)
+        self._bind_types(declared_schema(batch.schema))
         numbers = pane_numbers(batch, self._time, self._pane_ms)
         if self._bypass_rows_left > 0:
             self._bypass_rows_left -= batch.num_rows
@@ -165,7 +168,7 @@ class WindowPreAggregator:
         at = None if keys is None else self._dense.positions(keys, numbers)
         if at is None:
             return False
-        self._aggregates.accumulate(self._dense.cells, batch, at)
+        self._aggregates.accumulate(self._dense.cells, decode(batch, self._aggregated), at)
         return True
 
     def _integer_keys(self, batch: pa.RecordBatch) -> Keys | None:
@@ -180,14 +183,14 @@ class WindowPreAggregator:
         at = self._numbered.positions([batch.column(key) for key in self._keys], numbers)
         if at is None:
             return False
-        self._aggregates.accumulate(self._numbered.cells, batch, at)
+        self._aggregates.accumulate(self._numbered.cells, decode(batch, self._aggregated), at)
         return True
 
     # ------------------------------------------------------------ output
 
     def _unaggregated_parts(self, batch: pa.RecordBatch, numbers: Times | int) -> list[pa.RecordBatch]:
         cells, at = AggregateCells(self._state, batch.num_rows), np.arange(batch.num_rows)
-        self._aggregates.accumulate(cells, batch, at)
+        self._aggregates.accumulate(cells, decode(batch, self._aggregated), at)
         keys = [to_plain(batch.column(key)) for key in self._keys]
         return [self._parts(keys, self._starts(numbers, batch.num_rows), cells, at)]
 
@@ -242,6 +245,12 @@ class WindowPreAggregator:
         if self._rows < _MIN_REDUCTION_RATIO * self._entries:
             self._bypass_rows_left = self._bypass_rows
         self._rows, self._entries = 0, 0
+
+
+def _columns_of(aggregates: Mapping[str, Aggregate]) -> frozenset[str] | None:
+    """The columns that the aggregates read; None: an aggregate does not declare its columns."""
+    found = [wanted.columns() for wanted in aggregates.values()]
+    return None if None in found else frozenset().union(*(columns for columns in found if columns is not None))
 
 
 def _key_type(schema: pa.Schema, key: str) -> Any:

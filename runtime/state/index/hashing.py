@@ -159,7 +159,9 @@ def _hash_fixed_width(column: pa.Array) -> Hashes:
 
 
 def _hash_dictionary(column: pa.DictionaryArray) -> Hashes:
-    """A hash per row: hashes the distinct values, then looks up each row."""
+    """A hash per row: hashes the distinct values, then looks up each row. A dictionary longer than that is decoded."""
+    if len(column.dictionary) > len(column):
+        return hash_column(column.dictionary_decode())
     hashes = np.append(hash_column(column.dictionary), NULL_HASH)
     return hashes[dictionary_rows(column)]
 

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from console import formats
 from console.health.models import JobHealth
 from console.jobs.models import Run
 from console.metrics.live import Live
+from console.metrics.recent import RecentNumbers
 from console.operations.selectors import JobRow
 from console.ui.jobhealth import HealthLine, health_line
 from console.ui.jobpage import desired_state, live_metrics
+from console.ui.sparkline import Sparkline, sparkline
 from runtime.core.job.lifecycle import RunState
 
 _GROUPS = {
@@ -34,6 +37,8 @@ class JobLine(JobRow):
     health: HealthLine
     rate_in: float | None
     rate_out: float | None
+    rates: Sparkline | None
+    checkpoints: Sparkline | None
 
 
 def states_of(group: str) -> frozenset[str | None]:
@@ -53,7 +58,7 @@ def _group(state: str | None) -> str:
     return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
-def job_line(row: JobRow, health: JobHealth | None, now: datetime) -> JobLine:
+def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
     has = bool(numbers.operators) and row.run is not None and numbers.flowing
     sources, sinks = _endpoints(row.run) if has else ([], [])
@@ -67,6 +72,8 @@ def job_line(row: JobRow, health: JobHealth | None, now: datetime) -> JobLine:
         health=health_line(row.run, health, now),
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
+        rates=sparkline("Records read", recent.rates, formats.rate) if recent else None,
+        checkpoints=sparkline("Longest checkpoint", recent.checkpoint_ms, formats.duration) if recent else None,
     )
 
 

@@ -16,6 +16,7 @@ from console.accounts.rights import define_refusal
 from console.checkpoints.models import Checkpoint
 from console.jobs import services
 from console.jobs.models import Job, Pipeline
+from console.metrics.recent import recent_numbers
 from console.operations import selectors
 from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
@@ -49,6 +50,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
 
     def load_content() -> PageContent:
         now = timezone.now()
+        recent = recent_numbers([job.run_pk for job in jobs.rows if job.run_pk], now)
         context = {
             "now": now,
             "search": search,
@@ -58,7 +60,10 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "tally": tally(counts),
             "total": sum(counts.values()),
             "jobs": jobs,
-            "lines": [job_line(row, health[row.job.pk], now) for row in selectors.job_rows(jobs.rows)],
+            "lines": [
+                job_line(row, health[row.job.pk], recent.get(row.run.pk) if row.run else None, now)
+                for row in selectors.job_rows(jobs.rows)
+            ],
             "sort": sort,
             "may_define": not define_refusal(request.user),
             "define_reason": define_refusal(request.user),

@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.jobs.models import Job
-from tests.console.ui import blocks, rows
+from tests.console.ui import blocks, numbers, rows
 
-#: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations.
-LIST_QUERIES = 7
+#: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations; numbers.
+LIST_QUERIES = 8
 
 
 def test_an_empty_list_teaches_the_next_step(at_console: Client) -> None:
@@ -36,6 +36,17 @@ def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Clien
     assert "Checkpoint 213" in said
     assert "84 k/s" in said
     assert "12 /s" in said
+
+
+def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 1)
+    numbers.record(run, timezone.now(), hours=1, fine_minutes=1)
+    page = at_console.get("/jobs/").content.decode()
+    found = re.findall(r'<svg class="spark under" role="img" aria-label="([^"]+)"', page)
+    assert len(found) == 2
+    assert re.fullmatch(r"Longest checkpoint over the last hour: [\d.]+ m?s to [\d.]+ m?s, last [\d.]+ m?s", found[0])
+    assert re.fullmatch(r"Records read over the last hour: [\d.]+ k?/s to [\d.]+ k/s, last [\d.]+ k/s", found[1])
 
 
 def test_the_list_has_a_line_for_a_job_that_never_ran(at_console: Client) -> None:

@@ -1,0 +1,39 @@
+"""Numbers of many runs over the last hour, for the list of jobs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from console.metrics.models import WHOLE_RUN, Metrics
+
+SPAN: Final = timedelta(hours=1)
+_STEP_S: Final = 180
+_SOURCE_STEP_S: Final = 60
+_POINTS: Final = SPAN // timedelta(seconds=_STEP_S)
+
+
+@dataclass(frozen=True, slots=True)
+class RecentNumbers:
+    """Records read per second, and the longest checkpoint, by intervals of 3 min. None: unknown."""
+
+    rates: list[float | None] = field(default_factory=lambda: [None] * _POINTS)
+    checkpoint_ms: list[float | None] = field(default_factory=lambda: [None] * _POINTS)
+
+
+def recent_numbers(runs: Collection[int], now: datetime) -> Mapping[int, RecentNumbers]:
+    """The numbers of each of `runs` that has any. One query."""
+    rows = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id__in=runs, operator=WHOLE_RUN, at__gte=now - SPAN)
+    found: dict[int, RecentNumbers] = {}
+    flows: dict[tuple[int, int], tuple[int, int]] = {}
+    columns = ("run_id", "at", "records_in", "span_ms", "checkpoint_ms")
+    for run, at, records, span_ms, checkpoint_ms in rows.values_list(*columns):
+        place = min(int((at - now + SPAN).total_seconds() // _STEP_S), _POINTS - 1)
+        numbers = found.setdefault(run, RecentNumbers())
+        before = flows.get((run, place), (0, 0))
+        flows[run, place] = before[0] + records, before[1] + span_ms
+        if checkpoint_ms is not None:
+            numbers.checkpoint_ms[place] = max(checkpoint_ms, numbers.checkpoint_ms[place] or 0.0)
+    for (run, place), (records, span_ms) in flows.items():
+        found[run].rates[place] = records * 1000 / span_ms if span_ms else None
+    return found

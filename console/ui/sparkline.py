@@ -1,0 +1,25 @@
+"""A small line of numbers over the last hour, with the same numbers as a text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from console import formats
+from console.ui.plots import shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Sparkline:
+    path: str
+    box: str
+    about: str
+
+
+def sparkline(
+    what: str, values: Sequence[float | None], form: Callable[[float | None], formats.Quantity]
+) -> Sparkline | None:
+    """The line from zero to the largest of `values`; None for fewer than two values."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    about = f"{what} over the last hour: {form(min(known))} to {form(max(known))}, last {form(known[-1])}"
+    return Sparkline(shapes.line(values, max(known) or 1.0), f"0 0 {len(values)} {shapes.HEIGHT}", about)

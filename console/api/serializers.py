@@ -268,7 +268,8 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
             "id", "job", "run", "token", "number", "kind", "status", "outcome", "triggered_at", "completed_at",
             "ended_at", "duration_ms", "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail",
             "path", "operators", "finished_operators", "max_parallelism", "discarded_at", "review_state",
-            "review_note", "reviewer", "reviewed_at", "name", "note", "pinned_at", "pinned_by",
+            "review_note", "reviewer", "reviewed_at", "assignee", "concerns", "verified_at", "name", "note",
+            "pinned_at", "pinned_by",
         )  # fmt: skip
 
 
@@ -287,7 +288,8 @@ class OperationRequest(StrictSerializer):
     """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
     allow_unmapped?}, where `path` is the folder of a savepoint. A rescale takes {parallelism?, version?,
     allow_unmapped?}. Savepoint, stop and drain take {name?, note?, pin?} of their savepoint. Discard, pin and unpin
-    take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of a row. Schedule takes
+    take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of a row. Assign takes
+    {checkpoint, user}, comment {checkpoint, text} and review {checkpoint, state, note?}. Schedule takes
     {every_hours | daily_at, keep?, name?}. Cancel and unschedule take none.
     """
 

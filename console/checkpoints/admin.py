@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
 
 from console.accounts.models import User
 from console.accounts.read_only import NoAddOrDelete
@@ -96,6 +97,9 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
         self, request: HttpRequest, queryset: QuerySet[Checkpoint], search_term: str
     ) -> tuple[QuerySet[Checkpoint], bool]:
         return (search(queryset, search_term.strip()) if search_term.strip() else queryset), False
+
+    def view_on_site(self, obj: Checkpoint) -> str:
+        return reverse("ui:checkpoint", args=(obj.pk,))
 
     @admin.display(ordering="triggered_at", description="triggered (UTC)")
     def triggered(self, row: Checkpoint) -> str:

@@ -7,6 +7,8 @@ the same table and column names.
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q, Value
 from django.db.models.functions import Now
@@ -67,6 +69,24 @@ class ReviewState(StrEnum):
     WAIVED = "waived"
 
 
+class Concern(StrEnum):
+    """Why a checkpoint needs a look. A trigger of Postgres sets the concerns (`migrations/0010`).
+
+    `slow` and `oversized` compare with the medians of the latest checkpoints of the job. `unverified` savepoints and
+    pinned checkpoints have had no successful restore drill.
+    """
+
+    FAILED = "failed"
+    SLOW = "slow"
+    OVERSIZED = "oversized"
+    UNVERIFIED = "unverified"
+    DRAINED = "drained"
+
+
+#: Checkpoints of the review desk.
+NEEDS_REVIEW = Q(concerns__isnull=False, review_state__in=[ReviewState.UNREVIEWED.value, ReviewState.IN_REVIEW.value])
+
+
 def large_columns(relation: str) -> tuple[str, str]:
     """The large columns of a related checkpoint, for `defer`: `select_related` does not use the manager."""
     return f"{relation}__operators", f"{relation}__acknowledgements"
@@ -111,6 +131,9 @@ class Checkpoint(models.Model):
     review_note = models.TextField(default="", db_default="", blank=True)
     reviewer = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
+    assignee = models.ForeignKey(User, models.PROTECT, null=True, related_name="+", db_index=False)
+    concerns = ArrayField(models.TextField(choices=choices(Concern)), null=True)  #: null: the checkpoint has none
+    verified_at = models.DateTimeField(null=True)  #: a restore drill of the checkpoint has read all its files
     name = models.TextField(default="", db_default="", blank=True)  #: given by a user; not unique
     note = models.TextField(default="", db_default="", blank=True)
     pinned_at = models.DateTimeField(null=True)  #: neither retention nor a user discards a pinned checkpoint
@@ -168,6 +191,10 @@ class Checkpoint(models.Model):
             models.Index(
                 fields=("job", "-number"), condition=Q(pinned_at__isnull=False), name="weir_checkpoint_pinned"
             ),
+            models.Index(fields=("-id",), condition=NEEDS_REVIEW, name="weir_checkpoint_to_review"),
+            models.Index(fields=("job", "-id"), condition=NEEDS_REVIEW, name="weir_checkpoint_job_review"),
+            models.Index(fields=("assignee", "-id"), condition=NEEDS_REVIEW, name="weir_checkpoint_assigned"),
+            GinIndex(fields=("concerns",), condition=NEEDS_REVIEW, name="weir_checkpoint_concerns"),
         ]
         constraints = [
             models.UniqueConstraint(fields=("job", "number"), name="weir_checkpoint_number"),

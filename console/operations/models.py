@@ -27,6 +27,9 @@ class OperationKind(StrEnum):
     UNSCHEDULE = "unschedule"
     CLONE = "clone"
     DRILL = "drill"
+    ASSIGN = "assign"
+    COMMENT = "comment"
+    REVIEW = "review"
 
 
 class OperationState(StrEnum):
@@ -41,10 +44,12 @@ class OperationState(StrEnum):
 
 OPERATION_STATES = choices(OperationState)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
+#: Operations of a review. They take effect at once; their rows are the history of the review, with its comments.
+REVIEW_OPERATIONS = (OperationKind.ASSIGN, OperationKind.COMMENT, OperationKind.REVIEW)
 #: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
 CHECKPOINT_OPERATIONS = (
     OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL, OperationKind.CLONE,
-    OperationKind.DRILL,
+    OperationKind.DRILL, *REVIEW_OPERATIONS,
 )  # fmt: skip
 #: Operations on the schedule of savepoints, from its own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
@@ -86,6 +91,11 @@ class Operation(models.Model):
         indexes = [
             models.Index(fields=("job", "-created_at"), name="weir_operation_of_job"),
             models.Index(fields=("-created_at", "-id"), name="weir_operation_newest"),
+            models.Index(
+                fields=("job", "-created_at"),
+                condition=Q(kind__in=[kind.value for kind in REVIEW_OPERATIONS]),
+                name="weir_operation_reviews",
+            ),
             models.Index(fields=("run",), condition=Q(state__in=_ACTIVE_VALUES), name="weir_operation_active"),
         ]
         constraints = [

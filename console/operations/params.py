@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from console.accounts.refusals import Refused
 from console.checkpoints.filters import MAX_BIGINT
+from console.checkpoints.models import ReviewState
 from console.jobs.inputs import convert_input
 from console.operations.models import OperationKind
 
@@ -117,6 +118,25 @@ class CloneParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fi
     allow_unmapped: bool = False
 
 
+class AssignParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The user who reviews a checkpoint, by user name; "" removes the assignment."""
+
+    user: str
+
+
+class CommentParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A comment on a checkpoint. Comments are never changed or deleted."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=4000)]
+
+
+class ReviewParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The review of a checkpoint. `note` None keeps the present note."""
+
+    state: ReviewState
+    note: Annotated[str, Meta(max_length=4000)] | None = None
+
+
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
@@ -131,6 +151,9 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.SCHEDULE: ScheduleParams,
     OperationKind.CLONE: CloneParams,
     OperationKind.DRILL: CloneParams,
+    OperationKind.ASSIGN: AssignParams,
+    OperationKind.COMMENT: CommentParams,
+    OperationKind.REVIEW: ReviewParams,
 }
 
 

@@ -31,6 +31,11 @@ def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS_PER_PAGE) 
     return _page(rows, "number", "lt", before, size)
 
 
+def by_id(rows: QuerySet[M], before: int | None, size: int) -> TablePage[M]:
+    """Rows by their id, newest first."""
+    return _page(rows.order_by("-pk"), "pk", "lt", before, size)
+
+
 def first_page(rows: Sequence[M], size: int) -> TablePage[M]:
     """The first page of a table whose newest `rows`, with a `number`, are read already."""
     return _cut(rows[: size + 1], "number", size, is_first=True)

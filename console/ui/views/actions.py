@@ -43,6 +43,9 @@ REQUEST_MESSAGES = {
     OperationKind.LABEL: "Name and note are saved.",
     OperationKind.CLONE: "The clone is created; its restore was requested.",
     OperationKind.DRILL: "The restore drill was requested.",
+    OperationKind.ASSIGN: "The assignment is saved.",
+    OperationKind.COMMENT: "The comment is saved.",
+    OperationKind.REVIEW: "The review is saved.",
 }
 REPEATED_MESSAGE = "This page had already sent the request."
 

@@ -24,6 +24,7 @@ from console.metrics.selectors import mean_load
 from console.operations.clones import drills_of
 from console.operations.legality import allowed_discard, allowed_pin
 from console.operations.models import OperationKind
+from console.operations.reviews import review_history
 from console.operations.selectors import runs_of
 from console.ui.actions import discard_confirmation
 from console.ui.checkpointlist import filtered_checkpoints
@@ -33,11 +34,13 @@ from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from console.ui.views.reviews import user_names
 from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.checkpoint.statistics import Distribution, Summary
 
 _RUNS = 6  #: newest runs in the filter
 _DRILLS = 5  #: newest drills on the page of a checkpoint
+_REVIEW_ENTRIES = 50  #: newest entries of the history of a review
 _RECENT = 100  #: newest checkpoints, which may still change
 
 
@@ -61,7 +64,9 @@ class OperatorLine:
 @require_safe
 @require_login
 def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Checkpoint.objects.defer(None).select_related("job", "run", "run__version", "reviewer", "pinned_by")
+    rows = Checkpoint.objects.defer(None).select_related(
+        "job", "run", "run__version", "reviewer", "assignee", "pinned_by"
+    )
     found = get_object_or_404(rows, pk=pk)
 
     def load_content() -> PageContent:
@@ -81,6 +86,8 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "previous": selectors.previous_completed(found),
             "pin": allowed_pin(found, request.user),
             "label_refusal": operate_refusal(request.user),
+            "users": user_names(),
+            "review_history": tuple(review_history(found)[:_REVIEW_ENTRIES]),
             "lines": operator_lines(found),
             "drills": drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS],
             "newer": _beside(found, number__gt=found.number, order="number"),
@@ -91,7 +98,9 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
 
     def load_revision() -> str:
         drills = drills_of(found.job).filter(params__checkpoint=pk)
-        return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1), (drills, _DRILLS)])
+        history = review_history(found)
+        own, run = rows.filter(pk=pk), Run.objects.filter(pk=found.run_id)
+        return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), (history, _REVIEW_ENTRIES)])
 
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
 

@@ -1,0 +1,76 @@
+"""The review desk: the checkpoints of all jobs that need a look, and the changes of a review."""
+
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.accounts.models import User
+from console.accounts.refusals import Refused
+from console.accounts.rights import operate_refusal
+from console.checkpoints.models import Checkpoint, Concern
+from console.checkpoints.review_queue import ReviewFilter, review_queue
+from console.operations.models import OperationKind
+from console.ui.paging import by_id, text, whole_number
+from console.ui.views.actions import request_operation
+from console.ui.views.page import page, require_login, user_of
+
+ROWS_PER_PAGE: Final = 50
+MAX_USERS: Final = 200
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@require_login
+def desk(request: HttpRequest) -> HttpResponse:
+    """GET shows the queue; POST assigns a checkpoint of it to the user and shows the same page again."""
+    if request.method == "POST":
+        found = get_object_or_404(
+            Checkpoint.objects.select_related("job"), pk=whole_number(request.POST.get("checkpoint")) or 0
+        )
+        _request(request, found, OperationKind.ASSIGN, user=user_of(request).get_username())
+        return redirect(request.get_full_path())
+    given = {name: text(request.GET.get(name)) for name in ReviewFilter.base_filters}
+    filtered = ReviewFilter(given, queryset=review_queue().select_related("job", "assignee").defer("operators"))
+    is_valid = filtered.is_valid()
+    context = {
+        "section": "reviews",
+        "given": given,
+        "is_filtered": any(given.values()),
+        "is_valid": is_valid,
+        "found": by_id(filtered.qs, whole_number(request.GET.get("before")), ROWS_PER_PAGE) if is_valid else None,
+        "concerns": [concern.value for concern in Concern],
+        "users": user_names(),
+        "refusal": operate_refusal(request.user),
+    }
+    return page(request, "reviews/desk.html", context)
+
+
+@require_POST
+@require_login
+def review(request: HttpRequest, pk: int) -> HttpResponse:
+    """Assigns the checkpoint, comments on it, or sets the state of its review, as the form asks."""
+    found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
+    kind = request.POST.get("kind")
+    if kind == OperationKind.COMMENT:
+        _request(request, found, OperationKind.COMMENT, text=request.POST.get("text", "").strip())
+    elif kind == OperationKind.ASSIGN:
+        _request(request, found, OperationKind.ASSIGN, user=request.POST.get("user", ""))
+    else:
+        state, note = request.POST.get("state", ""), request.POST.get("note", "").strip()
+        _request(request, found, OperationKind.REVIEW, state=state, note=note)
+    return redirect("ui:checkpoint", found.pk)
+
+
+def user_names() -> list[str]:
+    """The active users, to whom a review can be assigned."""
+    names = User.objects.filter(is_active=True).order_by("username").values_list("username", flat=True)
+    return list(names[:MAX_USERS])
+
+
+def _request(request: HttpRequest, found: Checkpoint, kind: OperationKind, **params: Any) -> None:
+    try:
+        request_operation(request, found.job, kind, {"checkpoint": found.pk, **params})
+    except Refused as refused:
+        messages.error(request, refused.detail)

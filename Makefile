@@ -17,7 +17,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-console bench-coordinator bench-peers bench-plots trace setup setup-browser lock
+.PHONY: help demo up down clean status logs test test-slow screens check fmt simulate requirements bench bench-console bench-coordinator bench-peers bench-plots trace setup setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chrom
 
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
 	@exec $(TESTS) -m slow $(PYTEST)
+
+screens: setup-browser ## take pictures of every page of the console into docs/screens
+	@exec $(BIN)/python -m pytest -q tests/console/ui/screens.py
 
 check: setup ## style, types, direction of imports, missing migrations, prose
 	$(BIN)/ruff check

@@ -49,7 +49,7 @@ class RepeatedSerializer(serializers.Serializer[Any]):
 
 
 class MappingSerializer(serializers.Serializer[Any]):
-    """`restorable`: the restore has no problem and needs no acceptance.
+    """`restorable`: the restore has no problem and needs no acceptance. `refusal`: why it is not possible at all.
 
     A restore with the parameter `plan_hash` has these effects, or it is refused.
     """
@@ -61,6 +61,7 @@ class MappingSerializer(serializers.Serializer[Any]):
     loses = serializers.ListField(child=serializers.CharField())
     repeats = RepeatedSerializer(allow_null=True)
     warnings = serializers.ListField(child=serializers.CharField())
+    refusal = serializers.CharField(allow_null=True)
     operators = OperatorMappingSerializer(many=True)
     plan_hash = serializers.CharField()
 
@@ -127,6 +128,7 @@ def _mapping_response(job: Job, asked: RestoreParams) -> Response:
         "loses": found.mapping.loses,
         "repeats": found.repeated,
         "warnings": found.warnings,
+        "refusal": found.refusal and found.refusal.detail,
         "operators": found.mapping.operators,
         "plan_hash": found.plan_hash,
     }

@@ -17,7 +17,7 @@ from console.health.housekeeping import encode, verdicts
 from console.health.models import JobHealth
 from console.jobs import services
 from console.jobs.inputs import SETTINGS_SCHEMA
-from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, ReviewPolicy, Run, StandingStage, choices
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS, Operation
 from console.operations.selectors import latest_run
@@ -61,6 +61,9 @@ class JobChange(StrictSerializer):
     owner = serializers.CharField(required=False, allow_blank=True)
     tags = serializers.ListField(child=serializers.CharField(), required=False)
     runbook = serializers.CharField(required=False, allow_blank=True)
+    review_policy = serializers.ChoiceField(
+        choices=choices(ReviewPolicy), required=False, help_text="Effect of a restore from a snapshot without review."
+    )
     archived = serializers.BooleanField(required=False)
 
 
@@ -72,8 +75,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     class Meta:
         model = Job
         fields: tuple[str, ...] = (
-            "id", "name", "pipeline", "description", "owner", "tags", "runbook", "archived_at", "created_at",
-            "created_by", "latest_run", "latest_state", "newest_version",
+            "id", "name", "pipeline", "description", "owner", "tags", "runbook", "review_policy", "archived_at",
+            "created_at", "created_by", "latest_run", "latest_state", "newest_version",
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField
 from console.accounts.rights import require_define
 from console.accounts.storable import text_problem
-from console.jobs.models import Job, JobVersion, Run, VersionState
+from console.jobs.models import Job, JobVersion, ReviewPolicy, Run, VersionState
 from console.jobs.services import (
     MAX_DESCRIPTION_LENGTH,
     create_version,
@@ -35,6 +35,7 @@ def edit_job(
     owner: str | None = None,
     tags: Sequence[str] | None = None,
     runbook: str | None = None,
+    review_policy: str | None = None,
 ) -> Job:
     """Changes the given facts; None keeps the present value. State belongs to the job, so a new name keeps it.
 
@@ -54,6 +55,8 @@ def edit_job(
         changes["tags"] = _tags(tags)
     if runbook is not None:
         changes["runbook"] = _link(runbook)
+    if review_policy is not None:
+        changes["review_policy"] = ReviewPolicy(review_policy).value
     try:
         with transaction.atomic():
             Job.objects.filter(pk=job.pk).update(**changes)

@@ -45,6 +45,14 @@ class Pipeline(models.Model):
         return self.name
 
 
+class ReviewPolicy(StrEnum):
+    """Effect of a restore from a checkpoint that is not reviewed. Recovery by the job master has no such check."""
+
+    OFF = "off"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
 class Job(models.Model):
     """A name for a succession of versions, runs and checkpoints."""
 
@@ -59,6 +67,9 @@ class Job(models.Model):
     owner = models.TextField(default="", db_default="", blank=True)  #: team or person to ask
     tags = models.JSONField(default=list, db_default=Value([], models.JSONField()), blank=True)
     runbook = models.TextField(default="", db_default="", blank=True)  #: address of the instructions for operators
+    review_policy = models.TextField(
+        choices=choices(ReviewPolicy), default=ReviewPolicy.OFF.value, db_default=ReviewPolicy.OFF.value
+    )
     archived_at = models.DateTimeField(null=True, blank=True)
     #: its runs write to no target: every sink discards its rows (`runtime.dataflow.builder.Dataflow.isolate`)
     discards_output = models.BooleanField(default=False, db_default=False)

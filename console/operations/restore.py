@@ -12,8 +12,8 @@ import msgspec
 from django.db.models import Max, Min, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
-from console.checkpoints.models import Checkpoint, Kind, Status
-from console.jobs.models import Job, JobVersion
+from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
+from console.jobs.models import Job, JobVersion, ReviewPolicy
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from runtime.core.job.graph import Role
@@ -61,17 +61,28 @@ class RestoreReport:
     plan_hash: str
 
 
-def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
-    """The effects of restoring `origin` into a version at a parallelism that the version allows."""
+def report(
+    job: Job, origin: Origin, version: JobVersion, parallelism: int, *, is_rescale: bool = False
+) -> RestoreReport:
+    """The effects of restoring `origin` into a version at a parallelism that the version allows.
+
+    `is_rescale`: a rescale continues from its own savepoint, which is too new for a review.
+    """
+    policy = ReviewPolicy.OFF if is_rescale else ReviewPolicy(job.review_policy)
+    unreviewed = _unreviewed_sentence(job, origin) if policy is not ReviewPolicy.OFF else ""
     target = restore_target(version, parallelism)
     found = mapping.mapping_report(origin.manifest, target, str(job.pk))
     final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
     sources = _sources(found, target)
     idle = _does_nothing(found, sources)
     done = _idle_refusal(origin, version) if idle else None
+    unallowed = Conflict("not-reviewed", unreviewed, origin.field) if policy is ReviewPolicy.REFUSE else None
     refusal = _batch_refusal(version) or _mapping_refusal(final, origin, version) or done
+    refusal = refusal or (unallowed if unreviewed else None)
     lost = _mapping_refusal(first, origin, version) if final is None else None
     repeated, warnings = repeated_output(job.pk, origin.manifest.checkpoint), _warnings(origin, idle=idle)
+    if policy is ReviewPolicy.WARN and unreviewed:
+        warnings = (*warnings, unreviewed)
     place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism)
     effects = (refusal and refusal.detail, lost and lost.detail, repeated, warnings, sources, str(found))
     return RestoreReport(
@@ -121,7 +132,15 @@ def _idle_refusal(origin: Origin, version: JobVersion) -> Refused | None:
     )
 
 
-def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelism: int, wanted: RestoreParams) -> None:
+def require_restorable(
+    job: Job,
+    origin: Origin,
+    version: JobVersion,
+    parallelism: int,
+    wanted: RestoreParams,
+    *,
+    is_rescale: bool = False,
+) -> None:
     """Raises the refusal of the report, or requires that dropped state and repeated output are accepted.
 
     Raises:
@@ -129,8 +148,9 @@ def require_restorable(job: Job, origin: Origin, version: JobVersion, parallelis
         Conflict: newer output is committed, and its repetition is not accepted.
     """
     found = require_mapping(
-        job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash
-    )
+        job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash,
+        is_rescale=is_rescale,
+    )  # fmt: skip
     if found.repeated is not None and not wanted.accept_repeated_output:
         detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
         raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
@@ -144,14 +164,16 @@ def require_mapping(
     *,
     allow_unmapped: bool,
     plan_hash: str | None = None,
+    is_rescale: bool = False,
 ) -> RestoreReport:
     """The report of a restore that finds its state in `version`. `plan_hash`: of the report that the user has read.
+    `is_rescale`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: its effects differ from those that the user has read.
     """
-    found = report(job, origin, version, parallelism)
+    found = report(job, origin, version, parallelism, is_rescale=is_rescale)
     if plan_hash not in (None, found.plan_hash):
         detail = "The effects of this restore are no longer those that were shown. Nothing was done: read the new plan."
         raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=found.plan_hash)
@@ -211,6 +233,15 @@ def _mapping_refusal(problem: RestoreProblem | None, origin: Origin, version: Jo
     if problem.field == "max_parallelism":
         return Refused(problem.code, detail, "params.version")
     return Refused(problem.code, detail, "params.version", operator=problem.field)
+
+
+def _unreviewed_sentence(job: Job, origin: Origin) -> str:
+    """Why `origin` is not the reviewed checkpoint that the policy of the job asks for; "" if it is reviewed."""
+    state = ReviewState(origin.checkpoint.review_state) if origin.checkpoint else ReviewState.UNREVIEWED
+    if state is ReviewState.REVIEWED:
+        return ""
+    present = "is not reviewed" if state is ReviewState.UNREVIEWED else f"is {state.replace('_', ' ')}"
+    return f"{origin.name} {present}, and the policy of job {job.name} is to restore from reviewed snapshots only."
 
 
 def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:

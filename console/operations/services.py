@@ -111,7 +111,7 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     origin = Origin.from_params(row.job, wanted)
-    require_restorable(row.job, origin, version, parallelism, wanted)
+    require_restorable(row.job, origin, version, parallelism, wanted, is_rescale=row.part_of is not None)
     if origin.path:
         run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
     return new_run(
@@ -136,7 +136,7 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
     require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
     if newest := continuable(row.job).filter(run=run).first():
         origin = Origin.from_row(row.job, newest)
-        require_mapping(row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped)
+        require_mapping(row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, is_rescale=True)
     row.run, row.state, row.started_at = run, OperationState.RUNNING.value, Now()
     row.phase = "stop"
     row.params = {**row.params, "version": version.pk, "parallelism": parallelism}

@@ -41,16 +41,21 @@ class ParallelismForm(forms.Form):
 
 
 class EditForm(JobForm):
-    """Facts about a job that are for people. The service checks them."""
+    """Facts about a job that are for people, and its review policy. The service checks them."""
 
     owner = forms.CharField(required=False, help_text="Team or person to ask.")
     tags = forms.CharField(required=False, help_text="Words to filter by, separated by commas.")
     runbook = forms.CharField(required=False, help_text="Address of the instructions for operators.")
+    review_policy = forms.ChoiceField(
+        label="Restore of a snapshot that is not reviewed",
+        choices=[("off", "allowed"), ("warn", "allowed with a warning"), ("refuse", "refused")],
+        help_text="Recovery after a failure is never affected.",
+    )
 
     @classmethod
     def of(cls, job: Job, data: Any) -> Self:
         own = {"name": job.name, "description": job.description, "owner": job.owner, "runbook": job.runbook}
-        return cls(data, initial={**own, "tags": ", ".join(job.tags)})
+        return cls(data, initial={**own, "tags": ", ".join(job.tags), "review_policy": job.review_policy})
 
     def clean_tags(self) -> list[str]:
         return str(self.cleaned_data["tags"]).split(",")

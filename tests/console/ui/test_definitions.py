@@ -100,7 +100,7 @@ def test_the_message_of_a_version_cannot_change(job: Job) -> None:
 def test_facts_about_a_job_are_edited_and_found_in_the_list(at_console: Client, job: Job) -> None:
     rows.job("another")
     given = {"name": "delays of flights", "description": "", "owner": "Team Air", "tags": "nightly, Air ,nightly",
-             "runbook": "https://wiki.example/flights"}  # fmt: skip
+             "runbook": "https://wiki.example/flights", "review_policy": "warn"}  # fmt: skip
     said = blocks.text(at_console.post(f"/jobs/{job.pk}/edit/", given, follow=True))
     job.refresh_from_db()
     assert (job.name, job.tags) == ("delays of flights", ["air", "nightly"])
@@ -127,7 +127,15 @@ def test_a_fact_that_cannot_be_stored_is_named(
     at_console: Client, job: Job, changes: dict[str, str], said: str
 ) -> None:
     rows.job("another")
-    given = {"name": job.name, "description": "", "owner": "", "tags": "", "runbook": "", **changes}
+    given = {
+        "name": job.name,
+        "description": "",
+        "owner": "",
+        "tags": "",
+        "runbook": "",
+        "review_policy": "off",
+        **changes,
+    }
     response = at_console.post(f"/jobs/{job.pk}/edit/", given)
     assert response.status_code in (409, 422)
     assert said in blocks.text(response)
@@ -156,7 +164,7 @@ def test_a_reader_changes_no_definition(reading: Client, job: Job) -> None:
     assert 'value="delete"' not in page
     reading.post(f"/versions/{first.pk}/", {"act": "delete"})
     reading.post(f"/jobs/{job.pk}/archive/")
-    refused = reading.post(f"/jobs/{job.pk}/edit/", {"name": "mine", "description": ""})
+    refused = reading.post(f"/jobs/{job.pk}/edit/", {"name": "mine", "description": "", "review_policy": "off"})
     assert refused.status_code == 403
     job.refresh_from_db()
     assert (job.versions.count(), job.archived_at, job.name) == (3, None, "flights-delays")

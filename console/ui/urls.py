@@ -35,6 +35,7 @@ urlpatterns = [
     path("login/", session.Login.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("theme/", session.theme, name="theme"),
+    path("zone/", session.zone, name="zone"),
     path("jobs/", jobs.job_list, name="jobs"),
     path("jobs/new/", jobs.new_job, name="new_job"),
     path("jobs/bulk/", bulk.bulk, name="bulk"),

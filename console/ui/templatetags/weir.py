@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import blake2s
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django import template
 from django.core.cache import caches
@@ -23,6 +24,7 @@ from console.jobs.models import Job
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
 from console.ui.status import DISCARDED, status
+from console.ui.zones import chosen_zone
 
 register = template.Library()
 
@@ -81,9 +83,12 @@ def coordinate(value: float) -> str:
 
 @register.simple_tag(takes_context=True)
 def ago(context: Context, moment: datetime | None, *, watched: bool = False) -> SafeString:
-    """A relative time. A `watched` time becomes a warning when it grows old."""
+    """A relative time, or a time of the chosen zone. A `watched` time stays relative: it becomes a warning with age."""
     if moment is None:
         return format_html('<span class="muted">{}</span>', "never")
+    zone = None if watched else chosen_zone(context.get("request"))
+    if zone is not None:
+        return _absolute(moment, zone, _now(context))
     stale_after = format_html(' data-stale="{}"', _STALE_AFTER_S) if watched else ""
     return _time(moment, "ago", formats.ago(moment, _now(context)), stale_after)
 
@@ -96,6 +101,15 @@ def lasting(context: Context, start: datetime | None, end: datetime | None = Non
     if end is None:
         return _time(start, "since", formats.since(start, _now(context)))
     return quantity(formats.duration((end - start).total_seconds() * 1000))
+
+
+def _absolute(moment: datetime, zone: ZoneInfo, now: datetime) -> SafeString:
+    utc, local = moment.astimezone(UTC), moment.astimezone(zone)
+    form = "%m-%d %H:%M:%S" if local.year == now.astimezone(zone).year else "%Y-%m-%d %H:%M:%S"
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S}", f"{local:{form}}",
+    )  # fmt: skip
 
 
 def _time(moment: datetime, tick: str, text: str, more: str = "") -> SafeString:

@@ -1,4 +1,7 @@
-"""Login, logout and the colour theme. The theme is a cookie, so that the first paint has the right colours."""
+"""Login, logout, and the choices of a browser: the theme and the zone of times.
+
+Both are cookies, so that the first paint is right.
+"""
 
 from http import HTTPStatus
 from typing import Any
@@ -10,6 +13,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from console.accounts.throttling import seconds_to_wait
+from console.ui.zones import COOKIE, known_zones
 
 _YEAR_S = 365 * 86_400
 _THEMES = ("light", "dark")
@@ -36,6 +40,18 @@ def theme(request: HttpRequest) -> HttpResponse:
         response.set_cookie("weir_theme", choice, max_age=_YEAR_S, samesite="Lax")
     else:
         response.delete_cookie("weir_theme", samesite="Lax")
+    return response
+
+
+@require_POST
+def zone(request: HttpRequest) -> HttpResponse:
+    """Sets the zone of absolute times; a name that is no zone brings relative times back."""
+    response = redirect(_back(request))
+    choice = request.POST.get("zone", "")
+    if choice in known_zones():
+        response.set_cookie(COOKIE, choice, max_age=_YEAR_S, samesite="Lax")
+    else:
+        response.delete_cookie(COOKIE, samesite="Lax")
     return response
 
 

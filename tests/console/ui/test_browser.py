@@ -12,6 +12,7 @@ from console.jobs.models import Run
 from console.operations.models import Operation
 from tests.console.ui import numbers, rows
 from tests.console.ui.browsing import POLL_MS, QUIET_MS, Open
+from tests.console.ui.test_every_page import CUT_OFF
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -269,6 +270,19 @@ def test_the_colours_change_without_a_reload_and_are_kept(signed_in: Open, runni
         expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
         page.reload()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == night
+
+
+def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> None:
+    with signed_in(1024) as page:
+        page.get_by_label("Times").fill("UTC")
+        page.get_by_role("button", name="Show").click()
+        for path in ("/jobs/", f"/jobs/{running.job_id}/", "/operations/", f"/jobs/{running.job_id}/checkpoints/"):
+            page.goto(path)
+            assert page.evaluate(CUT_OFF) == []
+        time = page.locator("tbody time:not([data-tick])").first
+        shown = time.text_content()
+        page.wait_for_timeout(1_500)
+        assert time.text_content() == shown
 
 
 def test_clocks_tick_in_the_words_of_the_server(signed_in: Open, running: Run) -> None:

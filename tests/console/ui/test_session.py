@@ -1,11 +1,15 @@
 """Signing in and out, colours, and the pages for when nothing works."""
 
+import re
+from datetime import UTC, datetime
+
 import pytest
 from django.db import OperationalError, connections
 from django.template.loader import render_to_string
 from django.test import Client
 
 from console.accounts.models import User
+from console.jobs.models import Job
 from tests.console.ui import blocks, rows
 
 
@@ -94,3 +98,24 @@ def test_the_icon_is_found_by_pages_and_by_those_who_ask_without_a_page(stranger
 @pytest.mark.parametrize("code", ["403", "404", "500", "503", "403_csrf"])
 def test_error_pages_need_no_context(code: str) -> None:
     assert "<h1>" in render_to_string(f"{code}.html")
+
+
+def test_times_are_absolute_in_a_chosen_zone_and_relative_again(at_console: Client) -> None:
+    job = rows.job()
+    Job.objects.filter(pk=job.pk).update(created_at=datetime(2026, 1, 31, 23, 30, tzinfo=UTC))
+    assert ">01-31 " not in at_console.get("/jobs/").content.decode()
+    assert at_console.post("/zone/", {"zone": "Europe/Berlin", "next": "/jobs/"}).headers["Location"] == "/jobs/"
+    page = at_console.get("/jobs/").content.decode()
+    assert re.search(r'title="2026-01-31 23:30:00 UTC">(2026-)?02-01 00:30:00</time>', page)
+    at_console.post("/zone/", {"zone": "relative"})
+    assert "02-01 00:30:00</time>" not in at_console.get("/jobs/").content.decode()
+
+
+@pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", '"><b>'])
+def test_a_zone_that_does_not_exist_is_not_kept(at_console: Client, name: str) -> None:
+    rows.job()
+    at_console.post("/zone/", {"zone": name})
+    assert not at_console.cookies["weir_zone"].value
+    at_console.cookies["weir_zone"] = name
+    page = at_console.get("/jobs/").content.decode()
+    assert "now</time>" in page or "ago</time>" in page

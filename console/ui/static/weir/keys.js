@@ -159,3 +159,8 @@ document.addEventListener("htmx:oobAfterSwap", () => {
   state = now;
   document.getElementById("announcement").textContent = `${document.querySelector("h1").textContent.trim()}: ${now}`;
 });
+
+// ---------------------------------------------------------------- zone of the browser, among the suggestions
+
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (zone !== "UTC") document.getElementById("zones").append(new Option("", zone));

@@ -122,6 +122,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "run-subtask-metrics": f"/api/v1/runs/{run.pk}/metrics/subtasks/?operator=sums",
         "checkpoint": f"/api/v1/checkpoints/{checkpoint.pk}/",
         "checkpoint-mapping": f"/api/v1/checkpoints/{checkpoint.pk}/mapping/",
+        "evidence": f"/api/v1/checkpoints/{checkpoint.pk}/evidence/",
         "review-history": f"/api/v1/checkpoints/{checkpoint.pk}/review/",
         "reviews": "/api/v1/reviews/",
         "checkpoint-state": f"/api/v1/checkpoints/{checkpoint.pk}/state/",

@@ -43,6 +43,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "cancel": f"{job}/cancel/",
         "rescale": f"{job}/rescale/",
         "restore": f"{job}/restore/?checkpoint={checkpoint.pk - 3}",
+        "evidence": f"/checkpoints/{checkpoint.pk}/evidence/",
         "reviews": "/reviews/",
         "cluster": "/cluster/",
         "operations": "/operations/",

@@ -26,6 +26,7 @@ from console.ui.views import (
     schedule,
     session,
     state,
+    tables,
     trend,
 )
 
@@ -55,6 +56,9 @@ urlpatterns = [
     path("jobs/<int:pk>/drain/", actions.confirm, {"kind": "drain"}, name="drain"),
     path("jobs/<int:pk>/cancel/", actions.confirm, {"kind": "cancel"}, name="cancel"),
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
+    path("jobs.csv", tables.jobs_csv, name="jobs_csv"),
+    path("jobs/<int:pk>/runs.csv", tables.runs_csv, name="runs_csv"),
+    path("jobs/<int:pk>/checkpoints.csv", tables.checkpoints_csv, name="checkpoints_csv"),
     path("jobs/<int:pk>/history.csv", numbers.numbers_csv, name="history_csv"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.checkpoint_list, name="checkpoints"),
     path("jobs/<int:pk>/checkpoints/statistics/", checkpoints.checkpoint_statistics, name="checkpoint_statistics"),

@@ -1,0 +1,68 @@
+"""Tables as CSV: jobs, runs of a job, and checkpoints of a job, with the filters of their pages. Times are in UTC."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_safe
+
+from console.checkpoints.filters import CheckpointFilter
+from console.checkpoints.selectors import checkpoint_table
+from console.jobs.models import Job
+from console.operations.selectors import find_jobs, runs_of, with_run_states
+from console.ui.joblist import states_of
+from console.ui.operationlist import MAX_CSV_ROWS
+from console.ui.paging import text
+from console.ui.views.page import require_login
+
+_JOBS = ("id", "name", "pipeline", "owner", "tags", "state", "run")
+_RUNS = ("id", "state", "version", "parallelism", "created_at", "started_at", "ended_at")
+_CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at", "completed_at", "duration_ms",
+                "size_bytes", "written_bytes", "name", "path")  # fmt: skip
+
+
+def csv_file(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    writer = csv.writer(response)
+    writer.writerow(columns)
+    writer.writerows([value.isoformat() if isinstance(value, datetime) else value for value in row] for row in rows)
+    return response
+
+
+@require_safe
+@require_login
+def jobs_csv(request: HttpRequest) -> HttpResponse:
+    kept = {name: text(request.GET.get(name)) for name in ("tag", "owner")}
+    found = find_jobs(text(request.GET.get("q")), **kept, archived=request.GET.get("archived") == "1")
+    if chosen := request.GET.get("state"):
+        found = with_run_states(found, states_of(chosen))
+    rows = found.values_list("pk", "name", "pipeline", "owner", "tags", "run_state", "run_pk")[:MAX_CSV_ROWS]
+    return csv_file("jobs", _JOBS, ((*row[:4], " ".join(row[4]), *row[5:]) for row in rows))
+
+
+@require_safe
+@require_login
+def runs_csv(request: HttpRequest, pk: int) -> HttpResponse:
+    job = get_object_or_404(Job, pk=pk)
+    rows = runs_of(job).values_list("pk", "state", "version__number", *_RUNS[3:])[:MAX_CSV_ROWS]
+    return csv_file(f"job-{pk}-runs", _RUNS, rows)
+
+
+@require_safe
+@require_login
+def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponse:
+    job = get_object_or_404(Job, pk=pk)
+    given = {name: text(request.GET.get(name)) for name in CheckpointFilter.base_filters}
+    found = CheckpointFilter(given, queryset=checkpoint_table(job), job=job)
+    if not found.is_valid():
+        raise Http404("The filter is invalid.")
+    rows = found.qs.order_by("-number")[:MAX_CSV_ROWS]
+    return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, (_checkpoint(row) for row in rows))
+
+
+def _checkpoint(row: Any) -> tuple[Any, ...]:
+    return tuple(getattr(row, "pk" if name == "id" else "run_id" if name == "run" else name) for name in _CHECKPOINTS)

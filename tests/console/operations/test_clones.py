@@ -104,6 +104,7 @@ def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User,
     assert result["restored_bytes"] == 2_114 + 1_904 + 1_254_112
     assert result["checkpoint_bytes"] == 1_000
     assert min(result["first_checkpoint_ms"], result["start_ms"]) >= 0
+    assert Checkpoint.objects.get(pk=snapshot.pk).verified_at is not None
     assert not job_root(run.job_id).exists()
     assert Job.objects.get(pk=run.job_id).archived_at is not None
     assert not Checkpoint.objects.filter(job=run.job, discarded_at=None).exists()

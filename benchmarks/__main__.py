@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks import figures
+from benchmarks import figures, goals
 from benchmarks.child import BENCH
 from benchmarks.harness import RunPlan, lock_folder, run
 from benchmarks.systems import SYSTEMS
@@ -23,6 +23,7 @@ REPEATS: Final = 3
 TIME_BOX_S: Final = 300.0
 QUICK_TIME_BOX_S: Final = 75.0
 QUICK_SHARE: Final = 0.4
+ALL_GOALS: Final = "goals"  #: in `--only`, the workloads and measurements of all goals
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -37,16 +38,18 @@ def _find_java() -> None:
 
 def _select_names(text: str | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
     names = list(default) if text is None else text.split(",")
+    if ALL_GOALS in names:
+        names = goals.workloads_and_measurements()
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}, {ALL_GOALS}")
     return names
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Weir and its peers, measured side by side.")
     parser.add_argument("--quick", action="store_true", help=f"run {', '.join(QUICK)} once each, with fewer rows")
-    parser.add_argument("--only", help="comma-separated workloads, for example W1,W8 (default: all)")
+    parser.add_argument("--only", help="comma-separated workloads, for example W1,W8, or goals (default: all)")
     parser.add_argument("--systems", help="comma-separated systems (default: all)")
     parser.add_argument("--repeats", type=int, default=None, help="runs per system of a workload")
     parser.add_argument("--rounds", type=int, default=None, help="rounds per measurement of figures (default: its own)")

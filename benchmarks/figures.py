@@ -25,6 +25,7 @@ MIN_PAIRS: Final = 3  #: minimum number of pairs for a confidence interval
 #: Name -> module. A new measurement needs a line here only.
 MEASUREMENT_MODULES: Final = {
     "W8": "benchmarks.intervals.measure",
+    "W8-behind": "benchmarks.intervals.lagging",
     "W9": "benchmarks.state.size",
     "W11": "benchmarks.recovery.measure",
     "W14": "benchmarks.scaling",

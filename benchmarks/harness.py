@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import child, database, figures, inputs, protocol, results, table
+from benchmarks import child, database, figures, goals, inputs, protocol, results, table
 from benchmarks.answers import differences, late_rows
 from benchmarks.datasets.table import Late
 from benchmarks.footprint import Footprint
@@ -41,13 +41,13 @@ class RunPlan:
     repeats: int
     time_box_s: float
     share: float = 1.0  #: share of each workload's rows
-    rounds: int | None = None  #: of each measurement of figures; None: its own default
+    rounds: int | None = None  #: of measurements of figures, and of workloads with a number of rounds; None: their own
 
 
-def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -> Iterator[Step]:
+def steps(workloads: Sequence[Workload], systems: Sequence[str], plan: RunPlan) -> Iterator[Step]:
     """The steps in order: by workload, then by round, then by system."""
     for workload in workloads:
-        for _ in range(repeats):
+        for _ in range(plan.repeats if workload.rounds is None else plan.rounds or workload.rounds):
             for name in systems:
                 if name in workload.rows or name in workload.absent:
                     yield workload, SYSTEMS[name]
@@ -55,7 +55,7 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
 
 def run(folder: Path, names: Sequence[str], systems: Sequence[str], plan: RunPlan) -> bool:
     """Runs `names` and prints the tables, also after an interrupt. Returns whether all results are correct."""
-    todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
+    todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan))
     figured = [name for name in names if name in figures.MEASUREMENT_MODULES]
     expected = [(_kind(workload, system), STEP_S) for workload, system in todo]
     sketch = figures.MeasurementPlan(folder=folder, rounds=plan.rounds)
@@ -68,7 +68,7 @@ def run(folder: Path, names: Sequence[str], systems: Sequence[str], plan: RunPla
             harness.run_rates(todo)
             harness.run_figures(figured)
     finally:
-        sys.stdout.write(harness.tables())
+        sys.stdout.write(harness.tables() + harness.goals())
     return harness.is_right
 
 
@@ -90,6 +90,13 @@ class Harness:
         blocks = [table.render(self.rates, WORKLOADS) if self.rates else "", table.render_figures(self.figures)]
         load = f"load average at the end: {results.load_average()}, {os.cpu_count()} processors\n"
         return "\n\n".join(block for block in blocks if block) + f"\n{load}"
+
+    def goals(self) -> str:
+        """The goals as a block of text, also those that earlier runs measured. Writes them beside the results."""
+        entries = results.read(self.folder / results.LATEST)
+        found = goals.result(entries, measured_now=[*self.rates, *self.figures])
+        self._write(goals.NAME, found.to_json())
+        return "\n" + table.render_figures({goals.NAME: found}) + "\n"
 
     # ------------------------------------------------------------ rates
 

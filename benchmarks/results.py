@@ -97,6 +97,23 @@ def _ratio(systems: Mapping[str, RateMeasurement], others: Sequence[str]) -> flo
     return own.rate / max(rates) if rates else None
 
 
+def geometric_mean(ratios: Mapping[str, float | None]) -> tuple[float | None, list[str]]:
+    """The geometric mean of the ratios of workloads, and the names of those that have no ratio."""
+    known = [ratio for ratio in ratios.values() if ratio is not None]
+    return statistics.geometric_mean(known) if known else None, [name for name in ratios if ratios[name] is None]
+
+
+def spread_to_peer(systems: Mapping[str, RateMeasurement]) -> float | None:
+    """The largest ratio between two runs of Weir over that of the steadiest peer; None without two runs of both."""
+    spreads = {
+        name: max(found.runs) / min(found.runs)
+        for name, found in systems.items()
+        if len(found.runs) > 1 and found.is_verified
+    }
+    peers = [spread for name, spread in spreads.items() if is_peer(name)]
+    return spreads[OWN] / min(peers) if OWN in spreads and peers else None
+
+
 def entry(title: str, systems: Mapping[str, RateMeasurement]) -> dict[str, Any]:
     """The entry in latest.json of a workload whose result is a rate per system."""
     return {
@@ -104,6 +121,7 @@ def entry(title: str, systems: Mapping[str, RateMeasurement]) -> dict[str, Any]:
         "systems": {system: measured.to_json() for system, measured in systems.items()},
         "ratio_to_best_peer": ratio_to_best_peer(systems),
         "ratio_to_batch": ratio_to_batch(systems),
+        "spread_to_peer": spread_to_peer(systems),
     }
 
 

@@ -4,7 +4,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from benchmarks.figures import Figure
-from benchmarks.results import OWN, FigureResult, RateMeasurement, is_peer, ratio_to_batch, ratio_to_best_peer
+from benchmarks.results import (
+    OWN,
+    FigureResult,
+    RateMeasurement,
+    geometric_mean,
+    is_peer,
+    ratio_to_batch,
+    ratio_to_best_peer,
+)
 from benchmarks.systems import SYSTEMS
 from benchmarks.workload import Workload
 
@@ -101,18 +109,14 @@ def _geometric_means(
     lines = []
     for group in dict.fromkeys(workloads[name].group for name in results if workloads[name].group):
         members = {name: ratio_to_best_peer(found) for name, found in results.items() if workloads[name].group == group}
-        ratios = [ratio for ratio in members.values() if ratio is not None]
+        mean, without = geometric_mean(members)
         target = max(workloads[name].target or 0.0 for name in members)
-        if not ratios:
+        if mean is None:
             lines.append((group, f"no ratio to a peer (target {target:g}x)"))
             continue
-        mean = statistics.geometric_mean(ratios)
-        without = [name for name, ratio in members.items() if ratio is None]
         beside = f", without {', '.join(without)}" if without else ""
-        met = _met_text(mean >= target)
-        lines.append(
-            (group, f"geometric mean of {len(ratios)} queries{beside}: {mean:.1f}x (target {target:g}x: {met})")
-        )
+        met, count = _met_text(mean >= target), len(members) - len(without)
+        lines.append((group, f"geometric mean of {count} queries{beside}: {mean:.1f}x (target {target:g}x: {met})"))
     return lines
 
 

@@ -39,6 +39,7 @@ class Workload(Computation):
         late_is_bound: fewer rows may be dropped: rows of a table are in time while another table trails, and match
             no row.
         group: name of the workloads whose ratios to the best peer have a geometric mean in the table; empty: none.
+        rounds: number of runs of each system; None: that of the benchmark.
         absent: by system, the reason why it cannot take part although a reader might expect it to.
     """
 
@@ -56,6 +57,7 @@ class Workload(Computation):
     late: str = ""
     late_is_bound: bool = False
     group: str = ""
+    rounds: int | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
 
     @property

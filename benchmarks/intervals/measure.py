@@ -8,7 +8,7 @@ checkpoint has to store them. Such runs are compared with a run without checkpoi
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,10 +97,15 @@ def rows_for(seconds: float, rate: float) -> int:
 
 
 def samples(
-    turn: int, plan: MeasurementPlan, rate: float, folder: Path, launcher: SlotPoolLauncher
+    turn: int,
+    plan: MeasurementPlan,
+    rate: float,
+    folder: Path,
+    launcher: SlotPoolLauncher,
+    groups: Sequence[IntervalGroup] = INTERVAL_GROUPS,
 ) -> Iterator[Sample]:
     """Runs each setting of round `turn`. Yields a sample per run."""
-    for number, group in enumerate(INTERVAL_GROUPS):
+    for number, group in enumerate(groups):
         rows = rows_for(group.seconds, rate)
         for interval_ms, mode in settings_of(group, turn):
             run = run_once(rows, (interval_ms, mode), folder, launcher)
@@ -109,11 +114,11 @@ def samples(
             yield Sample(round=turn, group=number, interval_ms=interval_ms, mode=mode, rows=rows, run=run)
 
 
-def steps(plan: MeasurementPlan) -> int:
-    return 2 + (plan.rounds or ROUNDS) * sum(len(settings_of(group, 0)) for group in INTERVAL_GROUPS)
+def steps(plan: MeasurementPlan, groups: Sequence[IntervalGroup] = INTERVAL_GROUPS) -> int:
+    return 2 + (plan.rounds or ROUNDS) * sum(len(settings_of(group, 0)) for group in groups)
 
 
-def run(plan: MeasurementPlan) -> Report:
+def run(plan: MeasurementPlan, groups: Sequence[IntervalGroup] = INTERVAL_GROUPS) -> Report:
     costs = disk.costs(plan.folder)
     folder = plan.folder / "storage"
     with closing(SparkLauncher("weir-intervals", f"local[{PARALLELISM}]")) as launcher:
@@ -123,6 +128,6 @@ def run(plan: MeasurementPlan) -> Report:
         plan.step("warming up")
         found: list[Sample] = []
         for turn in range(plan.rounds or ROUNDS):
-            found += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher)
+            found += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher, groups)
             plan.report_partial(report(found, costs, KEYS))
     return report(found, costs, KEYS)

@@ -85,7 +85,7 @@ def report(found: Sequence[Sample], costs: Sequence[disk.DiskCost], keys: int) -
         if (interval_ms, mode) in present
     ]
     return Report(
-        figures=(*map(_figure, lines), _stopped_ratio(found)),
+        figures=(*map(_figure, lines), *_stopped_ratio(found)),
         lines=(_HEADER, *map(_row, lines), *map(_disk, costs)),
         wrong=tuple(_output_errors(found, keys)),
         details={
@@ -101,12 +101,14 @@ def _figure(line: IntervalSummary) -> Figure:
     return Figure.of_ratio(f"time to none, {line.interval_ms:,} ms {line.mode}", line.time, digits=3, at_most=at_most)
 
 
-def _stopped_ratio(found: Sequence[Sample]) -> Figure:
-    """The run time of stop-the-world relative to aligned, from pairs of runs of the same round and group."""
+def _stopped_ratio(found: Sequence[Sample]) -> list[Figure]:
+    """The run time of stop-the-world relative to aligned, from pairs of runs of the same round and group, if any."""
     pairs = pair_runs(found, (STOPPED_RATIO_INTERVAL_MS, STOP_THE_WORLD), (STOPPED_RATIO_INTERVAL_MS, ALIGNED))
+    if not pairs:
+        return []
     times = ratio([(stopped.seconds, aligned.seconds) for stopped, aligned in pairs])
     name = f"time of {STOP_THE_WORLD} to {ALIGNED}, {STOPPED_RATIO_INTERVAL_MS} ms"
-    return Figure.of_ratio(name, times, digits=3, at_least=MIN_STOPPED_RATIO)
+    return [Figure.of_ratio(name, times, digits=3, at_least=MIN_STOPPED_RATIO)]
 
 
 _HEADER: Final = (

@@ -1,4 +1,7 @@
-"""W7: the tumbling windows of W1, files to files: Parquet, JSON lines, and Parquet with unordered text keys."""
+"""W7: the tumbling windows of W1, files to files: Parquet, JSON lines, and Parquet with unordered text keys.
+
+S1 has ten equal runs: the spread of their rates is compared with that of the peer.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -41,3 +44,10 @@ def _text(name: str, keys: int, rows: dict[str, int]) -> Workload:
 
 W7_TEXT: Final[Workload] = _text("W7-text", 1_000, {"weir": 24_000_000, "spark": 12_000_000})
 W7_TEXT_MANY: Final[Workload] = _text("W7-text-100k", 100_003, {"weir": 12_000_000, "spark": 12_000_000})
+S1: Final[Workload] = replace(
+    W7_TEXT,
+    name="S1",
+    title=f"ten equal runs in turns: {W7_TEXT.title}",
+    rows={"weir": 12_000_000, "spark": 12_000_000},
+    rounds=10,
+)

@@ -67,7 +67,7 @@ def test_the_palette_finds_jobs_and_acts_as_one_types(signed_in: Open, running: 
         assert violations(page) == []
         page.keyboard.type("drain")
         expect(page.get_by_role("option")).to_have_text(["Drain and finish…"])
-        page.get_by_role("combobox").fill("o")
+        page.get_by_role("combobox", name="Job or operation").fill("o")
         expect(page.get_by_role("option", name="orders-scoring")).to_be_visible()
         press(page, "ArrowUp", "Enter")
         page.wait_for_url(f"**/jobs/{other.pk}/")

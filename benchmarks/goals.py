@@ -52,8 +52,9 @@ class Goal:
         return self._figure(value, found["at_least"], found["at_most"])
 
     def _figure(self, value: float | None, at_least: float | None, at_most: float | None) -> Figure:
-        limits = {"at_least": at_least, "at_most": at_most}
-        return Figure(name=self.name, value=value, unit=self.unit, digits=self.digits, **limits)
+        return Figure(
+            name=self.name, value=value, unit=self.unit, digits=self.digits, at_least=at_least, at_most=at_most
+        )
 
 
 def _to_peer(name: str, entries: Sequence[str] = ()) -> Goal:

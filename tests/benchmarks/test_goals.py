@@ -25,7 +25,7 @@ def measured(*rates: float, differences: int = 0) -> RateMeasurement:
     return found
 
 
-def values(stored: dict[str, Any]) -> dict[str, tuple[float | None, bool | None]]:
+def values(stored: dict[str, Any]) -> dict[str, tuple[Any, bool | None]]:
     report = goals.result(stored, list(stored)).report
     assert report is not None
     return {figure.name: (figure.value, figure.is_met) for figure in report.figures}

@@ -1,7 +1,7 @@
 """The live metrics of a run as typed values. The master writes them as JSON; missing fields have defaults here."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -50,7 +50,8 @@ class SlotLive(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     memory_bytes: int | None = None  #: resident set size of the process
     memory_bound_bytes: int | None = None
-    seen_ms_ago: float | None = None
+    seen_ms_ago: float | None = None  #: at the time of the report
+    seen_at: datetime | None = None  #: set by `parse`
 
 
 class CheckpointLive(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +139,16 @@ NO_METRICS = Live()
 def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
     """The metrics in `raw`, reported at the time `at`; `NO_METRICS` if `raw` is empty or malformed."""
     found = convert_report(raw, Live) if raw else None
-    return msgspec.structs.replace(found, at=at) if found else NO_METRICS
+    if found is None:
+        return NO_METRICS
+    return msgspec.structs.replace(found, at=at, slots=tuple(_with_time(slot, at) for slot in found.slots))
+
+
+def _with_time(slot: SlotLive, at: datetime | None) -> SlotLive:
+    """The slot with the time of its heartbeat: a report grows old while its job master is silent."""
+    if at is None or slot.seen_ms_ago is None:
+        return slot
+    return msgspec.structs.replace(slot, seen_at=at - timedelta(milliseconds=slot.seen_ms_ago))
 
 
 def convert_report(raw: Mapping[str, Any], wanted: type[S]) -> S | None:

@@ -61,6 +61,11 @@ class Cluster:
     versions: tuple[tuple[str, str], ...]
 
     @property
+    def supervised(self) -> int:
+        """Runs with a worker; the others have lost its lease."""
+        return sum(bool(place.supervisor) for place in self.places)
+
+    @property
     def slots(self) -> int:
         return sum(count for _, count in self.hosts)
 

@@ -91,5 +91,6 @@ def _cancel(reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[N
         note = f"read {since}; a restore reads them again"
         yield Number("Records not covered", f"about {formats.count(horizon.records)}", note)
     if horizon.restart_ms is not None:
-        note = f"median of the last {horizon.restarts} restarts of this job"
+        many = f"median of the last {horizon.restarts} restarts of this job"
+        note = many if horizon.restarts > 1 else "as the last restart of this job"
         yield Number("Restart", str(formats.duration(horizon.restart_ms)), note)

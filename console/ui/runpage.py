@@ -63,7 +63,13 @@ class RunView:
     restored: tuple[RestoredOperator, ...]
     log: tuple[LogLine, ...] | None  #: None: this host does not have it
     log_file: str
+    log_host: str  #: of the worker that supervises the run; "" if none does
     wanted: LogFilter
+
+    @property
+    def has_expectation(self) -> bool:
+        """Whether an earlier run gives a phase of the start an expected time."""
+        return any(phase.expected for phase in self.start)
 
 
 def run_view(run: Run, schema: Schema, wanted: LogFilter) -> RunView:
@@ -82,6 +88,7 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter) -> RunView:
         restored=restored_operators(run),
         log=log_tail(file, run.version.params, schema, wanted),
         log_file=str(file),
+        log_host=run.lease_owner.partition(":")[0],
         wanted=wanted,
     )
 
@@ -128,8 +135,10 @@ def start_moments(run: Run) -> tuple[Moments, list[Moments]]:
 
 def _first_work(records: datetime | None, started: datetime | None, checkpoint: datetime | None) -> datetime | None:
     """The moment from which the slots work. A run whose input comes later completes checkpoints before."""
-    found = [at for at in (records, checkpoint) if at is not None]
-    return max(min(found), started) if found and started is not None else None
+    if started is None:
+        return None
+    found = [at for at in (records, checkpoint) if at is not None and at - started <= MAX_START]
+    return max(min(found), started) if found else None
 
 
 def start_phases(moments: Moments, earlier: Sequence[Moments]) -> tuple[StartPhase, ...]:

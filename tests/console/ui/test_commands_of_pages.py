@@ -3,16 +3,16 @@
 import html
 import re
 import shlex
+from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 
 from tests.console.ui import rows
 from weir.control.__main__ import main as weirctl
 
 
-def command_in(page: HttpResponse) -> list[str]:
+def command_in(page: Any) -> list[str]:
     """The arguments of the command on the page."""
     found = re.search(r"From a shell: <code>(.*?)</code>", page.content.decode())
     assert found is not None

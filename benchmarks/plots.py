@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks import goals
 from benchmarks.child import BENCH, ROOT
 from benchmarks.intervals.report import MODES, STOP_THE_WORLD
 from benchmarks.results import LATEST, OWN
@@ -159,6 +160,8 @@ def main() -> int:
     mpl.rcParams["svg.hashsalt"] = "weir"  # reproducible ids: the same results give the same file
     mpl.rcParams["svg.fonttype"] = "none"  # texts stay texts: a tenth of the lines, and they can be read and found
     for name, entry in json.loads(latest.read_text(encoding="utf-8")).items():
+        if name == goals.NAME:  # numbers of the other entries
+            continue
         path = draw(name, entry, FOLDER)
         sys.stdout.write(f"{name}: {path.relative_to(ROOT) if path else 'no results'}\n")
     return 0

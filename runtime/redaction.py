@@ -6,6 +6,7 @@ keeps the value, because the job needs it. Pages, API and admin mask the value. 
 text that it records.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -39,8 +40,14 @@ def mask(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 def redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
     """`text` without the secrets of `params`."""
     for secret in sorted(_secrets(params, mask(params, schema)), key=len, reverse=True):
-        text = text.replace(secret, MASK)
+        for written in (secret, _as_json(secret, ascii=True), _as_json(secret, ascii=False)):
+            text = text.replace(written, MASK)
     return text
+
+
+def _as_json(secret: str, *, ascii: bool) -> str:
+    """The secret as it stands in a JSON text, such as a line of a log."""
+    return json.dumps(secret, ensure_ascii=ascii)[1:-1]
 
 
 def redact_json(value: Any, params: Mapping[str, Any], schema: Schema) -> Any:

@@ -72,14 +72,14 @@ def log_tail(
     lines = _last_lines(file, _TAIL_BYTES)
     if lines is None:
         return None
-    accepted = [line for line in parse_lines(lines) if wanted.accepts(line)][-LOG_LINES:]
-    return tuple(LogLine(line.time, line.level, redact_json(line.text, params, schema)) for line in accepted)
+    shown = redact_json("\n".join(lines), params, schema).splitlines()  # first: a search would show secrets by its hits
+    return tuple([line for line in parse_lines(shown) if wanted.accepts(line)][-LOG_LINES:])
 
 
 def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | None:
     """The end of the file as it is, but without secrets; None if this host does not have the log."""
     lines = _last_lines(file, _DOWNLOAD_BYTES)
-    return None if lines is None else "".join(f"{redact_json(line, params, schema)}\n" for line in lines)
+    return None if lines is None else str(redact_json("".join(f"{line}\n" for line in lines), params, schema))
 
 
 def _last_lines(file: Path, limit: int) -> list[str] | None:

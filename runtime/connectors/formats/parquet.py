@@ -129,7 +129,12 @@ def _dictionary_columns(metadata: Any, columns: pa.Schema, names: Sequence[str])
 
 
 def _mark(batch: pa.RecordBatch, encoded: Sequence[str], columns: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns `encoded` marked as texts in the types of `columns`."""
+    """The batch with the columns `encoded` marked as texts in the types of `columns`.
+
+    Arrow reads the dictionaries of large texts in the type of other texts. Such columns are decoded.
+    """
+    is_other = [name for name in encoded if batch.schema.field(name).type.value_type != columns.field(name).type]
+    batch, encoded = _decode(batch, is_other, columns), [name for name in encoded if name not in is_other]
     fields = [
         encoded_field(columns.field(item.name).remove_metadata(), item.type) if item.name in encoded else item
         for item in batch.schema

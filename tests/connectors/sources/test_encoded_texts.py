@@ -63,6 +63,19 @@ def test_other_declared_types_are_decoded(tmp_path: Path) -> None:
     assert {batch.schema.field("kind").type for batch in batches(source.with_encoded_texts())} == {pa.large_string()}
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()])
+def test_large_texts_keep_their_type(tmp_path: Path, kind: pa.DataType) -> None:
+    """Arrow reads their dictionaries as `string`: a file with few values differed from a file with many."""
+    (tmp_path / "in").mkdir()
+    few, many = pa.table({"kind": pa.array(["x", "y"] * 500, kind)}), [f"value-{n}" for n in range(1_000)]
+    pq.write_table(few, tmp_path / "in" / "0.parquet")
+    pq.write_table(pa.table({"kind": pa.array(many, kind)}), tmp_path / "in" / "1.parquet", use_dictionary=False)
+    source = DirectorySource(str(tmp_path / "in"), weir.ParquetFormat(), bounded=True)
+    found = batches(source.with_encoded_texts())
+    assert {batch.schema.field("kind").type for batch in found} == {kind}
+    assert sum(batch.num_rows for batch in found) == 2_000
+
+
 def test_filters_and_required_values_are_those_of_the_texts(tmp_path: Path) -> None:
     wanted = write(tmp_path / "in")
     source = DirectorySource(

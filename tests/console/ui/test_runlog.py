@@ -1,8 +1,10 @@
 """The log of a job master on the page of its run."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from django.http import QueryDict
 from django.test import Client
 from pytest_django.fixtures import Settings
@@ -39,6 +41,19 @@ def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> N
     assert found[-2].text == "line 89999"
     assert "a-river-runs" not in found[-1].text
     assert log_tail(tmp_path / "none.log", {}, {}) is None
+
+
+@pytest.mark.parametrize("secret", ["a-river-runs", 'p"ss\\w0rd', "first line\nsecond line"])
+def test_no_search_finds_a_secret(tmp_path: Path, secret: str) -> None:
+    """A hit would show a secret character by character. The job master writes JSON, which escapes characters."""
+    log = tmp_path / "run-1.log"
+    log.write_text(f"{json.dumps({'event': secret, 'timestamp': '2026-11-25T23:58:33Z'})}\nplain {secret}\n")
+    params = {"password": secret}
+    for query in (secret, secret[:3], json.dumps(secret)[1:-1]):
+        assert log_tail(log, params, SECRET, LogFilter(text=query)) == ()
+    shown = plain_log(log, params, SECRET) or ""
+    assert secret not in shown
+    assert json.dumps(secret)[1:-1] not in shown
 
 
 def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:

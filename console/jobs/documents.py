@@ -19,6 +19,16 @@ _FIELDS: Final[dict[str, tuple[type, str]]] = {
     "settings": (dict, "a mapping"),
 }
 _REQUIRED: Final = ("parallelism", "params")
+MAX_DOCUMENT_CHARACTERS: Final = 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases: a few lines of them expand to gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed")
+        return super().compose_node(parent, index)
 
 
 def write_document(version: JobVersion, schema: Schema) -> str:
@@ -32,9 +42,11 @@ def write_document(version: JobVersion, schema: Schema) -> str:
 
 def read_document(text: str) -> dict[str, Any]:
     """The arguments of `create_version` in a document. Raises InvalidField, naming the field at fault."""
+    if len(text) > MAX_DOCUMENT_CHARACTERS:
+        raise InvalidField("document", f"must have {MAX_DOCUMENT_CHARACTERS} characters at most")
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+        document = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: an impossible date or number
         raise InvalidField("document", f"is not YAML: {error}") from error
     if not isinstance(document, dict):
         raise InvalidField("document", f"must have the fields {', '.join(_FIELDS)}")
@@ -47,7 +59,7 @@ def read_document(text: str) -> dict[str, Any]:
     for name, value in document.items():
         kind, words = _FIELDS[name]
         if type(value) is not kind and not (name == "max_parallelism" and value is None):
-            raise InvalidField("document", f"{name}: must be {words}, not {value!r}")
+            raise InvalidField("document", f"{name}: must be {words}, not {type(value).__name__}")
     if not _is_json(document):
         raise InvalidField("document", "has a value that JSON does not have, such as a date: write it in quotes")
     return document

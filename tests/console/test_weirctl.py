@@ -178,6 +178,7 @@ def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipe
             "colour: a definition has no such field",
         ),
         ("{name: x, pipeline: sums, parallelism: 2, params: {day: 2026-11-26}}", "has a value that JSON does not have"),
+        ("{name: x, pipeline: sums, parallelism: 2, params: {day: 2024-13-45}}", "is not YAML"),
         ("{name: x, pipeline: gone, parallelism: 2, params: {}}", "there is no pipeline 'gone'"),
         ("{name: x, pipeline: sums, parallelism: 999999, params: {}}", "parallelism"),
         ("{name: daily sums, pipeline: other, parallelism: 2, params: {}}", "which cannot change"),

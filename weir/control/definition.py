@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any]:
         document = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: an impossible date or number
         raise Refused(f"{path} is not YAML: {error}") from error
     if not isinstance(document, dict):
         raise Refused(f"{path}: a definition has the fields {', '.join(_FIELDS)}")

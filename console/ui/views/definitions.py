@@ -71,9 +71,10 @@ def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
     job, status = get_object_or_404(Job, pk=pk), 200
     newest = job.versions.order_by("-number").first()
     schema = pipeline_schema(job.pipeline)
-    form = YamlForm.of(request.POST if request.method == "POST" else None, newest, schema)
+    reason = define_refusal(request.user)
+    form = YamlForm.of(request.POST if request.method == "POST" and not reason else None, newest, schema)
     if request.method == "POST":
-        status = 422
+        status = 403 if reason else 422
         if form.is_valid():
             values, key = form.cleaned_data, request.POST.get("key")
             try:
@@ -87,7 +88,7 @@ def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
             else:
                 messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
                 return redirect("ui:job", job.pk)
-    context = {"job": job, "form": form, "newest": newest, "reason": define_refusal(request.user)}
+    context = {"job": job, "form": form, "newest": newest, "reason": reason}
     return page(request, "jobs/yaml.html", context, status=status)
 
 

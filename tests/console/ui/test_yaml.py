@@ -59,7 +59,10 @@ def test_a_secret_is_masked_and_kept(at_console: Client, job: Job) -> None:
         ("{parallelism: 2", "is not YAML"),
         ("[1]", "must have the fields parallelism"),
         ("parallelism: 2", "params: this field is required"),
-        ("{parallelism: two, params: {}}", "parallelism: must be a whole number"),
+        ("{parallelism: two, params: {}}", "parallelism: must be a whole number, not str"),
+        ("{parallelism: 2, params: {day: 2024-13-45}}", "is not YAML"),
+        ("{parallelism: 2, params: {a: &a [1], b: *a}}", "aliases (*name) are not allowed"),
+        ("# " + 100_000 * "x", "must have 100000 characters at most"),
         ("{parallelism: 2, params: {}, colour: red}", "colour: there is no such field"),
         ("{parallelism: 2, params: {day: 2026-11-26}}", "has a value that JSON does not have"),
         ("{parallelism: 2, params: {unheard: 1}}", "unheard"),
@@ -76,6 +79,7 @@ def test_a_bad_document_names_the_field_and_makes_nothing(at_console: Client, jo
 
 
 def test_a_reader_makes_no_version(reading: Client, job: Job) -> None:
-    assert reading.post(f"/jobs/{job.pk}/versions/yaml/", {"document": "{}"}).status_code in (403, 422)
+    changed = yaml.safe_dump({**document_of(reading, job), "parallelism": 3})
+    assert reading.post(f"/jobs/{job.pk}/versions/yaml/", {"document": changed}).status_code == 403
     assert "disabled" in reading.get(f"/jobs/{job.pk}/versions/yaml/").content.decode()
     assert job.versions.count() == 1

@@ -124,7 +124,7 @@ class Operator(ABC):
         return True
 
     def open_results(self) -> Mapping[str, int]:
-        """Numbers of results that are not final yet, for the console: "windows", "sessions", "timers", "rows".
+        """Numbers of results that are not final yet, for the console: "windows", "panes", "sessions", "timers", "rows".
 
         A drain emits windows and sessions, fires timers, and commits rows. Called by the thread of the heartbeat.
         """

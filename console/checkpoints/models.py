@@ -133,7 +133,7 @@ class Checkpoint(models.Model):
     reviewed_at = models.DateTimeField(null=True)
     assignee = models.ForeignKey(User, models.PROTECT, null=True, related_name="+", db_index=False)
     concerns = ArrayField(models.TextField(choices=choices(Concern)), null=True)  #: null: the checkpoint has none
-    verified_at = models.DateTimeField(null=True)  #: a restore drill of the checkpoint has read all its files
+    verified_at = models.DateTimeField(null=True)  #: a restore drill has read the state of all operators but sinks
     name = models.TextField(default="", db_default="", blank=True)  #: given by a user; not unique
     note = models.TextField(default="", db_default="", blank=True)
     pinned_at = models.DateTimeField(null=True)  #: neither retention nor a user discards a pinned checkpoint

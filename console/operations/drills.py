@@ -97,7 +97,8 @@ def _end(row: Operation, run: Run) -> None:
     row.phase, row.ended_at = "", timezone.now()
     if row.result and _MEASURED in row.result:
         row.state = OperationState.SUCCEEDED.value
-        Checkpoint.objects.filter(pk=row.params["checkpoint"]).update(verified_at=Now())
+        if not row.params.get("allow_unmapped"):  # state that the drill dropped was not read
+            Checkpoint.objects.filter(pk=row.params["checkpoint"]).update(verified_at=Now())
     else:
         why = f": {run.failure['message']}" if run.failure else "."
         message = f"The clone ended ({run.state}) before its first checkpoint{why}"

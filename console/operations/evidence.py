@@ -1,7 +1,7 @@
 """The evidence pack of a checkpoint: its manifest, a check of every file, its review and its restore drills.
 
 The check reads files in the process that answers the request, up to `MAX_BYTES`. Larger snapshots have their sizes
-checked; a restore drill reads all their files.
+checked. A restore drill reads the state of all operators but sinks.
 """
 
 import hashlib
@@ -83,6 +83,9 @@ def verify(checkpoint: Checkpoint, limit: int = MAX_BYTES) -> Verification:
         manifest = decode_manifest(body, str(file), settings.WEIR_MANIFEST_KEYS, signed=False)
     except (CorruptState, JobRejected, OSError) as error:
         return _unverified(f"The manifest cannot be read: {error}.")
+    if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
+        other = f"It is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
+        return _unverified(f"The manifest is not that of this checkpoint. {other}.")
     files, budget = [], limit
     for segment in manifest.segments():
         files.append(_check(root / segment.path, segment, budget))

@@ -19,6 +19,7 @@ from runtime.core.job.lifecycle import FLOWING_STATES
 #: Result of an operator -> its term, its fate in a drain, and its fate in a savepoint or a stop.
 _OPEN_RESULTS: Final = {
     "windows": ("Open windows", "emitted early, one per key", "stay in the savepoint, one per key"),
+    "panes": ("Panes of open windows", "their windows are emitted early", "stay in the savepoint"),
     "sessions": ("Open sessions", "emitted early", "stay in the savepoint"),
     "timers": ("Timers", "fire early", "stay in the savepoint"),
     "rows": ("Rows not committed", "committed with the savepoint", "committed with the savepoint"),

@@ -205,7 +205,7 @@ class LiveNode(Node):
         self.key = key
 
     def render(self, context: Context) -> SafeString:
-        key = f"{self.key.resolve(context)}_" if self.key else ""
+        key = f"{self.key.resolve(context)}{_zone_mark(context)}_" if self.key else ""
         known = (context.get("known_blocks") or {}).get(self.name, "")
         if key and known.startswith(key):
             return mark_safe("")
@@ -226,6 +226,12 @@ class LiveNode(Node):
             found = str(self.nodelist.render(context).strip())
             fragments.set(place, found)
         return found
+
+
+def _zone_mark(context: Context) -> str:
+    """A mark of the chosen zone: blocks with a key are shared by all readers, and contain times."""
+    zone = chosen_zone(context.get("request"))
+    return "" if zone is None else blake2s(zone.key.encode(), digest_size=4).hexdigest()
 
 
 @register.simple_tag

@@ -72,6 +72,9 @@ class SlidingWindow(WindowOperator):
             self._drop_before(start + self._slide_ms)
         self._watermark = max(self._watermark, watermark)
 
+    def open_results(self) -> Mapping[str, int]:
+        return {"panes": len(self._table)}
+
     # ------------------------------------------------------------ panes
 
     @property

@@ -200,10 +200,21 @@ def runs_of(job: Job) -> QuerySet[Run]:
 
 def expected_duration(job_id: int, kind: str) -> ExpectedDuration | None:
     """The durations of the job's last successful operations of a kind. None without a history."""
-    earlier = Operation.objects.filter(job=job_id, kind=kind, state=OperationState.SUCCEEDED, ended_at__isnull=False)
-    times = earlier.order_by("-created_at").values_list("created_at", "ended_at")[:_HISTORY]
-    took_ms = [(ended - created) / timedelta(milliseconds=1) for created, ended in times if ended]
-    return ExpectedDuration(median(took_ms), min(took_ms), max(took_ms), len(took_ms)) if took_ms else None
+    return expected_durations(job_id, kind).get(kind)
+
+
+def expected_durations(job_id: int, *kinds: str) -> dict[str, ExpectedDuration]:
+    """The durations of the job's last successful operations of some kinds, by kind. A query."""
+    earlier = Operation.objects.filter(
+        job=job_id, kind__in=kinds, state=OperationState.SUCCEEDED, ended_at__isnull=False
+    )
+    took_ms: dict[str, list[float]] = {}
+    for kind, created, ended in earlier.order_by("-created_at").values_list("kind", "created_at", "ended_at")[
+        :_HISTORY
+    ]:
+        if ended is not None:
+            took_ms.setdefault(kind, []).append((ended - created) / timedelta(milliseconds=1))
+    return {kind: ExpectedDuration(median(ms), min(ms), max(ms), len(ms)) for kind, ms in took_ms.items()}
 
 
 def active_operations(job: Job) -> QuerySet[Operation]:

@@ -1,19 +1,21 @@
 """The page that rescales a running job: version and parallelism of the run that continues from its savepoint."""
 
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.checkpoints.selectors import run_progress
-from console.jobs.models import Job
-from console.jobs.services import ready_versions
+from console.jobs.models import Job, Run
+from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.legality import allowed_operation
 from console.operations.models import OperationKind
 from console.operations.selectors import expected_duration, latest_run
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
+from runtime.core.job.lifecycle import TERMINAL_STATES
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -40,9 +42,16 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
         "form": form,
         "act": allowed_operation(OperationKind.RESCALE, job, run, request.user),
         "versions": versions,
-        "limit": max((version.max_parallelism for version in versions), default=None),
+        "limit": max(map(parallelism_limit, versions), default=None),
         "newest": run_progress(run).newest,
         "stop": expected_duration(job.pk, OperationKind.STOP),
         "restore": expected_duration(job.pk, OperationKind.RESTORE),
+        "slots_elsewhere": _slots_elsewhere(job),
     }
     return page(request, "jobs/rescale.html", context, status=status)
+
+
+def _slots_elsewhere(job: Job) -> int:
+    """The slots that runs of other jobs hold or wait for: as many as their parallelism."""
+    others = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
+    return int(others.aggregate(slots=Sum("parallelism", default=0))["slots"])

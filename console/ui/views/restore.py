@@ -6,7 +6,7 @@ values whose effects are shown, so that a restore never differs from its descrip
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
@@ -16,27 +16,35 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind
 from console.checkpoints.selectors import FoundCheckpoints, continuable, restorable
-from console.jobs.models import Job, JobVersion
-from console.jobs.services import parallelism_limit, ready_versions, require_parallelism
+from console.jobs.differences import Difference, differences
+from console.jobs.models import Job, JobVersion, Run
+from console.jobs.services import parallelism_limit, pipeline_schema, ready_versions, require_parallelism
 from console.operations.legality import allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.restore import RestoreReport, report
-from console.operations.selectors import latest_run
+from console.operations.selectors import ExpectedDuration, expected_durations, latest_run
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, text, whole_number
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
 from runtime.core.restore.mapping import OperatorMapping
 
-_ROWS_PER_PAGE = 6  #: of each kind
+_ROWS_PER_PAGE: Final = 6  #: of each group
+#: Title, query parameter of the older pages, and kinds. Drained savepoints come last: their windows fired early.
+_GROUPS: Final = (
+    ("Savepoints", "before_savepoint", (Kind.SAVEPOINT, Kind.STOP)),
+    ("Checkpoints", "before", (Kind.CHECKPOINT,)),
+    ("Drained savepoints", "before_drained", (Kind.DRAIN,)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
     """A choice and its effects. `refusal` rules the restore out.
 
-    Without `report` the checkpoint is unreadable or the parallelism is out of bounds.
+    Without `report` the checkpoint is unreadable or the parallelism is out of bounds. `changes`: from the version of
+    the latest run `base` to the chosen version. `expected`: duration of earlier operations of `expected_kind`.
     """
 
     checkpoint: Checkpoint
@@ -45,6 +53,10 @@ class RestorePlan:
     was_parallelism: int
     report: RestoreReport | None
     refusal: Refused | None
+    base: Run | None
+    changes: tuple[Difference, ...]
+    expected_kind: OperationKind
+    expected: ExpectedDuration | None
 
     @property
     def differing(self) -> tuple[OperatorMapping, ...]:
@@ -61,11 +73,17 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
-    """The snapshots of a kind that match the search. `position`: query parameter of their older pages."""
+    """The snapshots of some kinds that match the search. `newest`, `older`: addresses of these pages."""
 
     title: str
-    position: str
+    kinds: tuple[Kind, ...]
     page: TablePage[Checkpoint]
+    newest: str
+    older: str
+
+    @property
+    def is_empty(self) -> bool:
+        return self.page.first and not self.page.rows
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -73,7 +91,9 @@ class Snapshots:
 def restore(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     versions = tuple(ready_versions(job))
-    form = RestoreForm(request.POST if request.method == "POST" else _choice(request, job, versions))
+    is_open = request.method != "POST" and not request.GET.get("checkpoint")
+    suggested = continuable(job).select_related("run").first() if is_open else None
+    form = RestoreForm(request.POST if request.method == "POST" else _choice(request, suggested, versions))
     refused: Refused | None = None
     if request.method == "POST" and form.is_valid():
         try:
@@ -83,16 +103,23 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
             add_refusal(form, (error.field or "").removeprefix("params."), error)
         else:
             return redirect("ui:job", job.pk)
-    return _page(request, job, versions, form, refused)
+    return _page(request, job, versions, form, suggested, refused)
 
 
 def _page(
-    request: HttpRequest, job: Job, versions: Sequence[JobVersion], form: RestoreForm, refused: Refused | None
+    request: HttpRequest,
+    job: Job,
+    versions: Sequence[JobVersion],
+    form: RestoreForm,
+    suggested: Checkpoint | None,
+    refused: Refused | None,
 ) -> HttpResponse:
-    acts = {found.act: found for found in allowed_operations(job, latest_run(job), request.user)}
+    run = latest_run(job)
+    acts = {found.act: found for found in allowed_operations(job, run, request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
-    search, plan = text(request.GET.get("q")), _plan(job, versions, form)
+    search, plan = text(request.GET.get("q")), _plan(job, run, versions, form, suggested)
     most = max(map(parallelism_limit, versions), default=None)
+    snapshots = _snapshots(request, job, chosen, search)
     context = {
         "htmx": True,
         "job": job,
@@ -104,7 +131,8 @@ def _page(
         "most": most,
         "limit": parallelism_limit(plan.version) if plan else most,
         "fragment": bool(request.headers.get("HX-Request")),
-        "snapshots": _snapshots(request, job, chosen, search),
+        "snapshots": snapshots,
+        "has_snapshots": bool(search) or not all(group.is_empty for group in snapshots),
         "search": search,
         "chosen": chosen,
     }
@@ -114,16 +142,15 @@ def _page(
     )
 
 
-def _choice(request: HttpRequest, job: Job, versions: Sequence[JobVersion]) -> dict[str, Any]:
-    """The values of the query, and defaults: newest checkpoint to continue from, newest ready version, its parallelism.
+def _choice(request: HttpRequest, suggested: Checkpoint | None, versions: Sequence[JobVersion]) -> dict[str, Any]:
+    """The values of the query, and defaults: the suggested checkpoint, newest ready version, its parallelism.
 
-    A drained savepoint is never the default.
+    The suggestion is the newest checkpoint to continue from. A drained savepoint is never suggested.
     """
     given = request.GET
-    newest = None if given.get("checkpoint") else continuable(job).first()
     version = _version(versions, given.get("version")) or next(iter(versions), None)
     return {
-        "checkpoint": given.get("checkpoint") or (newest.pk if newest else None),
+        "checkpoint": given.get("checkpoint") or (suggested.pk if suggested else None),
         "version": given.get("version") or (version.pk if version else None),
         "parallelism": given.get("parallelism") or (version.parallelism if version else None),
     }
@@ -139,10 +166,13 @@ def _version(versions: Sequence[JobVersion], given: str | None) -> JobVersion | 
     return next((version for version in versions if version.pk == whole_number(given)), None)
 
 
-def _plan(job: Job, versions: Sequence[JobVersion], form: RestoreForm) -> RestorePlan | None:
+def _plan(
+    job: Job, run: Run | None, versions: Sequence[JobVersion], form: RestoreForm, suggested: Checkpoint | None
+) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, as the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
-    checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
+    found_rows = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job)
+    checkpoint = suggested or found_rows.first()
     version = next((version for version in versions if version.pk == chosen["version"]), None)
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
@@ -154,6 +184,7 @@ def _plan(job: Job, versions: Sequence[JobVersion], form: RestoreForm) -> Restor
         refusal = found.refusal
     except Refused as refused:
         refusal = refused
+    expected_kind, expected = _expectation(job)
     return RestorePlan(
         checkpoint=checkpoint,
         version=version,
@@ -161,31 +192,52 @@ def _plan(job: Job, versions: Sequence[JobVersion], form: RestoreForm) -> Restor
         was_parallelism=checkpoint.run.parallelism,
         report=found,
         refusal=refusal,
+        base=run,
+        changes=differences(run.version, version, pipeline_schema(job.pipeline))
+        if run and run.version_id != version.pk
+        else (),
+        expected_kind=expected_kind,
+        expected=expected,
     )
 
 
+def _expectation(job: Job) -> tuple[OperationKind, ExpectedDuration | None]:
+    """The durations of the job's earlier restores; without restores, those of its starts."""
+    found = expected_durations(job.pk, OperationKind.RESTORE, OperationKind.START)
+    kind = OperationKind.RESTORE if OperationKind.RESTORE in found else OperationKind.START
+    return kind, found.get(kind)
+
+
 def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) -> tuple[Snapshots, ...]:
-    """Savepoints, then periodic checkpoints; a page of each. Every page includes the chosen snapshot."""
+    """A page of each group of `_GROUPS`. Every page includes the chosen snapshot."""
     rows = restorable(job)
     found = rows
     if search:
         found = rows.filter(Q(name__icontains=search) | Q(note__icontains=search) | Q(number=whole_number(search) or 0))
-    groups = (
-        _page_of("Savepoints", "before_savepoint", found.exclude(kind=Kind.CHECKPOINT), request),
-        _page_of("Checkpoints", "before", found.filter(kind=Kind.CHECKPOINT), request),
-    )
+    groups = tuple(_group(request, found, *group) for group in _GROUPS)
     if chosen is None or any(row.pk == chosen for group in groups for row in group.page.rows):
         return groups
     own = rows.filter(pk=chosen).first()
     return groups if own is None else tuple(_with_choice(group, own) for group in groups)
 
 
-def _page_of(title: str, position: str, rows: FoundCheckpoints, request: HttpRequest) -> Snapshots:
-    shown = by_number(rows, whole_number(request.GET.get(position)), _ROWS_PER_PAGE)
-    return Snapshots(title=title, position=position, page=shown)
+def _group(
+    request: HttpRequest, found: FoundCheckpoints, title: str, position: str, kinds: tuple[Kind, ...]
+) -> Snapshots:
+    shown = by_number(found.filter(kind__in=kinds), whole_number(request.GET.get(position)), _ROWS_PER_PAGE)
+    older = _address(request, position, shown.older) if shown.older else ""
+    return Snapshots(title=title, kinds=kinds, page=shown, newest=_address(request, position, None), older=older)
+
+
+def _address(request: HttpRequest, position: str, before: int | None) -> str:
+    query = request.GET.copy()
+    query.pop(position, None)
+    if before is not None:
+        query[position] = str(before)
+    return f"{request.path}?{query.urlencode()}"
 
 
 def _with_choice(group: Snapshots, own: Checkpoint) -> Snapshots:
-    if (own.kind == Kind.CHECKPOINT) != (group.position == "before"):
+    if own.kind not in group.kinds:
         return group
     return replace(group, page=replace(group.page, rows=(own, *group.page.rows)))

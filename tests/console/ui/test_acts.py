@@ -316,6 +316,10 @@ def test_the_page_of_a_rescale_describes_it_and_offers_the_versions(at_console: 
     assert f"Run {run.pk} stops with a savepoint" in said
     assert "version 1, as now" in said
     assert 'max="128" value="2"' in page.content.decode()
+    assert "returns its 2 slots when it stops" in said
+    assert "Runs of other jobs hold or wait for 0 slots." in said
+    rows.run(rows.job("other"), parallelism=3)
+    assert "hold or wait for 3 slots." in blocks.text(at_console.get(f"/jobs/{run.job_id}/rescale/"))
 
 
 def test_a_rescale_is_requested_with_its_reason(at_console: Client) -> None:

@@ -147,6 +147,15 @@ def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: R
         assert region.evaluate("(element) => element.scrollLeft") == 400
 
 
+def test_tables_of_a_restore_are_not_cut_off_on_a_phone(signed_in: Open, running: Run) -> None:
+    rows.checkpoint(running, 215, "drain")
+    with signed_in(390) as page:
+        page.goto(f"/jobs/{running.job_id}/restore/?checkpoint={Checkpoint.objects.get(number=215).pk}")
+        expect(page.get_by_role("region", name="Drained savepoints")).to_contain_text("windows fired early")
+        for region in page.locator(".scroll").all():
+            assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth")
+
+
 def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in: Open, running: Run) -> None:
     """By mouse and by keys; without scripts the parts of the time axis are links."""
     numbers.record(running, timezone.now(), hours=1, fine_minutes=15)

@@ -1,7 +1,7 @@
 """Restoring: what is offered, what is shown before, what is refused, what happens."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -96,11 +96,11 @@ def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_con
 
 
 def another_version(
-    of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]], max_parallelism: int = 128
+    of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]], max_parallelism: int = 128, **more: Any
 ) -> JobVersion:
     graph = {**rows.GRAPH, "operators": operators, "edges": edges}
     return JobVersion.objects.create(
-        job=of.job, number=2, parallelism=4, max_parallelism=max_parallelism, state="ready", graph=graph
+        job=of.job, number=2, parallelism=4, max_parallelism=max_parallelism, state="ready", graph=graph, **more
     )
 
 
@@ -227,6 +227,46 @@ def test_a_drained_savepoint_warns(at_console: Client) -> None:
     said = blocks.text(at_console.get(path, choice(1, run.version)))
     assert "all: this run would end at once" in said
     assert "leaves nothing to do" in said
+
+
+def test_drained_savepoints_are_listed_last(at_console: Client, stopped: Run) -> None:
+    rows.checkpoint(stopped, 14, kind="drain")
+    page = at_console.get(f"/jobs/{stopped.job_id}/restore/")
+    offered = [int(pk) for pk in re.findall(r'id="from-(\d+)"', page.content.decode())]
+    assert [Checkpoint.objects.get(pk=pk).number for pk in offered] == [12, 11, 10, 9, 8, 7, 6, 14]
+    assert "Drained savepoints" in blocks.text(page)
+    assert "windows fired early" in blocks.text(page)
+
+
+def test_the_chosen_version_shows_its_message_and_its_difference(at_console: Client, stopped: Run) -> None:
+    newer = another_version(
+        stopped, without("prepared"), [], message="fewer steps", params={**rows.PARAMS, "on_malformed": "skip"}
+    )
+    said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)))
+    assert "version 2: fewer steps" in said
+    assert f"differences from version 1, which run {stopped.pk} had." in said
+    assert "Parameter on_malformed fail skip" in said
+    assert "Operator prepared operator prepared absent" in said
+    same = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)))
+    assert f"Run {stopped.pk} had this version." in same
+
+
+def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stopped: Run) -> None:
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
+    assert "Expected time: unknown" in blocks.text(at_console.get(path, chosen))
+
+    def ended(kind: str, seconds: int) -> None:
+        row = rows.operation(stopped.job, kind=kind, state="succeeded")
+        Operation.objects.filter(pk=row.pk).update(ended_at=row.created_at + timedelta(seconds=seconds))
+
+    ended("start", 9)
+    assert "Expected time until the run is running: 9.0 s, as the last start" in blocks.text(
+        at_console.get(path, chosen)
+    )
+    for seconds in (4, 6, 14):
+        ended("restore", seconds)
+    said = blocks.text(at_console.get(path, chosen))
+    assert "until the run is running: 6.0 s ; the last 3 restores of this job took 4.0 s to 14 s." in said
 
 
 def test_snapshots_have_absolute_times_and_are_found_by_name_and_number(at_console: Client, stopped: Run) -> None:

@@ -99,6 +99,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     for run in runs:
         report = live.parse(run.live, run.live_at)
         own, (failed, checkpoints) = samples.get(run.pk, []), past.get(run.pk, ((), CheckpointFacts()))
+        failure, failed_operator = _failure(run, schemas)
         found[run.pk] = RunFacts(
             now=now,
             state=run.run_state,
@@ -106,7 +107,8 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             created_at=run.created_at,
             started_at=run.started_at,
             ended_at=run.ended_at,
-            failure=_failure(run, schemas),
+            failure=failure,
+            failed_operator=failed_operator,
             live=report,
             queued_at=max(at for at in (run.created_at, run.live_at, *(f.ended_at for f in failed[:1])) if at),
             places=len(places),
@@ -141,11 +143,14 @@ def _schemas(runs: Sequence[Run]) -> Mapping[str, Any]:
     return {pipeline.name: pipeline.schema for pipeline in rows}
 
 
-def _failure(run: Run, schemas: Mapping[str, Any]) -> str:
+def _failure(run: Run, schemas: Mapping[str, Any]) -> tuple[str, str]:
+    """The message of a failed run, and the operator that failed; "" for other runs and for unknown facts."""
     if run.run_state is not RunState.FAILED:
-        return ""
+        return "", ""
     recorded = redact_json(run.failure or {}, run.version.params, schemas.get(run.job.pipeline, {}))
-    return str(recorded.get("message", ""))
+    detail = recorded.get("detail")
+    known = {**recorded, **detail} if isinstance(detail, dict) else recorded
+    return str(recorded.get("message", "")), str(known.get("operator") or "")
 
 
 def _place_owners(runs: Sequence[Run]) -> list[str]:

@@ -128,7 +128,7 @@ class RunFacts:
     """A run at the time `now`.
 
     Args:
-        failure: message of a failed run, without secrets.
+        failure: message of a failed run, without secrets. `failed_operator`: the operator that it names, or "".
         queued_at: since when a queued run has waited for a worker.
         held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
         attempts: failed attempts of the last hour, newest first, at most 20.
@@ -145,6 +145,7 @@ class RunFacts:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     failure: str = ""
+    failed_operator: str = ""
     live: Live = NO_METRICS
     queued_at: datetime | None = None
     places: int = 0

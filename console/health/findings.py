@@ -29,6 +29,7 @@ class Finding:
     Args:
         sentence: names the operator or process, with figures.
         operator: uid of the operator to blame, "" if there is none.
+        waiting: uids of the operators that wait for `operator`, because of backpressure.
         checkpoint: primary key of the checkpoint that shows it.
         since: None: since the rule first found it.
         rule, remedy: filled from the table of rules; a rule may give its own remedy.
@@ -37,6 +38,7 @@ class Finding:
     sentence: str
     level: Level = Level.ATTENTION
     operator: str = ""
+    waiting: tuple[str, ...] = ()
     checkpoint: int | None = None
     since: datetime | None = None
     remedy: str = ""

@@ -114,12 +114,15 @@ def job_view(
     is_continuable = restorable is not None and restorable.kind != Kind.DRAIN and not _all_finished(restorable)
     newest, schema = restorable if is_continuable else continuable(page.job).first(), page.schema
     failure = run_failure(run, schema)
+    health = job_health(page.job, run, now)
+    findings = health.verdict.findings if health else ()
+    is_compact = is_large and not is_detailed
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
         page=page,
         run=run,
         live=numbers,
-        picture=draw(graph, numbers, now, is_compact=is_large and not is_detailed) if graph else None,
+        picture=draw(graph, numbers, now, findings=findings, is_compact=is_compact) if graph else None,
         is_large=is_large,
         strip=strip(columns),
         checkpoints=shown,
@@ -134,7 +137,7 @@ def job_view(
         wanted=desired_state(run, page.active),
         failure=failure,
         suggestion=suggestion,
-        health=job_health(page.job, run, now),
+        health=health,
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
         promise=page.version.guarantee if page.version else None,

@@ -26,12 +26,25 @@ class Meaning(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`shape` names a symbol (`console.ui.templatetags.weir.shape`)."""
+    """`shape` names a symbol of `SHAPES`."""
 
     shape: str
     word: str
     meaning: Meaning
 
+
+#: SVG of each shape, 12 by 12. A list of jobs has a hundred, so they are no templates.
+SHAPES: Mapping[str, str] = {
+    "disc": '<circle cx="6" cy="6" r="5"/>',
+    "half": '<circle class="hollow" cx="6" cy="6" r="4.6"/><path d="M6 1.4a4.6 4.6 0 0 0 0 9.2z"/>',
+    "triangle": '<path d="M6 .8 11.6 11H.4z"/>',
+    "square": '<path d="M1 1h10v10H1z"/>',
+    "tick": '<path class="stroke" d="M1.5 6.5l3 3 6-7"/>',
+    "pause": '<path d="M2 1.5h3v9H2zM7 1.5h3v9H7z"/>',
+    "pin": '<path d="M3.5 1h5L8 5l2 2.2v.8H2v-.8L4 5z"/><path class="stroke" d="M6 8v3.4"/>',
+    "cross": '<path class="stroke" d="M2 2l8 8M10 2l-8 8"/>',
+    "ring": '<circle class="hollow" cx="6" cy="6" r="4.6"/>',
+}
 
 NEVER_RAN = ""  #: state of a job without runs
 DISCARDED = "discarded"  #: a checkpoint whose files were removed

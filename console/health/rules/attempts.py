@@ -22,7 +22,12 @@ _FULL_REMEDY: Final = "Free space, or raise the quota: the run continues by itse
 
 
 def run_failed(facts: RunFacts) -> Iterator[Finding]:
-    yield Finding(sentence=facts.failure or "The run failed.", level=Level.FAILED, since=facts.ended_at)
+    yield Finding(
+        sentence=facts.failure or "The run failed.",
+        level=Level.FAILED,
+        operator=facts.failed_operator,
+        since=facts.ended_at,
+    )
 
 
 def outage(facts: RunFacts) -> Iterator[Finding]:

@@ -75,6 +75,7 @@ def backpressure(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         sentence=f"Backpressure from `{found.root.uid}`, {found.clause} up to {formats.percent(most)} of the time.",
         operator=found.root.uid,
+        waiting=tuple(operator.uid for operator in found.waiting),
     )
 
 

@@ -4,7 +4,7 @@ Positions depend on the version's graph alone and never change while a job runs;
 metrics. Without live metrics the same picture has no numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import log10
@@ -13,16 +13,20 @@ from typing import Any
 from console import formats
 from console.checkpoints.models import noun
 from console.formats import Quantity
+from console.health.findings import Finding
 from console.metrics.live import Live, OperatorLive, StageLive
 from console.ui.graph.compact import ROW, compact_layout
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
+from console.ui.graph.marks import Mark, marks
 from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
 _LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: maximum breadth of a name in large letters, and in small letters
 _BREADTH, _COUNT_ROOM = 8.4, 46.0  #: in a compact graph, pixels of a breadth of 1, and those beside the name
+_SMALL_BREADTH = 7.4  #: of small letters
+_MARK_ROOM, _ROW_MARK_ROOM = 20.0, 36.0  #: pixels beside the word of a mark
 _BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: other letters are about 1
 _MIN_EDGE_WIDTH, _MAX_EDGE_WIDTH = 1.5, 7.0
 _TURN = 6.0  #: radius of an edge's corner
@@ -41,6 +45,7 @@ class NodePicture:
     parallelism: int
     box: Box
     state: str
+    mark: Mark | None  #: of a finding of health
     numbers: OperatorLive | None
     flowing: bool
     stage: StageLive | None  #: its stage in the plan of a run in BATCH
@@ -89,6 +94,15 @@ class NodePicture:
     def finished(self) -> bool:
         return self.state == "finished"
 
+    @property
+    def mark_word(self) -> str:
+        """The word of the mark, cut to the width of the node."""
+        if self.mark is None:
+            return ""
+        is_row = self.box.height <= ROW
+        room = self.box.width - (_ROW_MARK_ROOM if is_row else _MARK_ROOM)
+        return _short(self.mark.word, room / (_SMALL_BREADTH if is_row else _BREADTH))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePicture:
@@ -120,9 +134,15 @@ class GraphPicture:
 
 
 def draw(
-    graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph", *, is_compact: bool = False
+    graph: Mapping[str, Any],
+    live: Live,
+    now: datetime,
+    title: str = "Job graph",
+    *,
+    findings: Iterable[Finding] = (),
+    is_compact: bool = False,
 ) -> GraphPicture:
-    """Draws `JobGraph.to_json()` with the metrics `live`."""
+    """Draws `JobGraph.to_json()` with the metrics `live`, and marks the operators that `findings` name."""
     operators = graph["operators"]
     regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
     back = [edge for edge in graph["edges"] if edge.get("feedback")]
@@ -130,7 +150,8 @@ def draw(
     place = compact_layout if is_compact else layout
     placed = place(uids, _ends(regular), back=_ends(back))
     ways = zip([*regular, *back], [*placed.routes, *placed.back], strict=True)
-    nodes = tuple(_node(operator, graph, placed, live, now) for operator in operators)
+    marked = marks(findings, {operator["uid"]: operator["name"] for operator in operators})
+    nodes = tuple(_node(operator, graph, placed, live, marked.get(operator["uid"]), now) for operator in operators)
     by_uid = {node.uid: node for node in nodes}
     drawn = tuple(_edge(edge, route, by_uid, live) for edge, route in ways if route.points)
     return GraphPicture(
@@ -156,6 +177,7 @@ def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
     parts = [f"{title} of {len(nodes)} operators: {', '.join(node.name for node in nodes)}."]
     if ended:
         parts.append(f"Finished: {', '.join(ended)}.")
+    parts += [f"{node.name}: {node.mark.word}." for node in nodes if node.mark]
     if live.checkpoint:
         parts.append(f"{live.checkpoint.acknowledged} of {live.checkpoint.subtasks} subtasks have acknowledged "
                      f"{noun(live.checkpoint.kind)} {live.checkpoint.number}.")  # fmt: skip
@@ -163,7 +185,12 @@ def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
 
 
 def _node(
-    operator: Mapping[str, Any], graph: Mapping[str, Any], placed: Layout, live: Live, now: datetime
+    operator: Mapping[str, Any],
+    graph: Mapping[str, Any],
+    placed: Layout,
+    live: Live,
+    mark: Mark | None,
+    now: datetime,
 ) -> NodePicture:
     uid = operator["uid"]
     names = {o["uid"]: o["name"] for o in graph["operators"]}
@@ -184,6 +211,7 @@ def _node(
         parallelism=operator["parallelism"],
         box=box,
         state=numbers.state if numbers else "",
+        mark=mark,
         numbers=numbers,
         flowing=moving is not None,
         stage=next((stage for stage in live.batch.stages if uid in stage.operators), None) if live.batch else None,

@@ -10,6 +10,7 @@ from console import formats
 from console.formats import Quantity
 from console.ui.graph.compact import ROW
 from console.ui.graph.picture import EdgePicture, GraphPicture, NodePicture
+from console.ui.status import SHAPES
 
 _PAD: Final = 10.0
 _BAR_X: Final = 72.0  #: right of the rate
@@ -41,11 +42,13 @@ def _node(node: NodePicture, number: int, href: str, *, is_chosen: bool, is_next
     box, right = node.box, node.box.width - _PAD
     current = ' aria-current="true"' if is_chosen else ""
     state = f", {node.state}" if node.state else ""
+    found = f", {node.mark.word}" if node.mark else ""
+    meaning = f" {node.mark.meaning}" if node.mark else ""
     arrow = f'<path class="into" d="M{box.width / 2 - 5:g} -1h10l-5 6z"/>' if is_next else ""
     return (
         f'<a class="node-link" id="node-{number}" href="{escape(href)}#graph-head"{current}>'
-        f'<g class="node {escape(node.role)}{" finished" if node.finished else ""}" '
-        f'transform="translate({box.x:g} {box.y:g})"><title>{_about(node)}{escape(state)}</title>'
+        f'<g class="node {escape(node.role)}{" finished" if node.finished else ""}{meaning}" '
+        f'transform="translate({box.x:g} {box.y:g})"><title>{_about(node)}{escape(state + found)}</title>'
         f'<rect class="frame" width="{box.width:g}" height="{ROW:g}"/>{arrow}'
         f'<rect class="halo" x="1.5" y="1.5" width="{box.width - 3:g}" height="{ROW - 3:g}"/>'
         f'<text class="name long" x="{_PAD:g}" y="16">{escape(node.short_name)}</text>'
@@ -60,7 +63,11 @@ def _about(node: NodePicture) -> str:
 
 
 def _foot(node: NodePicture, right: float) -> str:
-    """The second line: a tick if the operator has finished, else its rate and its load."""
+    """The second line: its mark and its load, a tick if the operator has finished, else its rate and its load."""
+    if node.mark:
+        word = f'<text class="mark fine {node.mark.meaning}" x="{_PAD + 15:g}" y="31">{escape(node.mark_word)}</text>'
+        drawn = f"{shape(node.mark.shape, _PAD, 21)}{word}"
+        return f"{drawn}{_load(node, _PAD, right, 34.5, 3)}" if node.flowing else drawn
     if node.finished:
         word = f'<text class="done fine" x="{_PAD + 16:g}" y="33">finished</text>'
         return f'<path class="tick" d="M{_PAD:g} 28l3 3 6-7"/>{word}'
@@ -70,14 +77,24 @@ def _foot(node: NodePicture, right: float) -> str:
     figure = f'<text class="figure fine" x="{_PAD:g}" y="33">{_quantity(shown)}</text>'
     if not node.flowing:
         return figure
-    width = right - _BAR_X
+    return f"{figure}{_load(node, _BAR_X, right, 27, 5)}"
+
+
+def _load(node: NodePicture, left: float, right: float, y: float, height: float) -> str:
+    """The bar of busy and backpressured time."""
+    width = right - left
     busy = node.busy_width / node.bar_width * width
     pressed = node.backpressured_width / node.bar_width * width
     return (
-        f'{figure}<rect class="track" x="{_BAR_X:g}" y="27" width="{width:g}" height="5"/>'
-        f'<rect class="busy-bar" x="{_BAR_X:g}" y="27" width="{busy:.1f}" height="5"/>'
-        f'<rect class="pressed-bar" x="{_BAR_X + busy:.1f}" y="27" width="{pressed:.1f}" height="5"/>'
+        f'<rect class="track" x="{left:g}" y="{y:g}" width="{width:g}" height="{height:g}"/>'
+        f'<rect class="busy-bar" x="{left:g}" y="{y:g}" width="{busy:.1f}" height="{height:g}"/>'
+        f'<rect class="pressed-bar" x="{left + busy:.1f}" y="{y:g}" width="{pressed:.1f}" height="{height:g}"/>'
     )
+
+
+def shape(name: str, x: float, y: float) -> str:
+    """A symbol within a drawing: its upper left corner is at `x` and `y`."""
+    return f'<g class="shape" transform="translate({x:g} {y:g})">{SHAPES[name]}</g>'
 
 
 def _quantity(value: Quantity) -> str:

@@ -23,7 +23,7 @@ from console.formats import Quantity
 from console.jobs.models import Job
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
-from console.ui.status import DISCARDED, status
+from console.ui.status import DISCARDED, SHAPES, status
 from console.ui.zones import chosen_zone
 
 register = template.Library()
@@ -128,20 +128,6 @@ def _now(context: Context) -> datetime:
 # ---------------------------------------------------------------- states
 
 
-#: SVG of each shape of a state. A list of jobs has a hundred, so they are no templates.
-_SHAPES = {
-    "disc": '<circle cx="6" cy="6" r="5"/>',
-    "half": '<circle class="hollow" cx="6" cy="6" r="4.6"/><path d="M6 1.4a4.6 4.6 0 0 0 0 9.2z"/>',
-    "triangle": '<path d="M6 .8 11.6 11H.4z"/>',
-    "square": '<path d="M1 1h10v10H1z"/>',
-    "tick": '<path class="stroke" d="M1.5 6.5l3 3 6-7"/>',
-    "pause": '<path d="M2 1.5h3v9H2zM7 1.5h3v9H7z"/>',
-    "pin": '<path d="M3.5 1h5L8 5l2 2.2v.8H2v-.8L4 5z"/><path class="stroke" d="M6 8v3.4"/>',
-    "cross": '<path class="stroke" d="M2 2l8 8M10 2l-8 8"/>',
-    "ring": '<circle class="hollow" cx="6" cy="6" r="4.6"/>',
-}
-
-
 @register.simple_tag
 def state(
     kind: str, value: str | None, *, discarded: bool = False, large: bool = False, health: str | None = ""
@@ -156,10 +142,15 @@ def state(
 
 @register.simple_tag
 def shape(name: str) -> SafeString:
-    drawn = _SHAPES.get(name, _SHAPES["ring"])
+    drawn = SHAPES.get(name, SHAPES["ring"])
     return mark_safe(  # noqa: S308
         f'<svg class="shape" viewBox="0 0 12 12" aria-hidden="true" focusable="false">{drawn}</svg>'
     )
+
+
+@register.simple_tag
+def svg_shape(name: str, x: float, y: float) -> SafeString:
+    return mark_safe(svg.shape(name, x, y))  # noqa: S308
 
 
 # ---------------------------------------------------------------- addresses

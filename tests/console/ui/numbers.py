@@ -138,6 +138,23 @@ def _subtasks(run: Run, now: datetime) -> None:
     SubtaskMetrics.objects.bulk_create(made)
 
 
+def backpressure(run: Run, root: str, waiting: tuple[str, ...], now: datetime) -> None:
+    """The newest minute of each subtask: `root` is 100 % busy, and the operators `waiting` wait for receivers."""
+    columns = {"index": [0, 1], "records_in": [50, 50], "records_out": [50, 50], "in_flight_bytes": [0, 0]}
+    for n in range(12):
+        operators = {
+            operator["uid"]: {
+                **columns,
+                "busy": [1.0 if operator["uid"] == root else 0.05] * 2,
+                "backpressured": [0.93 if operator["uid"] in waiting else 0.0] * 2,
+                "watermark": [1_371_024_000_000 + 5_000 * (12 - n)] * 2,
+            }
+            for operator in _operators(run)
+        }
+        at = now - (n + 1) * timedelta(seconds=FINE)
+        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators=operators)
+
+
 def _operators(run: Run) -> list[dict[str, Any]]:
     graph = run.version.graph or {}
     return list(graph["operators"])

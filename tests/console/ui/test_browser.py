@@ -47,9 +47,11 @@ def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: No
     operators = rows.live()["operators"]
     full = {"records_in": 168_404_999, "records_out": 99_900_000, "rate_in": 999_000.0, "rate_out": 999_000.0}
     operators |= {uid: {**operators[uid], **full, "busy": 0.38, "backpressured": 0.62} for uid in ("prepared", "join")}
-    rows.run(job, live=rows.live(operators=operators))
+    run = rows.run(job, live=rows.live(operators=operators))
+    numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
     with signed_in(width) as page:
         page.goto(f"/jobs/{job.pk}/")
+        expect(page.locator(".node .mark")).to_have_count(4)
         for font in ("DejaVu Sans", "DejaVu Serif", "sans-serif"):
             page.evaluate("(font) => { document.querySelector('svg.graph').style.fontFamily = font; }", font)
             assert page.evaluate(COLLISIONS) == [], font
@@ -63,9 +65,11 @@ def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db
     loaded = {"state": "running", "records_in": 99_900_000, "records_out": 99_900_000, "rate_in": 999_000.0,
               "rate_out": 999_000.0, "busy": 0.38, "backpressured": 0.62}  # fmt: skip
     Run.objects.filter(pk=run.pk).update(live=rows.live(operators=dict.fromkeys(numbers.UIDS, loaded)))
+    numbers.backpressure(run, "model-score", ("sessions", "basket-features"), timezone.now())
     with signed_in(width) as page:
         page.goto(f"/jobs/{run.job_id}/")
         region = page.get_by_role("region", name="Picture of the job graph")
+        expect(region.locator(".node .mark")).to_have_count(3)
         assert region.evaluate("(e) => e.scrollWidth <= e.clientWidth")
         for font in ("DejaVu Sans", "DejaVu Serif", "Liberation Mono", "sans-serif"):
             page.evaluate("(font) => { document.querySelector('svg.graph').style.fontFamily = font; }", font)

@@ -1,5 +1,6 @@
 """What an operator is told at the top of a job's page before anything else."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.utils import timezone
 
 from console.jobs.models import Attempt, Run
 from runtime.core.job.lifecycle import RunState
-from tests.console.ui import rows
+from tests.console.ui import blocks, numbers, rows
 
 pytestmark = pytest.mark.django_db
 
@@ -86,3 +87,32 @@ def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(
 def test_an_unreadable_manifest_is_named(at_console: Client, run: Run) -> None:
     Run.objects.update(live=rows.live(unreadable=["savepoint-5-40"]))
     assert "The manifest of savepoint-5-40 cannot be read" in page(at_console, run)
+
+
+def test_the_graph_and_its_table_mark_the_root_of_backpressure_and_the_operators_that_wait(
+    at_console: Client, run: Run
+) -> None:
+    numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
+    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
+    assert re.search(r'<g class="node operator attention"[^>]*><title>window 1 day,[^<]*, slow</title>', found["graph"])
+    assert '<text class="mark attention" x="17" y="-6">slow</text>' in found["graph"]
+    assert found["graph"].count(">waits for window 1 day</text>") == 3
+    assert "window 1 day: slow." in found["graph"], "in the description"
+    assert found["operators"].count('<span class="word">waits for window 1 day</span>') == 3
+    assert found["operators"].count('<span class="word">slow</span>') == 1
+
+
+def test_a_compact_graph_marks_operators_too(at_console: Client, operator: Any) -> None:
+    run = numbers.wide_run()
+    numbers.backpressure(run, "model-score", ("sessions", "basket-features"), timezone.now())
+    graph = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["graph"]
+    assert re.search(r'<text class="mark fine attention"[^>]*>slow</text>', graph)
+    assert graph.count(", waits for model score</title>") == 2
+
+
+def test_the_operator_that_failed_a_run_is_marked(at_console: Client, operator: Any) -> None:
+    failure = {"code": "user-error", "message": "KeyError: 'x'", "detail": {"operator": "join"}}
+    run = rows.run(rows.job(), "failed", failure=failure)
+    graph = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["graph"]
+    assert graph.count('<text class="mark failed" x="17" y="-6">failed</text>') == 1
+    assert "join airlines: failed." in graph

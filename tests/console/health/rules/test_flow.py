@@ -19,6 +19,9 @@ def test_backpressure_names_the_root_and_the_number_of_operators_that_wait() -> 
     assert sentence("backpressure", **blocked(0.9, 0.6, 0.95)) == (
         "Backpressure from `sink`, which is 100 % busy; 3 operators wait for it up to 95 % of the time."
     )
+    finding = found("backpressure", **blocked(0.9, 0.6, 0.95))
+    assert finding is not None
+    assert finding.waiting == ("join", "payments", "orders")
 
 
 def test_the_root_is_below_the_most_downstream_operator_that_waits() -> None:

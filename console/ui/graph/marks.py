@@ -1,0 +1,56 @@
+"""Marks of operators in the job graph: a shape and a word for each operator that a finding of health names.
+
+The rules of `console.health` decide; this module only words their findings.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from console.health.findings import Finding, Level
+from console.ui.status import Meaning
+
+#: Words by rule, for the operator that a finding of the rule blames.
+_WORDS: Final[Mapping[str, str]] = {
+    "run-failed": "failed",
+    "outage": "waits for storage",
+    "memory": "out of memory",
+    "restart-loop": "fails",
+    "restarting": "failed",
+    "checkpoints-fail": "slow",
+    "storage-slow": "slow storage",
+    "checkpoints-slow": "slow",
+    "skew": "skewed",
+    "backpressure": "slow",
+    "watermark": "holds event time",
+    "sink-backlog": "stage not running",
+    "standing-stage": "stage not running",
+    "state-growth": "state grows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """`shape` names a symbol of `console.ui.status`."""
+
+    word: str
+    shape: str
+    meaning: Meaning
+
+
+def marks(findings: Iterable[Finding], names: Mapping[str, str]) -> dict[str, Mark]:
+    """The mark of each operator that `findings` name, by uid. `names`: of all operators, by uid.
+
+    Of several findings on an operator, the first counts: they are the most severe first. An operator that is blamed
+    itself is not marked as waiting.
+    """
+    found: dict[str, Mark] = {}
+    waiting: dict[str, Mark] = {}
+    for finding in findings:
+        if finding.operator in names and (word := _WORDS.get(finding.rule)):
+            is_failed = finding.level is Level.FAILED
+            mark = Mark(word, *(("square", Meaning.FAILED) if is_failed else ("triangle", Meaning.ATTENTION)))
+            found.setdefault(finding.operator, mark)
+        for uid in finding.waiting:
+            waiting.setdefault(uid, Mark(f"waits for {names.get(finding.operator)}", "pause", Meaning.BUSY))
+    return {uid: mark for uid, mark in (waiting | found).items() if uid in names}

@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts import tokens
+from console.accounts.middleware import request_id_of
 from console.accounts.refusals import InvalidField, Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
@@ -23,7 +24,10 @@ from console.api.pagination import ByName
 from console.jobs import editing, services
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.jobs.tags import entity_tag, require_match, tag_matches
+from console.operations.models import OperationKind
 from console.operations.selectors import FoundJobs, with_latest_run
+from console.operations.services import OperationRequestContext
+from console.operations.services import request as request_operation
 
 
 class Login(StrictView):
@@ -72,11 +76,16 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
     def post(self, request: Request) -> Response:
         given = self.body(serializers.JobRequest)
-        version = given.pop("version", None)
+        version, starts = given.pop("version", None), given.pop("start")
+        if starts and version is None:
+            raise InvalidField("start", "needs a version")
         with transaction.atomic():
             job = services.create_job(self.user, **given)
             if version is not None:
                 services.create_version(self.user, job, **version)
+            if starts:
+                asked = OperationRequestContext(user=self.user, request_id=request_id_of(request._request))
+                request_operation(asked, job, OperationKind.START, {"when_ready": True})
         return location_response("api:job", job.pk, serializers.JobSerializer(job).data, HTTPStatus.CREATED)
 
 

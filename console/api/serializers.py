@@ -150,6 +150,11 @@ class JobRequest(StrictSerializer):
     pipeline = serializers.CharField()
     description = serializers.CharField(required=False, allow_blank=True, default="")
     version = VersionRequest(required=False, help_text="The first version. If it is refused, no job is created.")
+    start = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text="Start the first version once it is compiled. If the start is refused, no job is created.",
+    )
 
 
 class PromiseSerializer(serializers.Serializer[Any]):

@@ -1,17 +1,19 @@
-"""New runs: the version and parallelism that a request names, and the row of the run."""
+"""New runs: their version and parallelism, their rows, and starts that wait for the compilation of a version."""
 
 from typing import Any
+
+from django.db.models import QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.jobs.models import Job, JobVersion, VersionState
 from console.jobs.services import newest_ready, require_parallelism
 from console.operations.legality import NO_READY_VERSION
-from console.operations.models import Operation
-from console.operations.params import StartParams
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind
+from console.operations.params import NewRunParams, StartParams
 from console.runs import run_store
 
 
-def new_run_target(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
+def new_run_target(job: Job, wanted: NewRunParams) -> tuple[JobVersion, int]:
     """The version and the parallelism of a new run.
 
     Raises:
@@ -24,7 +26,7 @@ def new_run_target(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
 
 
 def new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
-    """Creates the run; a supervisor will claim it.
+    """Creates the run; a supervisor will claim it. `row` is new, or a start that waited for its version.
 
     Raises:
         Conflict: the job discards its output, and the version cannot run so.
@@ -32,7 +34,7 @@ def new_run(row: Operation, version: JobVersion, parallelism: int, **restore: An
     if row.job.discards_output:
         require_isolable(version)
     row.run = run_store.create(row.requested_by, row.job, version, parallelism, **restore)
-    row.save(force_insert=True)
+    row.save(force_insert=row._state.adding)
     return row
 
 
@@ -71,3 +73,30 @@ def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
     why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))
     whole = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
     return Conflict(code, whole, field="params.version", rejection=rejection)
+
+
+def waiting_starts() -> QuerySet[Operation]:
+    return Operation.objects.filter(kind=OperationKind.START, run=None, state__in=ACTIVE_STATES)
+
+
+def compiling_version(job: Job, wanted: StartParams) -> JobVersion | None:
+    """The version that a start has to wait for; None if it need not or must not wait. Default: the newest version."""
+    if not wanted.when_ready:
+        return None
+    named = job.versions.filter(pk=wanted.version) if wanted.version else job.versions.order_by("-number")
+    version = named.first()
+    return version if version and version.state == VersionState.COMPILING else None
+
+
+def accept_waiting(row: Operation, version: JobVersion) -> Operation:
+    """Writes a start that waits for `version`.
+
+    Raises:
+        Conflict: another start of the job waits.
+    """
+    if waiting_starts().filter(job=row.job).exists():
+        raise Conflict("conflict", f"A start of {row.job.name} already waits for the compilation of a version.")
+    row.params = {**row.params, "version": version.pk}
+    row.phase = "waiting for the compilation"
+    row.save(force_insert=True)
+    return row

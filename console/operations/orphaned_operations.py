@@ -1,6 +1,7 @@
 """Ends operations that no job master will end.
 
-`start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.rescale` ends a rescale
+`start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.waiting_starts` gives
+waiting starts their run; `console.operations.rescale` ends a rescale
 and `console.operations.discard` a discard. Pins, labels and schedules end when they are accepted. The run's master ends
 savepoints, stops, drains and cancels together with the run. Operations that are still open after the run's end are
 resolved here from the records: the run's final state and its completed savepoints. If the records do not show the
@@ -37,9 +38,9 @@ _SUCCESS_STATES: Mapping[str, RunState] = {
 
 def update_start_operations() -> None:
     """Updates starts and restores from the states of their runs."""
-    active = Operation.objects.filter(kind__in=NEW_RUN_KINDS, state__in=ACTIVE_STATES).select_related("run")
-    for operation in active:
-        assert operation.run is not None, "start and restore are written with their run"
+    active = Operation.objects.filter(kind__in=NEW_RUN_KINDS, state__in=ACTIVE_STATES, run__isnull=False)
+    for operation in active.select_related("run"):
+        assert operation.run is not None, "filtered"
         _update_from_run(operation, operation.run)
 
 

@@ -30,7 +30,7 @@ class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     pin: bool = False
 
 
-class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewRunParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`version` is the id of a version of the job (default: the newest that is ready)."""
 
     version: Id | None = None
@@ -38,7 +38,13 @@ class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     accept_repeated_output: bool = False
 
 
-class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StartParams(NewRunParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`when_ready`: the start waits for the compilation of `version` (default then: the newest version)."""
+
+    when_ready: bool = False
+
+
+class RestoreParams(NewRunParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either `checkpoint`, the id of a row (not its number within the job), or `path`, the folder of a savepoint.
 
     `allow_unmapped` drops the state of operators that the version lacks. `plan_hash`: the restore is refused if its

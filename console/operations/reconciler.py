@@ -4,7 +4,7 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.checkpoints import state_queries
-from console.operations import discard, drills, orphaned_operations, rescale
+from console.operations import discard, drills, orphaned_operations, rescale, waiting_starts
 from console.runs import lost_leases, standing_stages
 
 log = structlog.get_logger(__name__)
@@ -18,6 +18,7 @@ def reconcile() -> None:
         log.warning("lease lost, standing stage given back", stage=stage_id)
     standing_stages.end_orphaned_stages()
     lost_leases.resend_wake_ups()
+    waiting_starts.advance_waiting_starts()
     orphaned_operations.update_start_operations()
     orphaned_operations.end_orphaned_operations()
     rescale.advance_rescales()

@@ -23,7 +23,7 @@ from console.jobs.tags import require_match
 from console.operations import clones, discard, labels, reviews, schedules
 from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
-from console.operations.new_runs import new_run, new_run_target, version_of
+from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target, version_of
 from console.operations.origin import Origin
 from console.operations.params import (
     NoParams,
@@ -165,6 +165,9 @@ def part(whole: Operation, kind: OperationKind, **params: Any) -> Operation:
 
 
 def _start(row: Operation, wanted: StartParams) -> Operation:
+    if compiling := compiling_version(row.job, wanted):
+        _require_startable(row.job)
+        return accept_waiting(row, compiling)
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     if not wanted.accept_repeated_output:

@@ -1,7 +1,8 @@
-"""Withdrawal of a request that no job master has begun."""
+"""Withdrawal of a request that no job master has begun, or of a start that waits for its version."""
 
 from typing import Final
 
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from console.accounts.models import User
@@ -9,12 +10,14 @@ from console.accounts.refusals import Conflict
 from console.accounts.rights import require_operate
 from console.operations.models import Operation, OperationKind, OperationState
 
-#: Kinds that a job master takes from the queue. A start or restore is ended by a cancel of its run instead.
+#: Kinds that a job master takes from the queue. A restore, or a start with a run, is ended by a cancel of the run.
 WITHDRAWABLE: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
 
 
 def withdrawal_refusal(row: Operation) -> str:
     """Why an operation cannot be withdrawn; "" if it can be, unless its master begins it meanwhile."""
+    if row.kind == OperationKind.START and row.run_id is None and row.state == OperationState.QUEUED:
+        return ""
     if row.kind not in WITHDRAWABLE:
         return f"A {row.kind} cannot be withdrawn."
     if row.state != OperationState.QUEUED:
@@ -30,7 +33,8 @@ def withdraw_operation(user: User, row: Operation) -> None:
     """
     require_operate(user)
     error = {"code": "withdrawn", "message": f"{user} withdrew the request before a job master had begun it."}
-    queued = Operation.objects.filter(pk=row.pk, kind__in=WITHDRAWABLE, state=OperationState.QUEUED)
+    begins_later = Q(kind__in=WITHDRAWABLE) | Q(kind=OperationKind.START, run=None)
+    queued = Operation.objects.filter(begins_later, pk=row.pk, state=OperationState.QUEUED)
     if not queued.update(state=OperationState.FAILED, ended_at=Now(), error=error):
         row.refresh_from_db()
         raise Conflict("cannot-withdraw", withdrawal_refusal(row))

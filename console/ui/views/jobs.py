@@ -11,13 +11,17 @@ from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
+from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
-from console.accounts.rights import define_refusal
+from console.accounts.rights import define_refusal, operate_refusal
 from console.checkpoints.models import Checkpoint
 from console.jobs import services
 from console.jobs.models import Job, Pipeline
 from console.metrics.recent import recent_numbers
 from console.operations import selectors
+from console.operations.models import OperationKind
+from console.operations.services import OperationRequestContext
+from console.operations.services import request as request_operation
 from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
 from console.ui.joblist import job_line, states_of, tally
@@ -114,9 +118,9 @@ def new_job(request: HttpRequest) -> HttpResponse:
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
     if pipeline is None or pipeline.error or reason:
-        context: dict[str, object] = {"pipelines": Pipeline.objects.all(), "reason": reason}
-        context["broken" if pipeline else "unknown"] = pipeline or name
-        return page(request, "jobs/choose.html", context, status=403 if reason else 200)
+        choice: dict[str, object] = {"pipelines": Pipeline.objects.all(), "reason": reason}
+        choice["broken" if pipeline else "unknown"] = pipeline or name
+        return page(request, "jobs/choose.html", choice, status=403 if reason else 200)
     if before := _made_before(request):
         return before
     data = request.POST if request.method == "POST" else None
@@ -124,11 +128,13 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if data is not None:
         job = _define(request, form, version, pipeline)
         if job is not None:
-            messages.success(request, f"Job {job.name} was created.")
+            starts = " It starts once version 1 is compiled." if request.POST.get("start") else ""
+            messages.success(request, f"Job {job.name} was created.{starts}")
             return redirect("ui:job", job.pk)
         if before := _made_before(request):  # an earlier submission of this form created the job
             return before
-    return _form_page(request, "jobs/new.html", {"pipeline": pipeline, "form": form, "version": version}, data)
+    context = {"pipeline": pipeline, "form": form, "version": version, "start_reason": operate_refusal(request.user)}
+    return _form_page(request, "jobs/new.html", context, data)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -154,7 +160,10 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline: Pipeline) -> Job | None:
-    """Creates a job and its first version, both or neither. None if a form has errors."""
+    """Creates a job and its first version, and requests its start if that was chosen: all or nothing.
+
+    None if a form has errors.
+    """
     if not all([form.is_valid(), version.is_valid()]):
         return None
     user, step = user_of(request), "job"
@@ -163,8 +172,12 @@ def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline
             job = services.create_job(user, pipeline=pipeline.name, **form.cleaned_data)
             step = "version"
             services.create_version(user, job, **version.values, request_key=_request_key(request))
+            if request.POST.get("start"):
+                step = "start"
+                asked = OperationRequestContext(user=user, request_id=request_id_of(request))
+                request_operation(asked, job, OperationKind.START, {"when_ready": True})
     except Refused as refused:
-        if step == "job":
+        if step != "version":
             add_refusal(form, refused.field or "", refused)
         else:
             version.add_refusal(refused)

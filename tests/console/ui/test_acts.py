@@ -305,6 +305,16 @@ def test_a_run_in_batch_offers_a_cancel_and_says_why_nothing_else(at_console: Cl
     assert not job.operations.exists()
 
 
+def test_a_start_again_can_have_a_reason(at_console: Client) -> None:
+    job = rows.job()
+    assert "do-start-with-reason" not in at_console.get(f"/jobs/{job.pk}/").content.decode(), "it never ran"
+    rows.run(job, "failed")
+    assert "do-start-with-reason" in at_console.get(f"/jobs/{job.pk}/").content.decode()
+    assert 'name="reason"' in at_console.get(f"/jobs/{job.pk}/start/").content.decode()
+    at_console.post(f"/jobs/{job.pk}/start/", {"reason": "disk is free again"})
+    assert Operation.objects.get().reason == "disk is free again"
+
+
 # ---------------------------------------------------------------- rescale
 
 

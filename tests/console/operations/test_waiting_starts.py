@@ -1,0 +1,119 @@
+"""Starts that wait for the compilation of their version, and jobs that are defined and started in one step."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict
+from console.jobs import services as definitions
+from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.operations import reconciler
+from console.operations.models import Operation
+from console.operations.services import OperationRequestContext, request
+from console.operations.withdrawal import withdraw_operation
+from tests.console.conftest import GRAPH
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+
+BODY: dict[str, Any] = {
+    "name": "sums", "pipeline": "sums", "version": {"parallelism": 1, "params": {"path": "in"}}, "start": True
+}  # fmt: skip
+
+
+@pytest.fixture
+def compiling(job: Job) -> JobVersion:
+    return JobVersion.objects.create(job=job, number=7, parallelism=2)
+
+
+def ask(user: User, job: Job, **params: Any) -> Operation:
+    context = OperationRequestContext(user=user, reason="first day")
+    return request(context, job, "start", {"when_ready": True, **params}).operation
+
+
+def test_a_start_waits_until_its_version_is_compiled(operator: User, job: Job, compiling: JobVersion) -> None:
+    row = ask(operator, job)
+    reconciler.reconcile()
+    row.refresh_from_db()
+    assert (row.state, row.run, row.phase) == ("queued", None, "waiting for the compilation")
+    definitions.store_graph(compiling.pk, GRAPH)
+    reconciler.reconcile()
+    reconciler.reconcile()
+    run = Run.objects.get()
+    row.refresh_from_db()
+    assert (run.version, run.created_by, row.run, row.phase) == (compiling, operator, run, "waiting for a worker")
+
+
+def test_a_start_ends_with_the_rejection_of_its_version(operator: User, job: Job, compiling: JobVersion) -> None:
+    row = ask(operator, job)
+    definitions.store_rejection(compiling.pk, {"code": "no-source", "field": "job", "detail": "has no source"})
+    reconciler.reconcile()
+    row.refresh_from_db()
+    assert row.state == "failed"
+    assert row.error is not None
+    assert "version 7 was rejected with no-source, job: has no source" in row.error["message"]
+    assert not Run.objects.exists()
+
+
+def test_a_waiting_start_is_the_only_one_and_can_be_withdrawn(operator: User, job: Job, compiling: JobVersion) -> None:
+    row = ask(operator, job)
+    with pytest.raises(Conflict, match="already waits"):
+        ask(operator, job)
+    withdraw_operation(operator, row)
+    definitions.store_graph(compiling.pk, GRAPH)
+    reconciler.reconcile()
+    assert not Run.objects.exists()
+    with pytest.raises(Conflict, match="cannot be withdrawn"):
+        withdraw_operation(operator, ask(operator, job))
+
+
+def test_a_run_that_was_started_meanwhile_ends_the_waiting_start(
+    operator: User, job: Job, version: JobVersion, compiling: JobVersion
+) -> None:
+    row = ask(operator, job)
+    request(OperationRequestContext(user=operator), job, "start", {"version": version.pk})
+    definitions.store_graph(compiling.pk, GRAPH)
+    reconciler.reconcile()
+    row.refresh_from_db()
+    assert (row.state, (row.error or {})["code"]) == ("failed", "run-active")
+    assert Run.objects.count() == 1
+
+
+def test_a_job_is_defined_and_started_over_rest(api: APIClient, pipeline: Pipeline) -> None:
+    made = api.post("/api/v1/jobs/", BODY, format="json")
+    assert made.status_code == 201, made.content
+    row = Operation.objects.get()
+    assert (row.job_id, row.kind, row.params["version"]) == (made.json()["id"], "start", JobVersion.objects.get().pk)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"version": None}, "start"), ({"version": {"parallelism": 0, "params": {}}}, "")]
+)
+def test_a_refused_part_leaves_nothing(api: APIClient, pipeline: Pipeline, changes: dict[str, Any], field: str) -> None:
+    body = {name: value for name, value in {**BODY, **changes}.items() if value is not None}
+    refused = api.post("/api/v1/jobs/", body, format="json")
+    assert refused.status_code == 422
+    assert field in refused.content.decode()
+    assert not Job.objects.exists()
+    assert not Operation.objects.exists()
+
+
+def test_who_may_define_but_not_operate_makes_nothing(api: APIClient, definer: User, pipeline: Pipeline) -> None:
+    api.force_authenticate(definer)
+    assert api.post("/api/v1/jobs/", BODY, format="json").status_code == 403
+    assert not Job.objects.exists()
+
+
+def test_a_page_defines_and_starts(client: Client) -> None:
+    client.force_login(rows.operator_user())
+    rows.pipeline()
+    filled = {"pipeline": "flights", "name": "delays", "parallelism": "2", "params-input": "/in", "params-output": "/o",
+              "params-on_malformed": '"fail"', "start": "on"}  # fmt: skip
+    assert "Define and start" in blocks.text(client.get("/jobs/new/?pipeline=flights"))
+    said = blocks.text(client.post("/jobs/new/", filled, follow=True))
+    assert "Job delays was created. It starts once version 1 is compiled." in said
+    assert Operation.objects.get().params["version"] == JobVersion.objects.get().pk
+    assert "waiting for the compilation" in said

@@ -330,7 +330,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": schedule(60),
         "options": {"expires": 60},
     },
-    "run-savepoint-schedules": {
+    "run-schedules": {
         "task": "console.operations.tasks.run_schedules",
         "schedule": schedule(15),
         "options": {"expires": 15},

@@ -1,6 +1,8 @@
-"""The schedule of a job's savepoints. Operations `schedule` and `unschedule` change it."""
+"""The schedules of a job's savepoints and restore drills. Operations `schedule` and `unschedule` change them."""
 
-from drf_spectacular.utils import extend_schema
+from datetime import datetime
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.generics import get_object_or_404
 from rest_framework.request import Request
@@ -8,27 +10,38 @@ from rest_framework.response import Response
 
 from console.api.base import ScopedView
 from console.api.serializers import Problem
-from console.operations.models import SavepointSchedule
+from console.operations.models import Schedule, ScheduledOperation
+from console.operations.schedules import SHOWN_TIMES, next_times
 
 
-class ScheduleSerializer(serializers.ModelSerializer[SavepointSchedule]):
-    """Either `every_hours` or `daily_at` (UTC) is set. `missed_at`: the last time without a savepoint, and why."""
+class ScheduleSerializer(serializers.ModelSerializer[Schedule]):
+    """Either `every_hours` or `daily_at` (UTC) is set. `missed_at`: the last time without the operation, and why."""
+
+    next_times = serializers.SerializerMethodField()
 
     class Meta:
-        model = SavepointSchedule
+        model = Schedule
         fields = (
-            "job", "every_hours", "daily_at", "name", "keep", "owner", "next_at", "last_operation", "missed_at",
-            "missed_reason",
+            "job", "operation", "every_hours", "daily_at", "name", "keep", "owner", "next_at", "next_times",
+            "last_operation", "missed_at", "missed_reason",
         )  # fmt: skip
 
+    def get_next_times(self, found: Schedule) -> list[datetime]:
+        return next_times(found, SHOWN_TIMES)
 
-class Schedule(ScopedView):
-    """The schedule of the savepoints of a job."""
+
+class JobSchedule(ScopedView):
+    """A schedule of a job."""
 
     serializer_class = ScheduleSerializer
+    query = frozenset({"operation"})
 
-    @extend_schema(responses={200: ScheduleSerializer, 404: Problem})
+    @extend_schema(
+        parameters=[OpenApiParameter("operation", enum=[kind.value for kind in ScheduledOperation])],
+        responses={200: ScheduleSerializer, 404: Problem},
+    )
     def get(self, request: Request, job: int) -> Response:
-        """The schedule; 404 for a job without one."""
-        found = get_object_or_404(SavepointSchedule.objects.filter(job=self.parent()))
+        """The schedule of savepoints, or with `operation=drill` that of restore drills; 404 for a job without it."""
+        wanted = request.query_params.get("operation", ScheduledOperation.SAVEPOINT.value)
+        found = get_object_or_404(Schedule.objects.filter(job=self.parent(), operation=wanted))
         return Response(self.get_serializer(found).data)

@@ -298,7 +298,8 @@ class OperationRequest(StrictSerializer):
     allow_unmapped?}. Savepoint, stop and drain take {name?, note?, pin?} of their savepoint. Discard, pin and unpin
     take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of a row. Assign takes
     {checkpoint, user}, comment {checkpoint, text} and review {checkpoint, state, note?}. Schedule takes
-    {every_hours | daily_at, keep?, name?}. Cancel and unschedule take none.
+    {every_hours | daily_at, operation?, keep?, name?} and unschedule {operation?}, where `operation` is "savepoint" or
+    "drill". Cancel takes none.
     """
 
     kind = serializers.CharField()

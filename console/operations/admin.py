@@ -15,7 +15,7 @@ from console.accounts.rights import operate_refusal
 from console.checkpoints.admin import CheckpointAdmin
 from console.checkpoints.models import Checkpoint
 from console.operations import services
-from console.operations.models import Operation, OperationKind, SavepointSchedule
+from console.operations.models import Operation, OperationKind, Schedule
 
 _LABEL_FIELDS = ("name", "note")
 
@@ -89,10 +89,11 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
             messages.success(request, f"{kind.value.capitalize()} of {accepted} accepted.")
 
 
-@admin.register(SavepointSchedule)
-class SavepointScheduleAdmin(ReadOnlyAdmin):
+@admin.register(Schedule)
+class ScheduleAdmin(ReadOnlyAdmin):
     list_display = (
         "job",
+        "operation",
         "__str__",
         "keep",
         "name",

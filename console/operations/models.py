@@ -32,6 +32,13 @@ class OperationKind(StrEnum):
     REVIEW = "review"
 
 
+class ScheduledOperation(StrEnum):
+    """Operations that a schedule requests."""
+
+    SAVEPOINT = OperationKind.SAVEPOINT.value
+    DRILL = OperationKind.DRILL.value
+
+
 class OperationState(StrEnum):
     """State of an operation. `unknown`: its master died, and no record shows the outcome."""
 
@@ -51,7 +58,7 @@ CHECKPOINT_OPERATIONS = (
     OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL, OperationKind.CLONE,
     OperationKind.DRILL, *REVIEW_OPERATIONS,
 )  # fmt: skip
-#: Operations on the schedule of savepoints, from its own page. They take effect at once.
+#: Operations on the schedules of a job, from their own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
 #: Operations on the job or its run.
 JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS))
@@ -96,6 +103,9 @@ class Operation(models.Model):
                 condition=Q(kind__in=[kind.value for kind in REVIEW_OPERATIONS]),
                 name="weir_operation_reviews",
             ),
+            models.Index(
+                fields=("job", "-created_at"), condition=Q(kind=OperationKind.DRILL.value), name="weir_operation_drills"
+            ),
             models.Index(fields=("run",), condition=Q(state__in=_ACTIVE_VALUES), name="weir_operation_active"),
         ]
         constraints = [
@@ -128,19 +138,20 @@ class Operation(models.Model):
         return self.state in ACTIVE_STATES
 
 
-class SavepointSchedule(models.Model):
-    """Savepoints of a job at regular times: every `every_hours`, or each day at `daily_at` (UTC).
+class Schedule(models.Model):
+    """Savepoints or restore drills of a job at regular times: every `every_hours`, or each day at `daily_at` (UTC).
 
-    `owner` requests them. `keep`: number of unpinned savepoints of the schedule that are kept. `missed_at` is the last
-    time at which no savepoint could be requested.
+    `owner` requests them. `keep`: number of unpinned savepoints of the schedule that are kept. Drills have neither
+    name nor `keep`. `missed_at` is the last time at which the operation could not be requested.
     """
 
     id = models.BigAutoField(primary_key=True)
-    job = models.OneToOneField(Job, models.CASCADE, related_name="savepoint_schedule")
+    job = models.ForeignKey(Job, models.CASCADE, related_name="schedules", db_index=False)  # the constraint has one
+    operation = models.TextField(choices=choices(ScheduledOperation))
     every_hours = models.SmallIntegerField(null=True)
     daily_at = models.TimeField(null=True)
-    name = models.TextField()
-    keep = models.SmallIntegerField()
+    name = models.TextField(default="", db_default="", blank=True)
+    keep = models.SmallIntegerField(null=True)
     owner = models.ForeignKey(User, models.PROTECT, related_name="+")
     next_at = models.DateTimeField()
     last_operation = models.ForeignKey(Operation, models.SET_NULL, null=True, related_name="+")
@@ -148,10 +159,11 @@ class SavepointSchedule(models.Model):
     missed_reason = models.TextField(default="", db_default="", blank=True)
 
     class Meta:
-        db_table = "weir_savepoint_schedule"
+        db_table = "weir_schedule"
         constraints = [
+            models.UniqueConstraint(fields=("job", "operation"), name="weir_schedule_operation"),
             models.CheckConstraint(
-                condition=Q(every_hours__isnull=True) ^ Q(daily_at__isnull=True), name="weir_savepoint_schedule_rule"
+                condition=Q(every_hours__isnull=True) ^ Q(daily_at__isnull=True), name="weir_schedule_rule"
             ),
         ]
 
@@ -159,6 +171,10 @@ class SavepointSchedule(models.Model):
         if self.daily_at is not None:
             return f"each day at {self.daily_at:%H:%M} UTC"
         return "every hour" if self.every_hours == 1 else f"every {self.every_hours} hours"
+
+    @property
+    def noun(self) -> str:
+        return "savepoint" if self.operation == ScheduledOperation.SAVEPOINT else "restore drill"
 
     @property
     def key_prefix(self) -> str:

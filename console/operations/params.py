@@ -9,14 +9,14 @@ from console.accounts.refusals import Refused
 from console.checkpoints.filters import MAX_BIGINT
 from console.checkpoints.models import ReviewState
 from console.jobs.inputs import convert_input
-from console.operations.models import OperationKind
+from console.operations.models import OperationKind, ScheduledOperation
 
 Id = Annotated[int, Meta(ge=1, le=MAX_BIGINT)]
 Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of cancel and unschedule: none."""
+    """Parameters of cancel: none."""
 
 
 class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,19 +96,28 @@ class LabelParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ScheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Savepoints every `every_hours` hours, or each day at `daily_at` ("HH:MM", UTC).
+    """Savepoints or drills every `every_hours` hours, or each day at `daily_at` ("HH:MM", UTC).
 
     `name`: the savepoints have this name and the time. `keep`: number of them that are kept, besides pinned ones.
     """
 
+    operation: ScheduledOperation = ScheduledOperation.SAVEPOINT
     every_hours: Annotated[int, Meta(ge=1, le=168)] | None = None
     daily_at: Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = None
-    keep: Annotated[int, Meta(ge=1, le=1000)] = 7
-    name: Annotated[str, Meta(min_length=1, max_length=80)] = "scheduled"
+    keep: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
 
     def __post_init__(self) -> None:
         if (self.every_hours is None) == (self.daily_at is None):
             raise ValueError("either `every_hours` or `daily_at` must be given")
+        if self.operation is ScheduledOperation.DRILL and (self.keep is not None or self.name is not None):
+            raise ValueError("`keep` and `name` are of savepoints, not of drills")
+
+
+class UnscheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The schedule to remove."""
+
+    operation: ScheduledOperation = ScheduledOperation.SAVEPOINT
 
 
 class CloneParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,6 +164,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.UNPIN: CheckpointParams,
     OperationKind.LABEL: LabelParams,
     OperationKind.SCHEDULE: ScheduleParams,
+    OperationKind.UNSCHEDULE: UnscheduleParams,
     OperationKind.CLONE: CloneParams,
     OperationKind.DRILL: CloneParams,
     OperationKind.ASSIGN: AssignParams,

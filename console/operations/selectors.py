@@ -18,6 +18,7 @@ from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, Standin
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import ACTIVE_STATES, Operation, OperationState
 from console.operations.restore import committed_checkpoints
+from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
 from runtime.redaction import Schema
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
@@ -58,6 +59,7 @@ class JobPage:
     attempts: tuple[Attempt, ...]  #: of the latest run
     stages: tuple[StandingStage, ...]  #: of the latest run
     output: Checkpoint | None  #: commit record of a run in BATCH
+    proof: RestoreProof | None  #: the restore drill that ended last
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def job_page(pk: int, user: AnyUser) -> JobPage:
         attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:PAGE_ROWS]) if run else (),
         stages=tuple(StandingStage.objects.filter(run=run)) if run and run.version.has_standing_stages else (),
         output=batch_output(run) if run and run.version.is_batch else None,
+        proof=read_proof(facts.latest_proof),
     )
 
 
@@ -180,6 +183,7 @@ def _page_facts(job: str = "") -> dict[str, Any]:
         "newest_version_pk": Subquery(versions.values("pk")[:1]),
         "parameter_schema": Subquery(Pipeline.objects.filter(pk=OuterRef(f"{job}pipeline")).values("schema")),
         "start_repeats": Exists(committed_checkpoints(OuterRef(f"{job}pk"))),
+        "latest_proof": latest_proof(f"{job}pk"),
     }
 
 

@@ -35,7 +35,7 @@ def numbers(page: Any) -> list[int]:
     "path",
     [
         "jobs/pipeline", "jobs/job", "jobs/jobversion", "jobs/run", "jobs/standingstage", "operations/operation",
-        "operations/savepointschedule",
+        "operations/schedule",
         "checkpoints/checkpoint", "accounts/user", "accounts/apitoken",
     ],
 )  # fmt: skip

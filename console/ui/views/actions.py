@@ -39,7 +39,7 @@ REQUEST_MESSAGES = {
     OperationKind.PIN: "The pin is set.",
     OperationKind.UNPIN: "The pin is removed.",
     OperationKind.SCHEDULE: "The schedule is saved.",
-    OperationKind.UNSCHEDULE: "The schedule is removed. Its savepoints stay.",
+    OperationKind.UNSCHEDULE: "The schedule is removed. Its savepoints and the results of its drills stay.",
     OperationKind.LABEL: "Name and note are saved.",
     OperationKind.CLONE: "The clone is created; its restore was requested.",
     OperationKind.DRILL: "The restore drill was requested.",

@@ -24,6 +24,7 @@ from console.metrics.selectors import mean_load
 from console.operations.clones import drills_of
 from console.operations.legality import allowed_discard, allowed_pin
 from console.operations.models import OperationKind
+from console.operations.restore_proof import proof_of
 from console.operations.reviews import review_history
 from console.operations.selectors import runs_of
 from console.ui.actions import discard_confirmation
@@ -76,6 +77,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         names = {operator["uid"]: operator["name"] for operator in graph.get("operators", ())}
         lanes = lanes_of(found.acknowledgements, list(names))
         only = text(request.GET.get("operator"))
+        drills = tuple(drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS])
         context: dict[str, Any] = {
             "checkpoint": found,
             "job": found.job,
@@ -89,11 +91,12 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "users": user_names(),
             "review_history": tuple(review_history(found)[:_REVIEW_ENTRIES]),
             "lines": operator_lines(found),
-            "drills": drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS],
+            "drills": drills,
+            "proof": proof_of(found, drills),
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
         }
-        is_drilled = any(drill.is_active for drill in context["drills"])
+        is_drilled = any(drill.is_active for drill in drills)
         return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_drilled)
 
     def load_revision() -> str:

@@ -1,4 +1,4 @@
-"""The page with the schedule of a job's savepoints."""
+"""The page with the schedules of a job's savepoints and restore drills."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.jobs.models import Job
-from console.operations.models import OperationKind, SavepointSchedule
+from console.operations.models import OperationKind, Schedule, ScheduledOperation
+from console.operations.schedules import SHOWN_TIMES, next_times
 from console.ui.paging import whole_number
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
@@ -19,18 +20,25 @@ from console.ui.views.page import page, require_login
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def schedule(request: HttpRequest, pk: int) -> HttpResponse:
-    """GET shows the schedule and its form; POST saves or removes it."""
+    """GET shows the schedules and their forms; POST saves or removes one of them."""
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         removes = request.POST.get("act") == OperationKind.UNSCHEDULE
         try:
             kind = OperationKind.UNSCHEDULE if removes else OperationKind.SCHEDULE
-            request_operation(request, job, kind, {} if removes else _params(request))
+            operation = {"operation": request.POST.get("operation") or ScheduledOperation.SAVEPOINT.value}
+            request_operation(request, job, kind, operation if removes else operation | _params(request))
         except Refused as refused:
             messages.error(request, refused.detail)
         return redirect("ui:schedule", job.pk)
-    found = SavepointSchedule.objects.select_related("owner", "last_operation").filter(job=job).first()
-    context = {"job": job, "schedule": found, "refusal": operate_refusal(request.user)}
+    rows = Schedule.objects.select_related("owner", "last_operation").filter(job=job)
+    found = {row.operation: row for row in rows}
+    schedules = [
+        (kind.value, row or Schedule(operation=kind.value), next_times(row, SHOWN_TIMES) if row else ())
+        for kind in ScheduledOperation
+        for row in (found.get(kind),)
+    ]
+    context = {"job": job, "schedules": schedules, "refusal": operate_refusal(request.user)}
     return page(request, "checkpoints/schedule.html", context)
 
 
@@ -38,9 +46,13 @@ def _params(request: HttpRequest) -> dict[str, Any]:
     """The parameters of the operation, which checks them. Of the two rules, only the chosen one is sent."""
     given = request.POST
     daily = given.get("rule") == "daily"
-    rule = (
+    params: dict[str, Any] = (
         {"daily_at": given.get("daily_at", "")[:5]}
         if daily
         else {"every_hours": whole_number(given.get("every_hours")) or 0}
     )
-    return {**rule, "keep": whole_number(given.get("keep")) or 0, "name": given.get("name", "").strip() or "scheduled"}
+    if "keep" in given:
+        params["keep"] = whole_number(given["keep"]) or 0
+    if name := given.get("name", "").strip():
+        params["name"] = name
+    return params

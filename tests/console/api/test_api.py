@@ -17,7 +17,7 @@ from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import orphaned_operations
-from console.operations.models import Operation, SavepointSchedule
+from console.operations.models import Operation, Schedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
@@ -98,9 +98,9 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
     table = {"columns": [{"name": "1", "type": "int"}], "rows": [[1]]}
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, state="succeeded", result=table)
     job = f"/api/v1/jobs/{run.job_id}/"
-    SavepointSchedule.objects.create(
-        job=run.job, every_hours=6, name="scheduled", keep=7, owner=User.objects.create_user("owner"),
-        next_at=timezone.now(),
+    Schedule.objects.create(
+        job=run.job, operation="savepoint", every_hours=6, name="scheduled", keep=7,
+        owner=User.objects.create_user("owner"), next_at=timezone.now(),
     )  # fmt: skip
     return {
         "pipelines": "/api/v1/pipelines/",

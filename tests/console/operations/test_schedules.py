@@ -1,4 +1,4 @@
-"""Schedules of savepoints: times, requests once each, misses with their reasons, and the number that is kept."""
+"""Schedules of savepoints and drills: times, requests once each, misses with reasons, and the number that is kept."""
 
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
-from console.operations.models import Operation, SavepointSchedule
-from console.operations.scheduled_savepoints import run_schedules
+from console.operations.models import Operation, Schedule
+from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_time
 from tests.console.ui import rows
 from tests.console.world import World
@@ -27,7 +27,7 @@ MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.
 def test_intervals_keep_their_phase_and_skip_what_is_past(due: datetime, now: datetime, hours: int) -> None:
     if now < due:
         due, now = now, due
-    found = next_time(SavepointSchedule(every_hours=hours), due, now)
+    found = next_time(Schedule(every_hours=hours), due, now)
     assert (found - due) % timedelta(hours=hours) == timedelta(0)
     assert now < found <= now + timedelta(hours=hours)
 
@@ -35,7 +35,7 @@ def test_intervals_keep_their_phase_and_skip_what_is_past(due: datetime, now: da
 @given(MOMENTS, st.times())
 def test_daily_times_are_the_next_in_utc(now: datetime, at: time) -> None:
     at = at.replace(second=0, microsecond=0)
-    found = next_time(SavepointSchedule(daily_at=at), now, now)
+    found = next_time(Schedule(daily_at=at), now, now)
     assert (found.time(), now < found <= now + timedelta(days=1)) == (at, True)
 
 
@@ -50,7 +50,7 @@ def ask(api: APIClient, run: Run, kind: str, **params: Any) -> Any:
 
 def make_due(ago: timedelta = timedelta(seconds=5)) -> datetime:
     due = timezone.now() - ago
-    SavepointSchedule.objects.update(next_at=due)
+    Schedule.objects.update(next_at=due)
     return due
 
 
@@ -87,7 +87,7 @@ def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: A
     run_schedules()
     left = Checkpoint.objects.filter(discarded_at=None).order_by("number").values_list("number", flat=True)
     assert list(left) == [by_hand.number, 2, 5, 6], "the pinned savepoint, the savepoint of a user, and the newest two"
-    schedule = SavepointSchedule.objects.get()
+    schedule = Schedule.objects.get()
     assert due + timedelta(hours=5) < schedule.next_at <= due + timedelta(hours=6)
     assert api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/").json()["missed_at"] is None
 
@@ -109,7 +109,7 @@ def test_a_missed_savepoint_is_shown_with_its_reason(api: APIClient, browser: Cl
     User.objects.update(is_active=False)
     make_due()
     run_schedules()
-    assert "permission" in SavepointSchedule.objects.get().missed_reason
+    assert "permission" in Schedule.objects.get().missed_reason
     assert not Operation.objects.filter(kind="savepoint").exists()
 
 
@@ -117,13 +117,13 @@ def test_the_page_saves_and_removes_the_schedule_by_operations(browser: Client, 
     path = f"/jobs/{run.job_id}/checkpoints/schedule/"
     browser.post(path, {"rule": "hours", "every_hours": "12", "daily_at": "02:00", "keep": "3", "name": ""})
     browser.post(path, {"rule": "daily", "every_hours": "12", "daily_at": "04:15", "keep": "3", "name": "daily"})
-    schedule = SavepointSchedule.objects.get()
+    schedule = Schedule.objects.get()
     assert (schedule.every_hours, schedule.daily_at, schedule.keep, schedule.name) == (None, time(4, 15), 3, "daily")
     for wrong in ({"rule": "hours", "every_hours": "0"}, {"rule": "daily", "daily_at": "25:00"}, {"keep": "0"}):
         given = {"rule": "hours", "every_hours": "6", "keep": "3", **wrong}
         assert "params." in browser.post(path, given, follow=True).content.decode()
     browser.post(path, {"act": "unschedule"})
-    assert not SavepointSchedule.objects.exists()
+    assert not Schedule.objects.exists()
     assert "has no schedule of savepoints" in browser.post(path, {"act": "unschedule"}, follow=True).content.decode()
     kinds = Operation.objects.order_by("created_at").values_list("kind", "state")
     assert list(kinds) == [("schedule", "succeeded"), ("schedule", "succeeded"), ("unschedule", "succeeded")]
@@ -139,8 +139,8 @@ def test_beat_and_a_worker_request_the_savepoint_of_a_schedule(place: World) -> 
         "date_joined) VALUES ('planner', '', true, true, true, '', '', '', now()) RETURNING id"
     )[0]["id"]
     place.sql(
-        "INSERT INTO weir_savepoint_schedule (job_id, every_hours, name, keep, owner_id, next_at) "
-        "VALUES (%s, 6, 'nightly', 3, %s, now())",
+        "INSERT INTO weir_schedule (job_id, operation, every_hours, name, keep, owner_id, next_at) "
+        "VALUES (%s, 'savepoint', 6, 'nightly', 3, %s, now())",
         run["job_id"], owner,
     )  # fmt: skip
 
@@ -151,5 +151,5 @@ def test_beat_and_a_worker_request_the_savepoint_of_a_schedule(place: World) -> 
     found = until(requested, 60)
     assert [(row["run_id"], row["requested_by_id"]) for row in found] == [(run["id"], owner)]
     assert found[0]["params"]["name"].startswith("nightly ")
-    schedule = place.sql("SELECT next_at > now() + interval '5 hours' AS later FROM weir_savepoint_schedule")[0]
+    schedule = place.sql("SELECT next_at > now() + interval '5 hours' AS later FROM weir_schedule")[0]
     assert schedule["later"], "the next savepoint is six hours later"

@@ -1,0 +1,110 @@
+"""Requests the savepoints and restore drills of schedules that are due, and discards older scheduled savepoints.
+
+A pass locks a schedule and moves its next time in the transaction that writes the operation. Two passes at once, or a
+repeated message, therefore request one operation.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from console.accounts.refusals import Conflict, Refused
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.selectors import continuable
+from console.jobs.models import Job
+from console.jobs.services import require_present
+from console.operations import services
+from console.operations.models import Operation, OperationKind, OperationState, Schedule, ScheduledOperation
+from console.operations.schedules import next_time
+
+MISSED_AFTER: Final = timedelta(minutes=10)  #: a later pass skips the operation: its time has passed
+
+log = structlog.get_logger(__name__)
+
+
+def run_schedules() -> None:
+    """A pass over all schedules."""
+    now = timezone.now()
+    for pk in Schedule.objects.filter(next_at__lte=now).values_list("pk", flat=True):
+        with transaction.atomic():
+            found = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
+            due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
+            if due is not None:
+                _request(due, now)
+    succeeded = Schedule.objects.filter(
+        operation=ScheduledOperation.SAVEPOINT, last_operation__state=OperationState.SUCCEEDED
+    )
+    for schedule in succeeded.select_related("job", "owner"):
+        _discard_surplus(schedule)
+
+
+def _request(schedule: Schedule, now: datetime) -> None:
+    """Requests the operation, or records why it is missed."""
+    due, schedule.next_at = schedule.next_at, next_time(schedule, schedule.next_at, now)
+    if now - due > MISSED_AFTER:
+        _miss(schedule, due, "No worker of the console requested it within 10 minutes.")
+    else:
+        asked = services.OperationRequestContext(
+            user=schedule.owner, reason=_reason(schedule), idempotency_key=f"{schedule.key_prefix}{due.isoformat()}"
+        )
+        try:
+            is_drill = schedule.operation == ScheduledOperation.DRILL
+            params = _drill(schedule.job) if is_drill else {"name": f"{schedule.name} {due:%Y-%m-%d %H:%M}"}
+            schedule.last_operation = services.request(asked, schedule.job, schedule.operation, params).operation
+            schedule.missed_at, schedule.missed_reason = None, ""
+        except Refused as refused:
+            _miss(schedule, due, refused.detail)
+    schedule.save()
+
+
+def _drill(job: Job) -> dict[str, Any]:
+    """The parameters of a drill: the newest snapshot that a run would continue from, in the version of its run.
+
+    Raises:
+        Conflict: the job is archived, or has no such snapshot.
+    """
+    require_present(job)
+    snapshot = continuable(job).select_related("run").first()
+    if snapshot is None:
+        raise Conflict("no-checkpoint", "The job has no snapshot from which a run can continue.")
+    run = snapshot.run
+    return {"checkpoint": snapshot.pk, "version": run.version_id, "parallelism": run.parallelism}
+
+
+def _reason(schedule: Schedule) -> str:
+    return f"Schedule of {schedule.noun}s"
+
+
+def _miss(schedule: Schedule, due: datetime, reason: str) -> None:
+    schedule.missed_at, schedule.missed_reason = due, reason
+    log.warning(
+        "a scheduled operation is missed",
+        job=schedule.job_id, operation=schedule.operation, due=due.isoformat(), reason=reason,
+    )  # fmt: skip
+
+
+def _discard_surplus(schedule: Schedule) -> None:
+    """Discards the savepoints of the schedule beyond the newest `keep`. Pinned savepoints stay and do not count.
+
+    A savepoint whose files a checkpoint still needs is tried again at the next pass.
+    """
+    left = Checkpoint.objects.filter(
+        job=schedule.job_id, kind=Kind.SAVEPOINT, status=Status.COMPLETED, discarded_at=None, pinned_at=None
+    ).order_by("-number")
+    numbers = list(left.values_list("number", flat=True))
+    if len(numbers) <= (schedule.keep or 0):
+        return
+    made = Operation.objects.filter(
+        job=schedule.job_id, idempotency_key__startswith=schedule.key_prefix, result__checkpoint__in=numbers
+    )
+    own = {row.result["checkpoint"] for row in made.only("result") if row.result}
+    surplus = left.filter(number__in=own)[schedule.keep :]
+    asked = services.OperationRequestContext(user=schedule.owner, reason=_reason(schedule))
+    for checkpoint in surplus:
+        try:
+            services.request(asked, schedule.job, OperationKind.DISCARD, {"checkpoint": checkpoint.pk})
+        except Refused as refused:
+            log.info("an older scheduled savepoint stays", checkpoint=checkpoint.pk, reason=refused.detail)

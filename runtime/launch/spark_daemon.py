@@ -1,21 +1,30 @@
 """Daemon from which Spark forks its Python workers, with the imports of every slot already loaded.
 
-Spark starts it as `python -m` once per executor (`spark.python.daemon.module`). The replacement of a dead slot costs a
-fork instead of a second of imports. Modules imported here must start no thread, or a fork could inherit a locked lock:
-gRPC, and with it Flight, stay outside.
+Spark starts it as `python -m` once per executor (`spark.python.daemon.module`). The start of a slot, and the
+replacement of a dead slot, cost a fork instead of a second of imports. Modules imported here must start no thread, or a
+fork could inherit a locked lock: gRPC, and with it Flight, stay outside.
 """
 
-import numpy as np  # noqa: F401
-import pyarrow as pa  # noqa: F401
+import os
+
+import numpy as np
+import pandas as pd  # noqa: F401  # pyarrow imports it when it first converts Python values
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import runtime.dataflow.builder
-import runtime.io.filesystem  # noqa: F401
+import runtime.connectors.formats
+import runtime.launch.spark  # noqa: F401
 from runtime.kernels.loading import native
 from runtime.slot import process_tuning
 
-if __name__ == "__main__":
+
+def prepare_forks() -> None:
+    """Completes what forks inherit."""
     process_tuning.keep_freed_memory()
     native()  # numba starts no thread; a fork inherits the compiled kernels
+    os.register_at_fork(after_in_child=np.random.seed)  # pandas loads the generator: slots would draw equal numbers
+
+
+if __name__ == "__main__":
+    prepare_forks()
     manager()

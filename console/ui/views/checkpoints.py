@@ -23,6 +23,7 @@ from console.jobs.models import Attempt, Job, Run
 from console.metrics.selectors import mean_load
 from console.operations.clones import drills_of
 from console.operations.legality import allowed_discard, allowed_pin
+from console.operations.lineage import restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
 from console.operations.reviews import review_history
@@ -41,6 +42,7 @@ from runtime.core.checkpoint.statistics import Distribution, Summary
 
 _RUNS = 6  #: newest runs in the filter
 _DRILLS = 5  #: newest drills on the page of a checkpoint
+_RESTORED_RUNS = 20  #: newest runs that were restored from a checkpoint
 _REVIEW_ENTRIES = 50  #: newest entries of the history of a review
 _RECENT = 100  #: newest checkpoints, which may still change
 
@@ -93,6 +95,8 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "lines": operator_lines(found),
             "drills": drills,
             "proof": proof_of(found, drills),
+            "restored_runs": restored_runs(found)[:_RESTORED_RUNS],
+            "max_restored_runs": _RESTORED_RUNS,
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
         }

@@ -10,12 +10,15 @@ from console.checkpoints.selectors import run_progress
 from console.jobs.models import Job, Run
 from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.legality import allowed_operation
+from console.operations.lineage import rescales_of
 from console.operations.models import OperationKind
 from console.operations.selectors import expected_duration, latest_run
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
 from runtime.core.job.lifecycle import TERMINAL_STATES
+
+_RESCALES = 20  #: newest rescales on the page
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -47,6 +50,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
         "stop": expected_duration(job.pk, OperationKind.STOP),
         "restore": expected_duration(job.pk, OperationKind.RESTORE),
         "slots_elsewhere": _slots_elsewhere(job),
+        "rescales": rescales_of(job, _RESCALES),
     }
     return page(request, "jobs/rescale.html", context, status=status)
 

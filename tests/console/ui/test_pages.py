@@ -112,9 +112,9 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_cons
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 12), ("/jobs/{job}/rescale/", 11),
+        ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 12), ("/jobs/{job}/rescale/", 12),
         ("/operations/", 3),
-        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 10), ("/jobs/{job}/history.csv", 10),
+        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 11), ("/jobs/{job}/history.csv", 10),
     ],
 )  # fmt: skip
 def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:

@@ -8,7 +8,7 @@ fork could inherit a locked lock: gRPC, and with it Flight, stay outside.
 import os
 
 import numpy as np
-import pandas as pd  # noqa: F401  # pyarrow imports it when it first converts Python values
+import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  # pyarrow imports it with its first conversion
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 

@@ -3,7 +3,7 @@
 `console.operations.legality` decides whether an operation is legal; this module only provides the texts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -30,6 +30,7 @@ LABELS = {
     _K.CANCEL: "Cancel…",
 }
 KEYS = {_K.START: "b", _K.SAVEPOINT: "s", _K.RESCALE: "p", _K.STOP: "x", _K.DRAIN: "d", _K.RESTORE: "r", _K.CANCEL: "c"}
+_DANGEROUS_KINDS = (_K.DRAIN, _K.CANCEL)
 _IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: need no confirmation, except a start that repeats output
 
 _STOP_EFFECT = (
@@ -52,8 +53,25 @@ class Button:
     key: str  #: letter that reaches the button
     url: str
     asks: bool  #: leads to a confirmation page
-    enabled: bool
     primary: bool
+    dangerous: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobActs:
+    """The operations on a job: buttons of those that are possible now, and the others by their reason."""
+
+    possible: tuple[Button, ...]
+    refused: tuple[tuple[tuple[str, ...], str], ...]  #: (labels, reason)
+
+    @property
+    def safe(self) -> tuple[Button, ...]:
+        return tuple(button for button in self.possible if not button.dangerous)
+
+    @property
+    def dangerous(self) -> tuple[Button, ...]:
+        """The buttons of operations that cannot be undone; a page sets them apart."""
+        return tuple(button for button in self.possible if button.dangerous)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,33 +90,30 @@ class Confirmation:
     saves: bool = False  #: takes a savepoint, which can be named and pinned
 
 
-def buttons(
-    job_id: int, acts: Iterable[AllowedOperation], *, start_repeats: bool, suggested: OperationKind | None
-) -> tuple[Button, ...]:
-    """The buttons in the order of a run's life: start, savepoint, rescale, stop, drain, restore, cancel."""
+def job_acts(
+    job_id: int, acts: Sequence[AllowedOperation], *, start_repeats: bool, suggested: OperationKind | None
+) -> JobActs:
+    """The operations in the order of a run's life: start, savepoint, rescale, stop, drain, restore, cancel."""
     enabled = {act.act: act.enabled for act in acts}
-    return tuple(
+    possible = tuple(
         Button(
             kind=kind.value,
             key=KEYS[kind],
             label=f"{label}…" if kind is _K.START and start_repeats else label,
             url=reverse(f"ui:{kind.value}", args=[job_id]),
             asks=kind not in _IMMEDIATE_KINDS or (kind is _K.START and start_repeats),
-            enabled=enabled[kind],
-            primary=kind is suggested and enabled[kind],
+            primary=kind is suggested,
+            dangerous=kind in _DANGEROUS_KINDS,
         )
         for kind, label in LABELS.items()
+        if enabled[kind]
     )
-
-
-def disabled_reasons(acts: Sequence[AllowedOperation]) -> tuple[tuple[str, str], ...]:
-    """Why buttons are disabled, grouped by reason: ('Take savepoint, Stop with savepoint', 'The …')."""
     order = list(LABELS)
     grouped: dict[str, list[str]] = {}
     for act in sorted(acts, key=lambda act: order.index(act.act)):
         if not act.enabled:
             grouped.setdefault(act.reason, []).append(LABELS[act.act].rstrip("…"))
-    return tuple((", ".join(labels), reason) for reason, labels in grouped.items())
+    return JobActs(possible=possible, refused=tuple((tuple(labels), reason) for reason, labels in grouped.items()))
 
 
 def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, now: datetime) -> Confirmation:

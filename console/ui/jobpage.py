@@ -65,8 +65,7 @@ class JobView:
     strip: Strip | None
     checkpoints: TablePage[Checkpoint]
     newest_restorable: Checkpoint | None  #: of the strip, without its figures by operator
-    buttons: tuple[actions.Button, ...]
-    reasons: tuple[tuple[str, str], ...]
+    acts: actions.JobActs
     wanted: str
     failure: FailureDetail | None
     suggestion: Suggestion | None  #: remedy of a failure
@@ -127,13 +126,12 @@ def job_view(
         strip=strip(columns),
         checkpoints=shown,
         newest_restorable=restorable,
-        buttons=actions.buttons(
+        acts=actions.job_acts(
             page.job.pk,
             page.acts,
             start_repeats=page.start_repeats,
             suggested=_primary_operation(page, newest, suggestion),
         ),
-        reasons=actions.disabled_reasons(page.acts),
         wanted=desired_state(run, page.active),
         failure=failure,
         suggestion=suggestion,

@@ -17,9 +17,9 @@ ENDS = ["stop", "drain", "cancel"]
 
 def buttons(client: Client, job_id: int) -> dict[str, bool]:
     """Label of each act and whether it can be pressed."""
-    block = blocks.live(client.get(f"/jobs/{job_id}/"))["acts"]
-    found = re.findall(r"<(button|a)([^>]*)>([^<]+)</", block)
-    return {label.rstrip("…"): "disabled" not in attributes for _, attributes, label in found}
+    found = blocks.live(client.get(f"/jobs/{job_id}/"))
+    buttons = re.findall(r"<(button|a)([^>]*)>([^<]+)</", found["acts"] + found["refused-acts"])
+    return {label.rstrip("…"): "disabled" not in attributes for _, attributes, label in buttons}
 
 
 LABELS = {RunAct.SAVEPOINT: "Take savepoint", RunAct.STOP: "Stop with savepoint", RunAct.DRAIN: "Drain and finish",
@@ -42,6 +42,26 @@ def test_every_disabled_button_has_its_reason_in_words(at_console: Client, state
     for act, label in LABELS.items():
         if reason := refusal(state, act):
             assert re.search(rf"{label}[^:]*: {re.escape(reason)}", said)
+
+
+def test_possible_acts_stand_in_a_row_and_the_rest_in_a_menu_with_reasons(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    response = at_console.get(f"/jobs/{run.job_id}/")
+    found = blocks.live(response)
+    assert "disabled" not in found["acts"]
+    assert re.findall(r'id="do-([\w-]+)"', found["acts"]) == [
+        "savepoint", "named-savepoint", "rescale", "stop", "drain", "cancel",
+    ]  # fmt: skip
+    safe, _, dangerous = found["acts"].partition('class="acts apart"')
+    assert re.findall(r'id="do-([\w-]+)"', dangerous) == ["drain", "cancel"]
+    assert "danger" not in safe
+    assert re.findall("disabled>([^<]+)<", found["refused-acts"]) == ["Start", "Restore"]
+    assert '<details class="more" id="more-acts"><summary>More</summary>' in response.content.decode()
+
+
+def test_the_menu_is_open_if_nothing_is_possible(reading: Client) -> None:
+    page = reading.get(f"/jobs/{rows.run(rows.job()).job_id}/").content.decode()
+    assert '<details class="more" id="more-acts" open>' in page
 
 
 def test_who_may_not_operate_sees_every_button_disabled_and_why(reading: Client) -> None:

@@ -90,6 +90,8 @@ def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> No
         expect(page.locator("svg.graph")).to_contain_text("7 of 10 acknowledged", timeout=POLL_MS)
         Run.objects.filter(pk=running.pk).update(state="draining")
         expect(page.locator("#live-head")).to_contain_text("Draining", timeout=POLL_MS)
+        page.locator("#more-acts summary").focus()
+        page.keyboard.press("Enter")
         expect(page.get_by_role("button", name="Take savepoint")).to_be_disabled()
 
 
@@ -374,6 +376,8 @@ def test_the_plan_of_a_restore_follows_the_choice(signed_in: Open, running: Run)
 def test_everything_works_without_scripts(signed_in: Open, running: Run) -> None:
     with signed_in(java_script_enabled=False) as page:
         page.goto(f"/jobs/{running.job_id}/")
+        page.locator("#more-acts summary").press("Enter")
+        expect(page.get_by_role("button", name="Restore")).to_be_disabled()
         page.get_by_role("button", name="Take savepoint").click()
         expect(page.get_by_text("A savepoint was requested.")).to_be_visible()
         page.get_by_role("link", name="Stop with savepoint…").click()

@@ -42,6 +42,7 @@ class JobRow:
     run: Run | None
     checkpoint: Checkpoint | None  #: newest completed checkpoint
     active: Operation | None
+    failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +130,24 @@ def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
 
 def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
-    runs = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS).in_bulk([job.run_pk for job in jobs])
+    ended = Attempt.objects.filter(run=OuterRef("pk"), ended_at__isnull=False).order_by("-token")
+    listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
+    runs: Mapping[int, Any] = listed.annotate(failed_at=Subquery(ended.values("ended_at")[:1])).in_bulk(
+        [job.run_pk for job in jobs]
+    )
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
     operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("created_at")
-    active = {row.job_id: row for row in operations.only("job", "kind", "state")}
-    return [JobRow(job, runs.get(job.run_pk), checkpoints.get(job.checkpoint_pk), active.get(job.pk)) for job in jobs]
+    active = {row.job_id: row for row in operations.only("job", "kind", "state", "created_at")}
+    return [
+        JobRow(
+            job,
+            run := runs.get(job.run_pk),
+            checkpoints.get(job.checkpoint_pk),
+            active.get(job.pk),
+            run.failed_at if run else None,
+        )
+        for job in jobs
+    ]
 
 
 def job_page(pk: int, user: AnyUser) -> JobPage:

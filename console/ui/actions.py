@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.urls import reverse
 
@@ -17,6 +17,7 @@ from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
 from console.operations.restore import RepeatedCheckpoints
+from console.ui.jobhealth import silent_since
 from console.ui.preview import WITH_SAVEPOINT, Number, preview
 
 _K = OperationKind
@@ -43,6 +44,10 @@ _DRAIN_EFFECT = (
 )
 _DRAIN_ADVICE = (
     "Early results are not corrected later: drain only when all data has been read, or when no further data matters."
+)
+_SILENCE = (
+    "The job master has not reported for {}. The operation waits until it reports, or until another worker continues "
+    "the run."
 )
 
 
@@ -119,6 +124,9 @@ def job_acts(
 def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, now: datetime) -> Confirmation:
     """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
     found = _texts(kind, run, reached, live)
+    if since := silent_since(run, now):
+        silence = formats.duration((now - since) / timedelta(milliseconds=1))
+        found = replace(found, sentences=(*found.sentences, _SILENCE.format(silence)))
     return replace(found, numbers=preview(kind, run, reached, now), saves=kind in WITH_SAVEPOINT)
 
 

@@ -12,11 +12,13 @@ from typing import Any, Final
 import django
 from django.conf import settings
 from django.db import connection
+from django.utils import timezone
 
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live
 from console.operations.readiness import READINESS
 from console.runs.standing_stages import ENDED_STATES
+from console.ui.jobhealth import health_line
 from console.ui.jobpage import live_metrics
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
@@ -32,6 +34,7 @@ class Place:
     run: Run
     live: Live
     supervisor: str
+    health: str  #: level of the job's health
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,10 @@ class Cluster:
 
 def read_cluster() -> Cluster:
     """The state of the cluster, in three queries. The newest `MAX_RUNS` runs are shown."""
-    active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job", "version").order_by("-pk")
+    now = timezone.now()
+    active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job__health", "version").order_by("-pk")
     runs = list(active.defer("version__params", "version__graph")[:MAX_RUNS])
-    places = tuple(Place(run, live_metrics(run), _process(run)) for run in runs if run.state != RunState.QUEUED)
+    places = tuple(_place(run, now) for run in runs if run.state != RunState.QUEUED)
     queue = tuple(sorted((run for run in runs if run.state in WAITING), key=lambda run: run.pk))
     hosts = Counter(slot.host or "unknown" for place in places for slot in place.live.slots)
     return Cluster(
@@ -87,6 +91,11 @@ def read_cluster() -> Cluster:
         parts=tuple(READINESS.parts().items()),
         versions=_versions(),
     )
+
+
+def _place(run: Run, now: datetime) -> Place:
+    health = health_line(run, getattr(run.job, "health", None), now)
+    return Place(run, live_metrics(run), _process(run), health.level)
 
 
 def _process(run: Run) -> str:

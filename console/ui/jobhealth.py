@@ -10,7 +10,9 @@ from console.health.findings import Finding, Level, Verdict
 from console.health.housekeeping import verdicts
 from console.health.models import JobHealth
 from console.health.recovery import RecoveryHorizon, recovery_horizon
+from console.health.rules import workers
 from console.jobs.models import Job, Run
+from runtime.core.job.lifecycle import FLOWING_STATES
 
 MAX_AGE: Final = timedelta(seconds=30)  #: of a stored verdict on a run under way
 NOT_CHECKED: Final = "not-checked"
@@ -54,6 +56,11 @@ def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
     run.job = job
     ((_, facts, verdict),) = verdicts([run], now)
     return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts))
+
+
+def silent_since(run: Run | None, now: datetime) -> datetime | None:
+    """The time of the job master's last report, if the master of a run whose records flow is silent; else None."""
+    return workers.silent_since(run.live_at, now) if run and run.run_state in FLOWING_STATES else None
 
 
 def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> HealthLine:

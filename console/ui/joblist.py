@@ -12,7 +12,7 @@ from console.metrics.live import Live
 from console.metrics.recent import RecentNumbers
 from console.operations.selectors import JobRow
 from console.ui.jobhealth import HealthLine, health_line
-from console.ui.jobpage import desired_state, live_metrics
+from console.ui.jobpage import desired_state, live_metrics, state_since
 from console.ui.sparkline import Sparkline, sparkline
 from runtime.core.job.lifecycle import RunState
 
@@ -34,6 +34,7 @@ class JobLine(JobRow):
 
     live: Live
     wanted: str
+    since: datetime | None  #: begin of the state of the run
     health: HealthLine
     rate_in: float | None
     rate_out: float | None
@@ -62,13 +63,16 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
     numbers = live_metrics(row.run)
     has = bool(numbers.operators) and row.run is not None and numbers.flowing
     sources, sinks = _endpoints(row.run) if has else ([], [])
+    active = (row.active,) if row.active else ()
     return JobLine(
         job=row.job,
         run=row.run,
         checkpoint=row.checkpoint,
         active=row.active,
         live=numbers,
-        wanted=desired_state(row.run, (row.active,) if row.active else ()),
+        failed_at=row.failed_at,
+        wanted=desired_state(row.run, active),
+        since=state_since(row.run, row.failed_at, active),
         health=health_line(row.run, health, now),
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,

@@ -22,7 +22,7 @@ from console.ui import actions
 from console.ui.failures import NO_REASON, FailureDetail, failure_detail
 from console.ui.graph.compact import MIN_OPERATORS
 from console.ui.graph.picture import GraphPicture, draw
-from console.ui.jobhealth import HealthView, job_health
+from console.ui.jobhealth import HealthView, job_health, silent_since
 from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
@@ -42,6 +42,14 @@ _STATE_LABELS_AT_REST = {
     RunState.STOPPED: "stopped",
     RunState.CANCELED: "canceled",
     RunState.FAILED: "ended",
+}
+#: States in which no attempt runs, or an attempt is being started.
+_STATES_BETWEEN_ATTEMPTS = (RunState.QUEUED, RunState.STARTING, RunState.WAITING, RunState.RESTARTING)
+#: Operations that bring a run into a state in which it ends.
+_ENDING_STATES: Mapping[RunState, tuple[str, ...]] = {
+    RunState.STOPPING: (OperationKind.STOP, OperationKind.RESCALE),
+    RunState.DRAINING: (OperationKind.DRAIN,),
+    RunState.CANCELLING: (OperationKind.CANCEL,),
 }
 #: Desired state of a run, by its active operation or by its own state.
 _DESIRED_STATES: Mapping[str, str] = {
@@ -66,6 +74,8 @@ class JobView:
     checkpoints: TablePage[Checkpoint]
     newest_restorable: Checkpoint | None  #: of the strip, without its figures by operator
     acts: actions.JobActs
+    silent_since: datetime | None  #: last report of a job master that is silent
+    since: datetime | None  #: begin of the state of the run
     wanted: str
     failure: FailureDetail | None
     suggestion: Suggestion | None  #: remedy of a failure
@@ -136,6 +146,8 @@ def job_view(
         failure=failure,
         suggestion=suggestion,
         health=health,
+        silent_since=silent_since(run, now),
+        since=state_since(run, next((row.ended_at for row in page.attempts if row.ended_at), None), page.active),
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
         promise=page.version.guarantee if page.version else None,
@@ -243,6 +255,16 @@ def desired_state(run: Run | None, active: tuple[Operation, ...]) -> str:
         if goal := _DESIRED_STATES.get(operation.kind):
             return goal
     return _DESIRED_STATES.get(run.state, "running")
+
+
+def state_since(run: Run | None, attempt_ended_at: datetime | None, active: Sequence[Operation]) -> datetime | None:
+    """Since when a run has its state, or records flow. `attempt_ended_at`: end of the newest attempt that ended."""
+    if run is None:
+        return None
+    if run.run_state in _STATES_BETWEEN_ATTEMPTS:
+        return attempt_ended_at or run.created_at
+    asked = [operation.created_at for operation in active if operation.kind in _ENDING_STATES.get(run.run_state, ())]
+    return asked[0] if asked else run.started_at or run.created_at
 
 
 def run_failure(run: Run | None, schema: Schema) -> FailureDetail | None:

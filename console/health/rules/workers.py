@@ -1,7 +1,7 @@
 """Rules on the processes of a run: workers, slots, job master, standing stages."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from console import formats
@@ -38,9 +38,14 @@ def no_slots(facts: RunFacts) -> Iterator[Finding]:
     )
 
 
+def silent_since(at: datetime | None, now: datetime) -> datetime | None:
+    """The time `at` of the last report of a job master, if the next one is overdue; else None."""
+    return at if at is not None and now - at >= MAX_MASTER_SILENCE else None
+
+
 def silent_master(facts: RunFacts) -> Iterator[Finding]:
-    at = facts.live.at
-    if at is None or facts.now - at < MAX_MASTER_SILENCE:
+    at = silent_since(facts.live.at, facts.now)
+    if at is None:
         return
     silence = formats.duration(facts.ms_since(at))
     yield Finding(

@@ -2,6 +2,7 @@
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
@@ -9,6 +10,7 @@ from console.jobs.models import Attempt, Run
 from console.jobs.services import pipeline_schema
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
+from console.ui.jobhealth import health_line
 from console.ui.revision import revision
 from console.ui.runlog import LEVELS, LogFilter, log_file, log_size, plain_log
 from console.ui.runpage import run_view
@@ -20,7 +22,7 @@ _OPERATIONS = 20  #: newest operations on the page
 @require_safe
 @require_login
 def run(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Run.objects.select_related("job", "version", "restore_checkpoint", "created_by")
+    rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
     found = get_object_or_404(rows.defer("live", "restore_checkpoint__acknowledgements"), pk=pk)
     operations = with_runs(Operation.objects.filter(run=found))
 
@@ -28,6 +30,7 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
         context = {
             "job": found.job,
             "run": found,
+            "health": health_line(found, getattr(found.job, "health", None), timezone.now()),
             "view": run_view(found, pipeline_schema(found.job.pipeline), LogFilter.of(request.GET)),
             "levels": LEVELS,
             "operations": tuple(operations[:_OPERATIONS]),

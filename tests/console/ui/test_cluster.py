@@ -8,11 +8,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django.fixtures import Settings
 
+from console.health.housekeeping import store_verdicts
 from tests.console.ui import blocks, rows
 
 
 def test_the_cluster_shows_who_holds_places_and_who_waits(at_console: Client) -> None:
     running = rows.run(rows.job("alpha"), lease_owner="node-1:4711:abc")
+    rows.checkpoint(running, 7)
+    store_verdicts()
     queued = rows.run(rows.job("beta"), "queued", live=None, live_at=None)
     rows.run(rows.job("gamma"), "stopped")
     with CaptureQueriesContext(connection) as counted:

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from console.health.housekeeping import store_verdicts
 from console.jobs.models import Attempt, Run
 from runtime.core.job.lifecycle import RunState
 from tests.console.ui import blocks, numbers, rows
@@ -116,3 +117,49 @@ def test_the_operator_that_failed_a_run_is_marked(at_console: Client, operator: 
     graph = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["graph"]
     assert graph.count('<text class="mark failed" x="17" y="-6">failed</text>') == 1
     assert "join airlines: failed." in graph
+
+
+@pytest.mark.parametrize(("seconds", "is_silent"), [(2, False), (40, True)])
+def test_acts_of_a_silent_job_master_say_that_they_wait(
+    at_console: Client, run: Run, seconds: int, is_silent: bool
+) -> None:
+    Run.objects.update(live_at=timezone.now() - timedelta(seconds=seconds))
+    acts = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["acts"]
+    assert ("The job master has not reported for" in acts) is is_silent
+    assert 'id="do-savepoint"' in acts, "the request is kept for the master that continues the run"
+    asked = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
+    assert ("The job master has not reported for 40 s. The operation waits" in asked) is is_silent
+
+
+def test_a_restart_lasts_since_the_attempt_failed_on_the_page_and_in_the_list(at_console: Client, run: Run) -> None:
+    """Not since the run began, three hours ago."""
+    assert "for 3 h 12 min" in blocks.text(at_console.get("/jobs/"))
+    now = timezone.now()
+    Attempt.objects.create(
+        run=run, token=9_001, started_at=run.created_at, ended_at=now - timedelta(seconds=95), outcome="failed"
+    )
+    Attempt.objects.create(run=run, token=9_002, started_at=now, outcome="")
+    Run.objects.update(state=RunState.RESTARTING)
+    for path in ("/jobs/", f"/jobs/{run.job_id}/"):
+        said = blocks.text(at_console.get(path))
+        assert re.search(r"Restarting(, needs attention)? for 1 min 35 s", said), path
+
+
+def test_a_drain_lasts_since_it_was_requested(at_console: Client, run: Run) -> None:
+    Run.objects.update(state=RunState.DRAINING)
+    rows.operation(run.job, "drain", "running", run=run)
+    for path in ("/jobs/", f"/jobs/{run.job_id}/"):
+        assert "for 44 s" in blocks.text(at_console.get(path)), path
+
+
+@pytest.mark.parametrize(("failed", "word"), [(0, "Running"), (1, "Running, needs attention"), (3, "Running, failing")])
+def test_the_list_the_cluster_and_the_pages_of_job_and_run_have_the_same_word(
+    at_console: Client, run: Run, failed: int, word: str
+) -> None:
+    completed_ago(run, 200 if failed else 2)
+    for number in range(8, 8 + failed):
+        rows.checkpoint(run, number, status="failed", reason="finalize_failed")
+    store_verdicts()
+    for path in ("/jobs/", "/cluster/", f"/jobs/{run.job_id}/", f"/runs/{run.pk}/"):
+        page = at_console.get(path).content.decode()
+        assert f'<span class="word">{word}</span>' in page, path

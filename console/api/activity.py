@@ -2,6 +2,7 @@
 
 import time
 from typing import Any
+from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -19,6 +20,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations import services
 from console.operations.models import Operation
+from console.operations.withdrawal import withdraw_operation
 
 MAX_WAIT_S = 60
 _POLL_S = 0.25
@@ -95,6 +97,21 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
         if accepted.replayed:
             response["Idempotent-Replay"] = "true"
         return response
+
+
+class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):
+    """The withdrawal of a request that no job master has begun."""
+
+    queryset = Operation.objects.all()
+    serializer_class = serializers.OperationSerializer
+
+    @extend_schema(request=None, responses={200: serializers.OperationSerializer, 409: serializers.Problem})
+    def post(self, request: Request, pk: UUID) -> Response:
+        """Ends the operation as failed."""
+        row = self.get_object()
+        withdraw_operation(self.user, row)
+        row.refresh_from_db()
+        return Response(self.get_serializer(row).data)
 
 
 class AwaitedView(StrictView, generics.RetrieveAPIView[Any]):

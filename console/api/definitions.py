@@ -22,12 +22,15 @@ from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
 from console.jobs import editing, services
+from console.jobs.differences import planned_differences
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.jobs.tags import entity_tag, require_match, tag_matches
 from console.operations.models import OperationKind
 from console.operations.selectors import FoundJobs, with_latest_run
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
+
+_VALUES = ("parallelism", "max_parallelism", "params", "settings")  #: of a version
 
 
 class Login(StrictView):
@@ -141,6 +144,22 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
         given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
         version = services.create_version(self.user, self.parent(), **given, if_match=if_match)
         return location_response("api:version", version.pk, serializers.VersionSerializer(version).data)
+
+
+class VersionDifferences(ScopedView):
+    """The changes that a version would make. It is validated, but not created."""
+
+    serializer_class = serializers.VersionRequest
+
+    @extend_schema(
+        request=serializers.VersionRequest,
+        responses={200: serializers.DifferencesSerializer, 403: serializers.Problem, 422: serializers.Problem},
+    )
+    def post(self, request: Request, job: int) -> Response:
+        given = self.body(serializers.VersionRequest)
+        values = {name: given[name] for name in _VALUES if name in given}
+        found = planned_differences(self.user, self.parent(), values)
+        return Response({"differences": serializers.DifferenceSerializer(found, many=True).data})
 
 
 class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):

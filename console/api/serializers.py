@@ -157,6 +157,21 @@ class JobRequest(StrictSerializer):
     )
 
 
+class DifferenceSerializer(serializers.Serializer[Any]):
+    """A value that differs. Secrets are masked; null: the value is absent."""
+
+    part = serializers.ChoiceField(choices=["parameter", "setting", "parallelism", "operator"])
+    name = serializers.CharField()
+    before = serializers.JSONField(allow_null=True)
+    after = serializers.JSONField(allow_null=True)
+
+
+class DifferencesSerializer(serializers.Serializer[Any]):
+    """The changes that a version would make to the newest version of its job."""
+
+    differences = DifferenceSerializer(many=True)
+
+
 class PromiseSerializer(serializers.Serializer[Any]):
     """The end-to-end guarantee of a version: the weakest of its checkpoint mode, its sources and its sinks."""
 

@@ -77,29 +77,18 @@ def create_version(
     version derived from `parallelism`. `skip_if_equal`: returns the newest version if it has the same values.
     """
     require_define(user)
-    if max_parallelism is not None:
-        if not 0 < max_parallelism <= MAX_KEY_GROUPS:
-            raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}")
-        require_parallelism(parallelism, max_parallelism)
     if len(message) > MAX_MESSAGE_LENGTH or text_problem(message):
         raise InvalidField("message", text_problem(message) or f"must have {MAX_MESSAGE_LENGTH} characters at most")
-    if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
-        raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
-    schema = _usable_pipeline(job.pipeline).schema
-    checked = msgspec.to_builtins(parse_settings(settings or {}))
     with transaction.atomic():
         lock_job(job)  # serialises version numbers
         if earlier := version_by_request(user, request_key):
             return earlier
         require_match(job, if_match)
         require_present(job)
-        newest = JobVersion.objects.filter(job=job).order_by("-number").first()
-        derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
-        groups = derived if max_parallelism is None else max_parallelism
-        require_parallelism(parallelism, groups)
-        params = unmask(params, newest.params if newest else {}, schema)
-        check_params(params, schema)
-        values = {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
+        newest = newest_version(job)
+        values = checked_values(
+            job, newest, parallelism=parallelism, params=params, settings=settings, max_parallelism=max_parallelism
+        )
         if skip_if_equal and newest is not None and _has_values(newest, values):
             return newest
         version = JobVersion.objects.create(
@@ -108,6 +97,39 @@ def create_version(
         )  # fmt: skip
         wakeups.after_commit(wakeups.COMPILE_TASK, version.pk)
     return version
+
+
+def newest_version(job: Job) -> JobVersion | None:
+    """The newest version in any state."""
+    return JobVersion.objects.filter(job=job).order_by("-number").first()
+
+
+def checked_values(
+    job: Job,
+    newest: JobVersion | None,
+    *,
+    parallelism: int,
+    params: dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    max_parallelism: int | None = None,
+) -> dict[str, Any]:
+    """The values of a version after `newest`, with defaults filled in and masks replaced by secrets.
+
+    Raises:
+        Refused: names the value at fault.
+    """
+    if max_parallelism is not None and not 0 < max_parallelism <= MAX_KEY_GROUPS:
+        raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}")
+    if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
+        raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
+    schema = _usable_pipeline(job.pipeline).schema
+    derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
+    groups = derived if max_parallelism is None else max_parallelism
+    require_parallelism(parallelism, groups)
+    checked = msgspec.to_builtins(parse_settings(settings or {}))
+    params = unmask(params, newest.params if newest else {}, schema)
+    check_params(params, schema)
+    return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
 
 
 def _has_values(version: JobVersion, values: Mapping[str, Any]) -> bool:

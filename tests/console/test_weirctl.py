@@ -122,8 +122,7 @@ def test_a_refusal_has_its_reason_and_exit_code(weirctl: Commands, job: Job, mak
     make_run(RunState.FINISHED)
     assert "weirctl: " in weirctl("stop", "daily sums", code=3).stderr
     assert (
-        "--from: daily sums has no checkpoint or savepoint 9"
-        in weirctl("restore", "daily sums", "--from", "9", code=3).stderr
+        "daily sums has no checkpoint or savepoint 9" in weirctl("restore", "daily sums", "--from", "9", code=3).stderr
     )
     assert not Operation.objects.exists()
 
@@ -152,6 +151,29 @@ def test_a_definition_is_exported_and_applied_twice(weirctl: Commands, job: Job,
     newest = JobVersion.objects.get(job__name="nightly", number=2)
     assert (newest.parallelism, newest.message, newest.params) == (3, "more slots", {"path": "in"})
     assert "parallelism: 2" in weirctl("export", "nightly", "--version", "1").stdout
+
+
+def test_a_difference_is_shown_without_a_change(weirctl: Commands, job: Job, tmp_path: Path) -> None:
+    """`diff` and `apply --dry-run` are equal; a refused value is refused by both."""
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}}")
+    assert weirctl("diff", "-f", str(file), code=1).stdout == 'job nightly: null -> "sums"\n'
+    weirctl("apply", "-f", str(file))
+    assert weirctl("diff", "-f", str(file)).stdout == ""
+    assert weirctl.json("diff", "-f", str(file)) == []
+    settings = "settings: {checkpoint_interval_ms: 700}"
+    file.write_text(f"{{name: nightly, pipeline: sums, parallelism: 3, params: {{path: out}}, owner: ops, {settings}}}")
+    shown = [
+        "parallelism parallelism: 2 -> 3",
+        'parameter path: "in" -> "out"',
+        "setting checkpoint_interval_ms: 5000 -> 700",
+        'fact owner: "" -> "ops"',
+    ]
+    assert weirctl("diff", "-f", str(file), code=1).stdout.splitlines() == shown
+    assert weirctl("apply", "-f", str(file), "--dry-run", code=1).stdout.splitlines() == shown
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {paths: in}}")
+    assert "params" in weirctl("diff", "-f", str(file), code=3).stderr
+    assert JobVersion.objects.count() == 1
 
 
 def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
@@ -208,6 +230,74 @@ def test_a_restore_shows_its_effects_and_is_bound_to_them(
     operation = Operation.objects.get()
     assert (operation.params["checkpoint"], operation.params["version"]) == (made.pk, version.pk)
     assert operation.params["plan_hash"]
+
+
+def test_a_snapshot_is_pinned_named_reviewed_and_discarded(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    made = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
+    weirctl("pin", "daily sums", "4", "--reason", "audit")
+    weirctl("label", "daily sums", "4", "--name", "before 2.0", "--note", "kept")
+    weirctl("assign", "daily sums", "4", "operator")
+    weirctl("comment", "daily sums", "4", "sizes are plausible")
+    weirctl("review", "daily sums", "4", "reviewed", "--note", "well")
+    made.refresh_from_db()
+    assert (made.is_pinned, made.name, made.note, made.review_state) == (True, "before 2.0", "kept", "reviewed")
+    assert "is pinned. Unpin it first." in weirctl("discard", "daily sums", "4", "--yes", code=3).stderr
+    weirctl("unpin", "daily sums", "4")
+    assert "--yes accepts" in weirctl("discard", "daily sums", "4", code=2).stderr
+    assert weirctl.json("discard", "daily sums", "4", "--yes", "--no-wait")["kind"] == "discard"
+    assert "daily sums has no checkpoint or savepoint 5" in weirctl("pin", "daily sums", "5", code=3).stderr
+    weirctl("label", "daily sums", "4", code=2)
+    reasons = Operation.objects.order_by("created_at").values_list("kind", "reason")
+    assert reasons[0] == ("pin", "audit")
+
+
+def test_a_snapshot_is_cloned_and_drilled(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
+) -> None:
+    made = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
+    found = weirctl.json("clone", "daily sums", "4", "--name", "copy", "--parallelism", "1")
+    assert (found["state"], Job.objects.get(name="copy").cloned_from) == ("succeeded", made)
+    drill = weirctl.json("drill", "daily sums", "4", "--version", "1", "--no-wait")
+    assert (drill["kind"], drill["params"]["version"]) == ("drill", version.pk)
+
+
+def test_a_schedule_is_set_shown_and_removed(weirctl: Commands, job: Job) -> None:
+    assert weirctl("schedule", "daily sums", code=3)
+    weirctl("schedule", "daily sums", "--daily-at", "02:30", "--keep", "3")
+    assert (weirctl.json("schedule", "daily sums")["keep"], "02:30" in weirctl("schedule", "daily sums").stdout) == (
+        3,
+        True,
+    )
+    weirctl("schedule", "daily sums", "--operation", "drill", "--every-hours", "24")
+    weirctl("unschedule", "daily sums")
+    assert weirctl.json("schedule", "daily sums", "--operation", "drill")["every_hours"] == 24
+    assert weirctl("schedule", "daily sums", code=3)
+
+
+def test_a_queued_request_is_withdrawn(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    asked = weirctl("savepoint", "daily sums", "--no-wait").stdout.strip()
+    assert weirctl.json("withdraw", asked)["state"] == "failed"
+    assert "operator withdrew the request" in weirctl("wait", asked, code=1).stderr
+    assert "can be withdrawn" in weirctl("withdraw", asked, code=3).stderr
+
+
+def test_a_bulk_has_a_result_for_each_job(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    assert "--yes accepts" in weirctl("bulk", "stop", "daily sums", code=2).stderr
+    rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", "--no-wait", "--reason", "upgrade", code=1)
+    assert [(row["job"], row["state"]) for row in rows] == [("daily sums", "queued"), ("nobody", "refused")]
+    assert "no job has the name 'nobody'" in rows[1]["detail"]
+    late = weirctl("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
+    assert "daily sums" in late.stdout
+    assert Operation.objects.get(kind="savepoint").reason == "upgrade"
+
+
+def test_a_start_waits_for_its_version(weirctl: Commands, job: Job) -> None:
+    JobVersion.objects.create(job=job, number=1, parallelism=1)
+    assert weirctl.json("start", "daily sums", "--when-ready", "--no-wait")["phase"] == "waiting for the compilation"
 
 
 def test_a_console_that_does_not_answer_is_named(home: Path) -> None:

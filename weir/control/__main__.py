@@ -1,27 +1,33 @@
 """The commands of `weirctl`.
 
-Exit codes: 0 done, 1 the operation failed, 2 wrong usage, 3 refused by the console, 4 no console answers, 5 the
-operation still runs at the end of `--timeout`. Click completes commands and options in the shell:
+Exit codes: 0 done, 1 the operation failed or definitions differ, 2 wrong usage, 3 refused by the console, 4 no console
+answers, 5 the operation still runs at the end of `--timeout`. Click completes commands and options in the shell:
 `eval "$(_WEIRCTL_COMPLETE=bash_source weirctl)"`.
 """
 
-import sys
-from collections.abc import Callable
-from functools import wraps
+import json
+import time
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any
 
 import click
 
-from weir.control import definition
+from weir.control import definition, snapshots
+from weir.control.bulk import FAILED_STATES, await_one, request_one
+from weir.control.command import (
+    FAILED,
+    STILL_RUNNING,
+    confirm,
+    end,
+    json_option,
+    operate,
+    target,
+    wait_options,
+    with_console,
+)
 from weir.control.console import ACTIVE_STATES, Console, ConsoleError, Refused, Row
-from weir.control.login import credentials_path, read_credentials, store_credentials
-from weir.control.output import write_json, write_progress, write_rows
-
-FAILED: Final = 1
-STILL_RUNNING: Final = 5
-
-P = ParamSpec("P")
+from weir.control.login import credentials_path, store_credentials
+from weir.control.output import write_json, write_rows
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,39 +37,6 @@ P = ParamSpec("P")
 def main(context: click.Context, url: str | None, token: str | None) -> None:
     """Operates the jobs of a Weir console."""
     context.obj = (url, token)
-
-
-def with_console(command: Callable[Concatenate[Console, P], None]) -> Callable[P, None]:
-    """Calls `command` with the console. An error becomes a line on stderr and an exit code."""
-
-    @wraps(command)
-    def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        url, token = click.get_current_context().find_object(tuple)  # type: ignore[misc]  # set by `main`
-        try:
-            stored = {} if url and token else read_credentials()
-            url = url or stored.get("url")
-            if not url:
-                raise Refused("no console is known: run `weirctl login URL`, or set WEIR_URL and WEIR_TOKEN")
-            # A token belongs to its console: that of the login is not sent to another address.
-            own = token or (stored.get("token", "") if url.rstrip("/") == stored.get("url") else "")
-            command(Console(url, own), *args, **kwargs)
-        except ConsoleError as error:
-            click.echo(f"weirctl: {error}", err=True)
-            click.get_current_context().exit(error.exit_code)
-
-    return call
-
-
-def json_option(command: Callable[P, None]) -> Callable[P, None]:
-    return click.option("--json", "as_json", is_flag=True, help="Write JSON with all fields.")(command)
-
-
-def wait_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Options of a command that requests an operation."""
-    command = click.option("--wait/--no-wait", default=True, help="Wait for the end (default).")(command)
-    command = click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait.")(command)
-    command = click.option("--reason", default="", help="Why; the console keeps it with the operation.")(command)
-    return json_option(command)
 
 
 # ---------------------------------------------------------------- login
@@ -172,12 +145,37 @@ def export(console: Console, /, job: str, version: int | None) -> None:
 
 @main.command()
 @click.option("-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="A file of `export`.")
-@click.option("--message", default="", help="Why; the list of versions shows it.")
+@json_option
 @with_console
-def apply(console: Console, /, path: Path, message: str) -> None:
+def diff(console: Console, /, path: Path, as_json: bool) -> None:
+    """Shows the differences from the job to a file. Exit code 0: equal, 1: different."""
+    _write_differences(definition.differences(console, definition.read(path)), as_json=as_json)
+
+
+@main.command()
+@click.option("-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="A file of `export`.")
+@click.option("--message", default="", help="Why; the list of versions shows it.")
+@click.option("--dry-run", is_flag=True, help="Show the differences and do nothing, as `weirctl diff`.")
+@with_console
+def apply(console: Console, /, path: Path, message: str, dry_run: bool) -> None:
     """Makes the definition of a job equal to a file: creates the job, or a version of it, if anything differs."""
-    for line in definition.apply(console, definition.read(path), message) or ["nothing to change"]:
+    document = definition.read(path)
+    if dry_run:
+        _write_differences(definition.differences(console, document), as_json=False)
+        return
+    for line in definition.apply(console, document, message) or ["nothing to change"]:
         click.echo(line)
+
+
+def _write_differences(found: list[Row], *, as_json: bool) -> None:
+    """Writes the differences, and exits with 1 if there are any."""
+    if as_json:
+        write_json(found)
+    for row in () if as_json else found:
+        before, after = (json.dumps(row[side], ensure_ascii=False) for side in ("before", "after"))
+        click.echo(f"{row['part']} {row['name']}: {before} -> {after}")
+    if found:
+        click.get_current_context().exit(FAILED)
 
 
 # ---------------------------------------------------------------- acting
@@ -188,21 +186,18 @@ def apply(console: Console, /, path: Path, message: str) -> None:
 @click.option("--version", type=int, help="Number of the version (default: the newest that is ready).")
 @click.option("--parallelism", type=int, help="Default: that of the version.")
 @click.option("--accept-repeated-output", is_flag=True)
+@click.option("--when-ready", is_flag=True, help="Wait for the compilation of the version (default: the newest).")
 @wait_options
 @with_console
 def start(
-    console: Console,
-    /,
-    job: str,
-    version: int | None,
-    parallelism: int | None,
-    accept_repeated_output: bool,
-    **asked: Any,
-) -> None:
+    console: Console, /, job: str, version: int | None, parallelism: int | None, accept_repeated_output: bool,
+    when_ready: bool, **asked: Any,
+) -> None:  # fmt: skip
     """Starts JOB without state."""
     found = console.job(job)
-    target = _target(console, found, version, parallelism)
-    _operate(console, found, "start", {**target, "accept_repeated_output": accept_repeated_output}, **asked)
+    wanted = target(console, found, version, parallelism)
+    given = {**wanted, "accept_repeated_output": accept_repeated_output, "when_ready": when_ready}
+    operate(console, found, "start", given, **asked)
 
 
 @main.command()
@@ -214,7 +209,7 @@ def start(
 @with_console
 def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, **asked: Any) -> None:
     """Takes a savepoint of JOB, which goes on."""
-    _operate(console, console.job(job), "savepoint", {"name": name, "note": note, "pin": pin}, **asked)
+    operate(console, console.job(job), "savepoint", {"name": name, "note": note, "pin": pin}, **asked)
 
 
 @main.command()
@@ -224,7 +219,7 @@ def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, **
 @with_console
 def stop(console: Console, /, job: str, name: str, **asked: Any) -> None:
     """Takes a savepoint of JOB and ends the run; it can be restored without loss."""
-    _operate(console, console.job(job), "stop", {"name": name}, **asked)
+    operate(console, console.job(job), "stop", {"name": name}, **asked)
 
 
 @main.command()
@@ -235,8 +230,8 @@ def stop(console: Console, /, job: str, name: str, **asked: Any) -> None:
 def drain(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
     """Ends JOB for good: every window and timer fires now, then a last savepoint is taken."""
     found = console.job(job)
-    _confirm(f"Every open window and timer of {job} fires early, and the run ends. Drain it?", yes)
-    _operate(console, found, "drain", {}, **asked)
+    confirm(f"Every open window and timer of {job} fires early, and the run ends. Drain it?", yes)
+    operate(console, found, "drain", {}, **asked)
 
 
 @main.command()
@@ -247,8 +242,8 @@ def drain(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
 def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
     """Ends JOB without a savepoint."""
     found = console.job(job)
-    _confirm(f"{job} ends without a savepoint (`weirctl stop` takes one). Cancel it?", yes)
-    _operate(console, found, "cancel", {}, **asked)
+    confirm(f"{job} ends without a savepoint (`weirctl stop` takes one). Cancel it?", yes)
+    operate(console, found, "cancel", {}, **asked)
 
 
 @main.command()
@@ -258,7 +253,7 @@ def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
 @with_console
 def rescale(console: Console, /, job: str, parallelism: int, **asked: Any) -> None:
     """Stops JOB with a savepoint and restores it at another parallelism."""
-    _operate(console, console.job(job), "rescale", {"parallelism": parallelism}, **asked)
+    operate(console, console.job(job), "rescale", {"parallelism": parallelism}, **asked)
 
 
 @main.command()
@@ -281,20 +276,20 @@ def restore(
     if (number is None) == (path is None):
         raise click.UsageError("either --from or --path must be given")
     found = console.job(job)
-    target = _target(console, found, version, parallelism)
+    wanted = target(console, found, version, parallelism)
     if number is not None:
         origin: dict[str, Any] = {"checkpoint": console.checkpoint(found, number)["id"]}
-        plan = console.get(f"checkpoints/{origin['checkpoint']}/mapping/", **target)
+        plan = console.get(f"checkpoints/{origin['checkpoint']}/mapping/", **wanted)
     else:
         origin = {"path": path}
-        plan = console.get(f"jobs/{found['id']}/mapping/", path=path, **target)
+        plan = console.get(f"jobs/{found['id']}/mapping/", path=path, **wanted)
     _write_plan(plan, as_json=as_json and dry_run)
     if dry_run:
         return
-    _confirm(f"Restore {job} at parallelism {plan['parallelism']}?", yes)
+    confirm(f"Restore {job} at parallelism {plan['parallelism']}?", yes)
     accepted = {"accept_repeated_output": accept_repeated_output, "allow_unmapped": allow_unmapped}
-    params = {**origin, **target, **accepted, "plan_hash": plan["plan_hash"]}
-    _operate(console, found, "restore", params, as_json=as_json, **asked)
+    params = {**origin, **wanted, **accepted, "plan_hash": plan["plan_hash"]}
+    operate(console, found, "restore", params, as_json=as_json, **asked)
 
 
 @main.command()
@@ -304,20 +299,41 @@ def restore(
 @with_console
 def wait(console: Console, /, operation: str, timeout: float, as_json: bool) -> None:
     """Waits for the end of OPERATION, an id that an earlier command printed."""
-    _end(console, console.get(f"operations/{operation}/"), timeout, as_json=as_json)
+    end(console, console.get(f"operations/{operation}/"), timeout, as_json=as_json)
 
 
-def _target(console: Console, job: Row, version: int | None, parallelism: int | None) -> dict[str, Any]:
-    found = {"version": console.version(job, version)["id"]} if version is not None else {}
-    return {**found, "parallelism": parallelism} if parallelism is not None else found
+@main.command()
+@click.argument("operation")
+@json_option
+@with_console
+def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
+    """Withdraws OPERATION, which no job master has begun."""
+    withdrawn = console.withdraw(operation)
+    write_json(withdrawn) if as_json else click.echo(withdrawn["id"])
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can answer here: --yes accepts.")
-    click.confirm(question, abort=True, err=True)
+@main.command()
+@click.argument("kind", type=click.Choice(["savepoint", "stop", "drain"]))
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Ask no question.")
+@wait_options
+@with_console
+def bulk(
+    console: Console, /, kind: str, jobs: tuple[str, ...], yes: bool, reason: str, wait: bool, timeout: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Takes savepoints of JOBS, or stops or drains them. A refusal stops no other job."""
+    if kind != "savepoint":
+        confirm(f"{kind.capitalize()} {', '.join(jobs)}?", yes)
+    results = [request_one(console, name, kind, reason) for name in dict.fromkeys(jobs)]
+    if wait:
+        deadline = time.monotonic() + timeout
+        results = [await_one(console, result, deadline) for result in results]
+    write_rows(results, ("job", "operation", "state", "detail"), as_json=as_json)
+    if any(result["state"] in FAILED_STATES for result in results):
+        click.get_current_context().exit(FAILED)
+    if wait and any(result["state"] in ACTIVE_STATES for result in results):
+        click.get_current_context().exit(STILL_RUNNING)
 
 
 def _write_plan(plan: Row, *, as_json: bool) -> None:
@@ -335,31 +351,8 @@ def _write_plan(plan: Row, *, as_json: bool) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _operate(
-    console: Console, job: Row, kind: str, params: Row, *, wait: bool, timeout: float, reason: str, as_json: bool
-) -> None:
-    operation = console.request(job, kind, params, reason)
-    if wait:
-        _end(console, operation, timeout, as_json=as_json)
-    elif as_json:
-        write_json(operation)
-    else:
-        click.echo(operation["id"])
-
-
-def _end(console: Console, operation: Row, timeout_s: float, *, as_json: bool) -> None:
-    """Waits, writes the outcome, and exits with its code."""
-    ended = console.wait_for_end(operation, timeout_s, write_progress)
-    if as_json:
-        write_json(ended)
-    elif ended["state"] in ACTIVE_STATES:
-        click.echo(f"weirctl: still {ended['state']} after {timeout_s:.0f} s: `weirctl wait {ended['id']}`", err=True)
-    elif ended["error"]:
-        click.echo(f"weirctl: {ended['error'].get('detail') or ended['error']}", err=True)
-    else:
-        click.echo(ended["id"])
-    if ended["state"] != "succeeded":
-        click.get_current_context().exit(STILL_RUNNING if ended["state"] in ACTIVE_STATES else FAILED)
+for command in snapshots.COMMANDS:
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Console:
         """A checkpoint or savepoint by its number within the job."""
         found = next(self.rows(f"jobs/{job['id']}/checkpoints/", 1, number=number), None)
         if found is None:
-            raise Refused(f"--from: {job['name']} has no checkpoint or savepoint {number}")
+            raise Refused(f"{job['name']} has no checkpoint or savepoint {number}")
         return found
 
     # ------------------------------------------------------------ operations
@@ -101,6 +101,11 @@ class Console:
         asked = {"kind": kind, "params": params, "reason": reason}
         accepted: Row = self.post(f"jobs/{job['id']}/operations/", asked, {"Idempotency-Key": str(uuid4())})
         return accepted
+
+    def withdraw(self, operation: str) -> Row:
+        """Ends a queued operation. Raises Refused, Unreachable."""
+        withdrawn: Row = self.post(f"operations/{operation}/withdraw/", {})
+        return withdrawn
 
     def wait_for_end(self, operation: Row, timeout_s: float, on_change: Callable[[Row], None]) -> Row:
         """The operation once it has ended, or as it is after `timeout_s`. `on_change` is called for each phase."""

@@ -53,6 +53,22 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+def differences(console: Console, document: Mapping[str, Any]) -> list[Row]:
+    """The differences from the job to the document: `part`, `name`, `before` and `after`; none: the job is equal.
+
+    A job that does not exist differs in one row with the part "job".
+
+    Raises:
+        Refused: the console would refuse a value, or the job has another pipeline.
+    """
+    job = _job(console, document)
+    if job is None:
+        return [{"part": "job", "name": document["name"], "before": None, "after": document["pipeline"]}]
+    found = console.post(f"jobs/{job['id']}/versions/difference/", _version(document))["differences"]
+    facts = [{"part": "fact", "name": n, "before": job[n], "after": new} for n, new in _changed(job, document).items()]
+    return [*found, *facts]
+
+
 def apply(console: Console, document: Mapping[str, Any], message: str) -> list[str]:
     """Makes the job equal to the document. Returns a line for each change; none: the job is equal.
 
@@ -60,20 +76,33 @@ def apply(console: Console, document: Mapping[str, Any], message: str) -> list[s
         Refused: the console refuses a value, or the job has another pipeline. A version that was created stays.
     """
     done: list[str] = []
-    name, pipeline = document["name"], document["pipeline"]
-    version = {**{value: document[value] for value in _VALUES if value in document}, "message": message}
-    job = next(console.rows("jobs/", 1, name=name), None)
+    name, version = document["name"], {**_version(document), "message": message}
+    job = _job(console, document)
     if job is None:
-        job = console.post("jobs/", {"name": name, "pipeline": pipeline, "version": version})
+        job = console.post("jobs/", {"name": name, "pipeline": document["pipeline"], "version": version})
         done.append(f"{name}: created, with version 1")
-    elif job["pipeline"] != pipeline:
-        raise Refused(f"pipeline: {name} has the pipeline {job['pipeline']!r}, which cannot change")
     else:
         made = console.post(f"jobs/{job['id']}/versions/", {**version, "skip_if_equal": True})
         if made["id"] != job["newest_version"]:
             done.append(f"{name}: version {made['number']} created")
-    changed = {fact: document[fact] for fact in _FACTS if fact in document and job[fact] != document[fact]}
-    if changed:
+    if changed := _changed(job, document):
         console.patch(f"jobs/{job['id']}/", changed)
         done.append(f"{name}: {', '.join(changed)} changed")
     return done
+
+
+def _job(console: Console, document: Mapping[str, Any]) -> Row | None:
+    """The job with the name of the document. Raises Refused if it has another pipeline."""
+    job = next(console.rows("jobs/", 1, name=document["name"]), None)
+    if job is not None and job["pipeline"] != document["pipeline"]:
+        raise Refused(f"pipeline: {job['name']} has the pipeline {job['pipeline']!r}, which cannot change")
+    return job
+
+
+def _version(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {value: document[value] for value in _VALUES if value in document}
+
+
+def _changed(job: Row, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the document that the job does not have."""
+    return {fact: document[fact] for fact in _FACTS if fact in document and job[fact] != document[fact]}

@@ -226,11 +226,12 @@ def _zone_mark(context: Context) -> str:
 
 
 @register.simple_tag
-def weirctl(act: str, job: Job, **options: Any) -> str:
+def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
     """The command line for an operation on `job`, for scripts. Options that are None are left out."""
     named = {"start_from": "from"}
     given = [(named.get(name, name), str(value)) for name, value in options.items() if value is not None]
-    return shlex.join(["weirctl", act, job.name, *(part for name, value in given for part in (f"--{name}", value))])
+    positional = [job.name, *map(str, arguments)]
+    return shlex.join(["weirctl", act, *positional, *(part for name, value in given for part in (f"--{name}", value))])
 
 
 @register.tag

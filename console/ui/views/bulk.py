@@ -1,5 +1,6 @@
 """Savepoint, stop or drain of several jobs: a confirmation with a line per job, then the result of each request."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -64,6 +65,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
         "effect": _EFFECTS[kind],
         "lines": lines,
         "possible": sum(not line.refusal for line in lines),
+        "command": shlex.join(["weirctl", "bulk", kind, *(line.job.name for line in lines)]),
         "is_done": request.method == "POST",
         "is_dangerous": kind is OperationKind.DRAIN,
     }

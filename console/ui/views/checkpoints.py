@@ -137,7 +137,8 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
             messages.error(request, refused.detail)
         return redirect("ui:checkpoint", found.pk)
     act, asked = allowed_discard(found, request.user), discard_confirmation(found)
-    context = {"job": found.job, "run": found.run, "act": act, "asked": asked}
+    shown = {"command": "discard", "number": found.number}
+    context = {"job": found.job, "run": found.run, "act": act, "asked": asked, **shown}
     return page(request, "jobs/confirm.html", context)
 
 

@@ -88,6 +88,9 @@ def test_behind_a_proxy_clients_are_counted_apart(
     assert answer.status_code == status
 
 
+WITHOUT_GET = {"login", "version-differences", "operation-withdrawal"}
+
+
 @pytest.fixture
 def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]:
     """A path for every route of the API, by its name."""
@@ -137,8 +140,23 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
 def test_the_table_of_routes_here_is_complete(routes: dict[str, str]) -> None:
     from console.api.urls import urlpatterns
 
-    others = {"login", "schema", "docs", "no-such-route"}
-    assert {pattern.name for pattern in urlpatterns} == set(routes) | others
+    others = {"schema", "docs", "no-such-route"}
+    assert {pattern.name for pattern in urlpatterns} == set(routes) | others | WITHOUT_GET
+
+
+def test_a_difference_needs_the_permission_to_define(routes: dict[str, str], viewer: User, definer: User) -> None:
+    """A comparison with a secret would reveal whether a guess of it is right."""
+    path, body = f"{routes['versions']}difference/", {"parallelism": 1, "params": {"path": "in"}}
+    check_problem(api_as(viewer).post(path, body, format="json"), 403, "not-permitted")
+    assert api_as(definer).post(path, body, format="json").status_code == 200
+    assert JobVersion.objects.count() == 1
+
+
+def test_only_an_operator_withdraws_a_request(routes: dict[str, str], viewer: User, api: APIClient) -> None:
+    path = f"{routes['operation']}withdraw/"
+    check_problem(api_as(viewer).post(path), 403, "not-permitted")
+    assert api.post(path).json()["error"]["code"] == "withdrawn"
+    check_problem(api.post(path), 409, "cannot-withdraw")
 
 
 def test_nobody_reads_without_a_login(routes: dict[str, str]) -> None:
@@ -386,7 +404,7 @@ def test_waiting_for_nothing_ends_in_time_and_says_when_to_ask_again(api: APICli
 
 def test_the_openapi_document_names_every_route(api: APIClient, routes: dict[str, str]) -> None:
     document = api.get("/api/v1/schema/?format=json").json()
-    assert len(document["paths"]) == len(routes) + 1
+    assert len(document["paths"]) == len(routes) + len(WITHOUT_GET)
     assert document["paths"]["/api/v1/jobs/{job}/operations/"]["post"]["responses"].keys() == {
         "202",
         "403",

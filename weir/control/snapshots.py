@@ -1,0 +1,205 @@
+"""Commands on checkpoints and savepoints: clones, drills, pins, names, schedules and reviews.
+
+A checkpoint or savepoint is named by its job and its number within the job.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec
+
+import click
+
+from weir.control.command import confirm, json_option, operate, target, wait_options, with_console
+from weir.control.console import Console, Row
+from weir.control.output import write_json, write_rows
+
+P = ParamSpec("P")
+
+
+def _request(console: Console, job: str, number: int, kind: str, params: Row, **asked: Any) -> None:
+    """Requests an operation on a checkpoint or savepoint of `job`."""
+    found = console.job(job)
+    operate(console, found, kind, {"checkpoint": console.checkpoint(found, number)["id"], **params}, **asked)
+
+
+# ---------------------------------------------------------------- restores beside the job
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.option("--version", type=int, help="Number of the version (default: the newest that is ready).")
+@click.option("--parallelism", type=int, help="Default: that of the version.")
+@click.option("--name", default="", help="Name of the new job.")
+@click.option("--allow-unmapped", is_flag=True, help="Drop the state of operators that the version lacks.")
+@wait_options
+@with_console
+def clone(
+    console: Console, /, job: str, number: int, version: int | None, parallelism: int | None, name: str,
+    allow_unmapped: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Restores snapshot NUMBER of JOB as a new job, whose output is discarded."""
+    wanted = target(console, console.job(job), version, parallelism)
+    _request(console, job, number, "clone", {**wanted, "name": name, "allow_unmapped": allow_unmapped}, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.option("--version", type=int, help="Number of the version (default: the newest that is ready).")
+@click.option("--parallelism", type=int, help="Default: that of the version.")
+@click.option("--allow-unmapped", is_flag=True, help="Drop the state of operators that the version lacks.")
+@wait_options
+@with_console
+def drill(
+    console: Console, /, job: str, number: int, version: int | None, parallelism: int | None, allow_unmapped: bool,
+    **asked: Any,
+) -> None:  # fmt: skip
+    """Restores snapshot NUMBER of JOB beside it up to a first checkpoint, measures it, and removes it."""
+    wanted = target(console, console.job(job), version, parallelism)
+    _request(console, job, number, "drill", {**wanted, "allow_unmapped": allow_unmapped}, **asked)
+
+
+# ---------------------------------------------------------------- pins, names, disposal
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@wait_options
+@with_console
+def pin(console: Console, /, job: str, number: int, **asked: Any) -> None:
+    """Pins snapshot NUMBER of JOB: retention does not delete it, and it cannot be discarded."""
+    _request(console, job, number, "pin", {}, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@wait_options
+@with_console
+def unpin(console: Console, /, job: str, number: int, **asked: Any) -> None:
+    """Removes the pin of snapshot NUMBER of JOB."""
+    _request(console, job, number, "unpin", {}, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.option("--name", help="The new name; an empty text removes it.")
+@click.option("--note", help="The new note; an empty text removes it.")
+@wait_options
+@with_console
+def label(console: Console, /, job: str, number: int, name: str | None, note: str | None, **asked: Any) -> None:
+    """Changes the name or the note of snapshot NUMBER of JOB."""
+    if name is None and note is None:
+        raise click.UsageError("either --name or --note must be given")
+    texts = {key: text for key, text in (("name", name), ("note", note)) if text is not None}
+    _request(console, job, number, "label", texts, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.option("--yes", is_flag=True, help="Ask no question.")
+@wait_options
+@with_console
+def discard(console: Console, /, job: str, number: int, yes: bool, **asked: Any) -> None:
+    """Deletes the files of savepoint NUMBER of JOB."""
+    confirm(f"The files of savepoint {number} of {job} are deleted. Discard it?", yes)
+    _request(console, job, number, "discard", {}, **asked)
+
+
+# ---------------------------------------------------------------- schedule
+
+
+def _operation_option(command: Callable[P, None]) -> Callable[P, None]:
+    kinds = click.Choice(["savepoint", "drill"])
+    return click.option("--operation", type=kinds, default="savepoint", show_default=True)(command)
+
+
+@click.command()
+@click.argument("job")
+@_operation_option
+@click.option("--every-hours", type=int, help="Interval.")
+@click.option("--daily-at", help="Time of each day, HH:MM (UTC).")
+@click.option("--keep", type=int, help="Savepoints that are kept, besides pinned ones [7].")
+@click.option("--name", help="Name of the savepoints; their time is added.")
+@wait_options
+@with_console
+def schedule(
+    console: Console, /, job: str, operation: str, every_hours: int | None, daily_at: str | None, keep: int | None,
+    name: str | None, **asked: Any,
+) -> None:  # fmt: skip
+    """Shows the schedule of savepoints or drills of JOB, or sets it if an interval or a time is given."""
+    found = console.job(job)
+    rule = {"every_hours": every_hours, "daily_at": daily_at, "keep": keep, "name": name}
+    given = {key: value for key, value in rule.items() if value is not None}
+    if given:
+        operate(console, found, "schedule", {"operation": operation, **given}, **asked)
+        return
+    stored = console.get(f"jobs/{found['id']}/checkpoints/schedule/", operation=operation)
+    columns = ("operation", "every_hours", "daily_at", "name", "keep", "next_at", "missed_at", "missed_reason")
+    write_json(stored) if asked["as_json"] else write_rows([stored], columns, as_json=False)
+
+
+@click.command()
+@click.argument("job")
+@_operation_option
+@wait_options
+@with_console
+def unschedule(console: Console, /, job: str, operation: str, **asked: Any) -> None:
+    """Removes the schedule of savepoints or drills of JOB. Its savepoints stay."""
+    operate(console, console.job(job), "unschedule", {"operation": operation}, **asked)
+
+
+# ---------------------------------------------------------------- reviews
+
+
+@click.command()
+@click.option("--limit", default=20, show_default=True)
+@json_option
+@with_console
+def reviews(console: Console, /, limit: int, as_json: bool) -> None:
+    """Lists the snapshots of all jobs that need a look."""
+    columns = ("job", "number", "kind", "outcome", "ended_at", "review_state")
+    write_rows(console.rows("reviews/", limit), columns, as_json=as_json)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.argument("user")
+@wait_options
+@with_console
+def assign(console: Console, /, job: str, number: int, user: str, **asked: Any) -> None:
+    """Assigns the review of snapshot NUMBER of JOB to USER; an empty name removes the assignment."""
+    _request(console, job, number, "assign", {"user": user}, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.argument("text")
+@wait_options
+@with_console
+def comment(console: Console, /, job: str, number: int, text: str, **asked: Any) -> None:
+    """Adds a comment to the review of snapshot NUMBER of JOB."""
+    _request(console, job, number, "comment", {"text": text}, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@click.argument("state", type=click.Choice(["unreviewed", "in_review", "reviewed", "waived"]))
+@click.option("--note", help="The new note of the review.")
+@wait_options
+@with_console
+def review(console: Console, /, job: str, number: int, state: str, note: str | None, **asked: Any) -> None:
+    """Sets the state of the review of snapshot NUMBER of JOB."""
+    texts = {} if note is None else {"note": note}
+    _request(console, job, number, "review", {"state": state, **texts}, **asked)
+
+
+COMMANDS: Final = (
+    clone, drill, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
+)  # fmt: skip

@@ -12,6 +12,7 @@ from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
+from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.manifest import Manifest
 
 #: The acknowledgements of pending checkpoints.
@@ -103,5 +104,5 @@ class RunStore(Protocol):
     def retained_folders(self) -> list[str]:
         """Folders of every completed, not discarded checkpoint and savepoint of the job."""
 
-    def discard_older(self, keep: int) -> list[str]:
+    def discard_older(self, policy: RetentionPolicy) -> list[str]:
         """Marks checkpoints as discarded as `core.checkpoint.retention_plan` decides. Returns the marked folders."""

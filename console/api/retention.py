@@ -10,7 +10,8 @@ from rest_framework.response import Response
 from console.api.base import ScopedView
 from console.api.parsing import number_between
 from console.api.serializers import Problem
-from console.operations.retention import MAX_KEEP, preview_retention
+from console.operations.retention import MAX_HOURS, MAX_KEEP, preview_retention
+from runtime.core.job.settings import RetentionPolicy
 
 
 class DiscardedSerializer(serializers.Serializer[Any]):
@@ -31,8 +32,10 @@ class KeptSerializer(serializers.Serializer[Any]):
 
 
 class RetentionSerializer(serializers.Serializer[Any]):
-    keep = serializers.IntegerField()
-    present_keep = serializers.IntegerField(help_text="`retained_checkpoints` of the latest run.")
+    keep = serializers.IntegerField(source="policy.keep")
+    hours = serializers.IntegerField(source="policy.hours", allow_null=True)
+    present_keep = serializers.IntegerField(source="present.keep", help_text="Of the latest run.")
+    present_hours = serializers.IntegerField(source="present.hours", allow_null=True)
     sentence = serializers.CharField()
     freed_bytes = serializers.IntegerField(allow_null=True)
     unknown = serializers.CharField(allow_blank=True, help_text="Why the freed bytes are not known.")
@@ -44,14 +47,24 @@ class Retention(ScopedView):
     """Checkpoints of a job that a retention policy would discard now, and the reasons why the others stay."""
 
     serializer_class = RetentionSerializer
-    query = frozenset({"keep"})
+    query = frozenset({"keep", "hours"})
 
     @extend_schema(
-        parameters=[OpenApiParameter("keep", int, description=f"Newest checkpoints to keep, 1 to {MAX_KEEP}")],
+        parameters=[
+            OpenApiParameter("keep", int, description=f"Newest checkpoints to keep, 1 to {MAX_KEEP}"),
+            OpenApiParameter(
+                "hours", int, description=f"Keep those of these last hours too, 1 to {MAX_HOURS}; only with `keep`"
+            ),
+        ],
         responses={200: RetentionSerializer, 404: Problem, 422: Problem},
     )
     def get(self, request: Request, job: int) -> Response:
-        """The preview for `keep`; by default for the policy of the job. It changes nothing."""
-        of, given = self.parent(), request.query_params.get("keep")
-        keep = None if given is None else number_between("keep", given, 1, MAX_KEEP)
-        return Response(self.get_serializer(preview_retention(of, keep)).data)
+        """The preview for `keep` and `hours`; by default for the policy of the job. It changes nothing."""
+        of, keep, hours = self.parent(), request.query_params.get("keep"), request.query_params.get("hours")
+        policy = None
+        if keep is not None or hours is not None:
+            policy = RetentionPolicy(
+                number_between("keep", keep or "", 1, MAX_KEEP),
+                None if hours is None else number_between("hours", hours, 1, MAX_HOURS),
+            )
+        return Response(self.get_serializer(preview_retention(of, policy)).data)

@@ -23,10 +23,11 @@ from runtime.core.checkpoint.retention_plan import (
     folder_of_file,
     plan_retention,
 )
-from runtime.core.job.settings import JobSettings
+from runtime.core.job.settings import JobSettings, RetentionPolicy
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 
 MAX_KEEP: Final = 1000  #: as in the setting `retained_checkpoints`
+MAX_HOURS: Final = 8760  #: as in the setting `retained_hours`
 MAX_MANIFESTS: Final = 200  #: with more manifests to read, the freed bytes are not computed
 
 
@@ -51,13 +52,13 @@ class RetentionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPreview:
-    """`keep`: the policy; `present_keep`: that of the job. Lines are newest first.
+    """`policy`, and `present`, that of the job. Lines are newest first.
 
     `unknown`: why the freed bytes are not known, as a sentence; "" if they are known.
     """
 
-    keep: int
-    present_keep: int
+    policy: RetentionPolicy
+    present: RetentionPolicy
     discarded: tuple[RetentionLine, ...]
     kept: tuple[RetentionLine, ...]
     unknown: str
@@ -78,7 +79,7 @@ class RetentionPreview:
     @property
     def sentence(self) -> str:
         count, periodic = len(self.discarded), len(self.discarded) + len(self.kept_checkpoints)
-        newest = "the newest checkpoint" if self.keep == 1 else f"the {self.keep} newest checkpoints"
+        newest = describe_policy(self.policy)
         savepoints = _number(len(self.savepoints), "savepoint")
         if not count:
             return f"Keeping {newest} would delete nothing: {_number(periodic, 'checkpoint')} and {savepoints} stay."
@@ -89,14 +90,19 @@ class RetentionPreview:
         )
 
 
-def preview_retention(job: Job, keep: int | None = None) -> RetentionPreview:
+def describe_policy(policy: RetentionPolicy) -> str:
+    newest = "the newest checkpoint" if policy.keep == 1 else f"the {policy.keep} newest checkpoints"
+    return newest if policy.hours is None else f"{newest} and those of the last {_number(policy.hours, 'hour')}"
+
+
+def preview_retention(job: Job, policy: RetentionPolicy | None = None) -> RetentionPreview:
     """The preview for a policy; None stands for the policy of the job's latest run. Three queries.
 
-    `keep` must be from 1 to `MAX_KEEP`.
+    `keep` must be from 1 to `MAX_KEEP`, and `hours` from 1 to `MAX_HOURS`.
     """
     run = latest_run(job)
-    present = _present_keep(job, run)
-    wanted = present if keep is None else keep
+    present = _present_policy(job, run)
+    wanted = policy or present
     rows = list(restorable(job).select_related("pinned_by"))
     plan = plan_retention(
         (_candidate(row) for row in rows), wanted, run=run.pk if run else 0, restored=_restored(run, rows)
@@ -105,23 +111,29 @@ def preview_retention(job: Job, keep: int | None = None) -> RetentionPreview:
     kept = [row for row in rows if row.number in plan.kept]
     files = _Files(doomed, kept)
     return RetentionPreview(
-        keep=wanted,
-        present_keep=present,
+        policy=wanted,
+        present=present,
         discarded=tuple(files.line(row) for row in sorted(doomed, key=lambda row: row.number))[::-1],
         kept=tuple(RetentionLine(checkpoint=row, reasons=_reasons(row, plan, wanted, run)) for row in kept),
         unknown=files.unknown,
     )
 
 
-def _present_keep(job: Job, run: Run | None) -> int:
+def _present_policy(job: Job, run: Run | None) -> RetentionPolicy:
     version = run.version if run else job.versions.order_by("-number").first()
-    return int((version.settings if version else {}).get("retained_checkpoints", JobSettings().retained_checkpoints))
+    settings = version.settings if version else {}
+    default = JobSettings()
+    return RetentionPolicy(
+        int(settings.get("retained_checkpoints", default.retained_checkpoints)),
+        settings.get("retained_hours", default.retained_hours),
+    )
 
 
 def _candidate(row: Checkpoint) -> RetainedCheckpoint:
     return RetainedCheckpoint(
         number=row.number,
         run=row.run_id,
+        triggered_ms=round(row.triggered_at.timestamp() * 1000),
         is_savepoint=row.kind != Kind.CHECKPOINT,
         is_pinned=row.is_pinned,
         is_in_review=row.review_state == ReviewState.IN_REVIEW,
@@ -133,12 +145,13 @@ def _restored(run: Run | None, rows: Iterable[Checkpoint]) -> int | None:
     return next((row.number for row in rows if run and row.pk == run.restore_checkpoint_id), None)
 
 
-def _reasons(row: Checkpoint, plan: RetentionPlan, keep: int, run: Run | None) -> tuple[str, ...]:
+def _reasons(row: Checkpoint, plan: RetentionPlan, policy: RetentionPolicy, run: Run | None) -> tuple[str, ...]:
     by = f" by {row.pinned_by}" if row.pinned_by else ""
     sentences: Mapping[KeepReason, str] = {
         KeepReason.NEWEST: "It is the newest checkpoint."
-        if keep == 1
-        else f"It is among the {keep} newest checkpoints.",
+        if policy.keep == 1
+        else f"It is among the {policy.keep} newest checkpoints.",
+        KeepReason.YOUNG: f"It is of the last {_number(policy.hours or 0, 'hour')} before the newest.",
         KeepReason.SAVEPOINT: "Only a user discards a savepoint.",
         KeepReason.PINNED: f"It is pinned{by}.",
         KeepReason.IN_REVIEW: "It is in review.",

@@ -404,7 +404,7 @@ def _create_master(
         heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
         slots=settings.slots,
         has_had_slots=row.has_checkpoint,
-        retained_checkpoints=settings.retained_checkpoints,
+        retention=settings.retention,
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
         allow_unmapped=row.allow_unmapped,
         slot_memory_bytes=settings.slot_memory_bytes,

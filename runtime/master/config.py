@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, RestartStrategy
-from runtime.core.job.settings import CoordinatorSettings, SlotTimeouts
+from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy, SlotTimeouts
 from runtime.dataflow.plan import CompiledJob
 from runtime.master.slot_wait import ShortageReports
 
@@ -29,7 +29,7 @@ class MasterConfig:
     slots: SlotTimeouts = field(default_factory=SlotTimeouts)
     shortage_reports: ShortageReports = field(default_factory=ShortageReports)
     has_had_slots: bool = False  #: an earlier master of this run had slots
-    retained_checkpoints: int = 5
+    retention: RetentionPolicy = RetentionPolicy(5)
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
     allow_unmapped: bool = False  #: drop state of operators that the job lacks
     slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process; None: unbounded

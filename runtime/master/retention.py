@@ -54,7 +54,7 @@ class Retention:
             self._pending_savepoints.append(manifest)
         else:
             self._drop_committed_output(manifest)
-        self._discarded_folders += self._records.discard_older(self._config.retained_checkpoints)
+        self._discarded_folders += self._records.discard_older(self._config.retention)
         if self._discarded_folders:
             retained = self._read_retained()
             self._discarded_folders = discard_checkpoints(

@@ -14,6 +14,7 @@ from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_rete
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
@@ -121,7 +122,7 @@ class CheckpointRecords:
             RetainedCheckpoint(number=number, run=self.runs[number], is_savepoint=manifest.kind.is_savepoint)
             for number, manifest in manifests.items()
         ]
-        plan = plan_retention(retained, keep, run=self.run, restored=None)
+        plan = plan_retention(retained, RetentionPolicy(keep), run=self.run, restored=None)
         self.discarded.update(plan.discarded)
         return [manifest_folder(manifests[number]) for number in plan.discarded]
 

@@ -14,7 +14,7 @@ from console.operations.models import Operation
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
-from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.errors import EnvironmentFailure
@@ -117,7 +117,7 @@ def test_no_write_of_an_older_attempt_counts() -> None:
     zombie.record_restore("checkpoint-1")
     zombie.requeue_operations()
     zombie.complete_operation(str(stop.pk), {"checkpoint": 1}, None)
-    assert zombie.discard_older(0) == []
+    assert zombie.discard_older(RetentionPolicy(0)) == []
     assert zombie.next_attempt("late", {}) is None
     assert rows() == before
     assert Run.objects.get(pk=run.pk).live is None

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from django.db import connection
 from django.utils import timezone
+from msgspec import structs
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
@@ -21,6 +22,7 @@ from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SnapshotTimings, SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -197,10 +199,19 @@ def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
     for number in (1, 2, 3, 5):
         world.records.record_checkpoint(completed(number))
     world.records.record_checkpoint(completed(4, CheckpointKind.SAVEPOINT))
-    assert sorted(world.records.discard_older(2)) == ["checkpoint-1", "checkpoint-2"]
-    assert world.records.discard_older(2) == []
+    assert sorted(world.records.discard_older(RetentionPolicy(2))) == ["checkpoint-1", "checkpoint-2"]
+    assert world.records.discard_older(RetentionPolicy(2)) == []
     assert sorted(world.records.retained_folders()) == ["checkpoint-3", "checkpoint-5", "savepoint-4"]
     assert world.records.restore_point() == "checkpoint-5"
+
+
+def test_checkpoints_of_the_last_hours_are_kept(world: World) -> None:
+    for number, hour in ((1, 1), (2, 2), (3, 9)):
+        made = completed(number)
+        triggered = structs.replace(made.manifest, triggered_at=hour * 3_600_000)
+        world.records.record_checkpoint(replace(made, manifest=triggered))
+    assert world.records.discard_older(RetentionPolicy(1, hours=8)) == ["checkpoint-1"]
+    assert world.records.discard_older(RetentionPolicy(1)) == ["checkpoint-2"]
 
 
 def test_a_pin_and_a_review_under_way_keep_a_checkpoint_that_retention_would_discard() -> None:
@@ -211,9 +222,9 @@ def test_a_pin_and_a_review_under_way_keep_a_checkpoint_that_retention_would_dis
         records.record_checkpoint(completed(number))
     Checkpoint.objects.filter(number=1).update(pinned_at=timezone.now())
     Checkpoint.objects.filter(number=2).update(review_state="in_review")
-    assert sorted(records.discard_older(2)) == ["checkpoint-3", "checkpoint-4"]
+    assert sorted(records.discard_older(RetentionPolicy(2))) == ["checkpoint-3", "checkpoint-4"]
     Checkpoint.objects.update(pinned_at=None, review_state="reviewed")
-    assert sorted(records.discard_older(2)) == ["checkpoint-1", "checkpoint-2"]
+    assert sorted(records.discard_older(RetentionPolicy(2))) == ["checkpoint-1", "checkpoint-2"]
     records.close()
 
 
@@ -232,10 +243,10 @@ def test_the_checkpoint_that_a_run_began_with_stays_until_the_run_has_completed_
     )  # fmt: skip
     records = PostgresRunStore(url(), second.pk, Token(second.token), 128)
     records.record_checkpoint(completed(4, CheckpointKind.SAVEPOINT))
-    assert records.discard_older(1) == ["checkpoint-2"]
+    assert records.discard_older(RetentionPolicy(1)) == ["checkpoint-2"]
     assert records.restore_point() == "checkpoint-1"
     records.record_checkpoint(completed(5))
-    assert sorted(records.discard_older(1)) == ["checkpoint-1", "checkpoint-3"]
+    assert sorted(records.discard_older(RetentionPolicy(1))) == ["checkpoint-1", "checkpoint-3"]
     records.close()
 
 
@@ -269,7 +280,7 @@ def test_what_cannot_be_restored_is_passed_over_and_newer_ones_are_taken_again(w
     assert world.records.restore_point(["checkpoint-4", "checkpoint-2", "checkpoint-1"]) is None
     world.records.record_checkpoint(completed(5))
     assert world.records.restore_point(["checkpoint-4", "checkpoint-2"]) == "checkpoint-5"
-    world.records.discard_older(2)
+    world.records.discard_older(RetentionPolicy(2))
     assert world.records.restore_point(["checkpoint-5", "checkpoint-4"]) is None
 
 

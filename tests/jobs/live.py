@@ -13,7 +13,7 @@ import pyarrow as pa
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
-from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.plan import CompiledJob
@@ -104,7 +104,7 @@ def running(
     records = records or MemoryRunStore()
     config = MasterConfig(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
-        restart=restart or FixedDelay(attempts=0), retained_checkpoints=retained, **more,
+        restart=restart or FixedDelay(attempts=0), retention=RetentionPolicy(retained), **more,
     )  # fmt: skip
     master = JobMaster(config, records, FileStore(str(storage)), launcher or LocalLauncher(), SystemClock())
     done: list[MasterExitCode] = []

@@ -28,6 +28,7 @@ from console.jobs.models import Job, JobVersion, Run
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.io.memory.run_store import MemoryRunStore
@@ -160,7 +161,8 @@ class Records(RuleBasedStateMachine):
     def discard_beyond(self, keep: int) -> None:
         plain = [number for number in self.kept() if self.kind(number) is CheckpointKind.CHECKPOINT]
         old = set(plain[:-keep])
-        assert sorted(self.records.discard_older(keep)) == sorted(self.recorded[number].folder for number in old)
+        discarded = self.records.discard_older(RetentionPolicy(keep))
+        assert sorted(discarded) == sorted(self.recorded[number].folder for number in old)
         self.discarded |= old
 
     @rule()
@@ -186,7 +188,7 @@ class Records(RuleBasedStateMachine):
         number = self.ids[0] if self.ids else 10_000
         assert zombie.next_checkpoint_id() is None
         assert not zombie.record_checkpoint(checkpoint(number, kind, token))
-        assert zombie.discard_older(keep) == []
+        assert zombie.discard_older(RetentionPolicy(keep)) == []
         assert zombie.next_attempt("late", {}) is None
 
     # ------------------------------------------------------------ the laws

@@ -5,24 +5,31 @@ from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
 from console.jobs.models import Job
-from console.operations.retention import MAX_KEEP, preview_retention
+from console.operations.retention import MAX_HOURS, MAX_KEEP, describe_policy, preview_retention
 from console.ui.paging import text, whole_number
 from console.ui.views.page import page, require_login
+from runtime.core.job.settings import RetentionPolicy
 
 
 @require_safe
 @require_login
 def retention(request: HttpRequest, pk: int) -> HttpResponse:
-    """The preview for `keep` in the address; without it, for the policy of the job."""
+    """The preview for `keep` and `hours` in the address; without them, for the policy of the job."""
     job = get_object_or_404(Job, pk=pk)
-    given = text(request.GET.get("keep"))
-    keep = whole_number(given)
-    is_valid = not given or (keep is not None and 1 <= keep <= MAX_KEEP)
+    keep, hours = text(request.GET.get("keep")), text(request.GET.get("hours"))
+    wrong = [
+        f"{given} is not a number from 1 to {most}."
+        for given, most in ((keep, MAX_KEEP), (hours, MAX_HOURS))
+        if given and not 1 <= (whole_number(given) or 0) <= most
+    ]
+    policy = RetentionPolicy(whole_number(keep) or 0, whole_number(hours)) if keep and not wrong else None
+    preview = preview_retention(job, policy)
     context = {
         "job": job,
-        "given": given,
         "most": MAX_KEEP,
-        "is_valid": is_valid,
-        "preview": preview_retention(job, keep if is_valid else None),
+        "most_hours": MAX_HOURS,
+        "wrong": wrong,
+        "preview": preview,
+        "present": describe_policy(preview.present),
     }
     return page(request, "checkpoints/retention.html", context)

@@ -7,15 +7,21 @@ same functions, so the page shows what the job master would do.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
+from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.manifest import Manifest, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
+
+MAX_KEPT_BY_AGE: Final = 1000  #: every deletion reads the manifests of all retained checkpoints
+_HOUR_MS: Final = 3_600_000
 
 
 class KeepReason(StrEnum):
     """Why retention keeps a checkpoint."""
 
     NEWEST = "newest"  #: one of the newest checkpoints
+    YOUNG = "young"  #: triggered within the hours of the policy
     SAVEPOINT = "savepoint"  #: only a user discards a savepoint
     PINNED = "pinned"
     IN_REVIEW = "in_review"
@@ -28,6 +34,7 @@ class RetainedCheckpoint:
 
     number: int
     run: int
+    triggered_ms: int = 0  #: time of the trigger, since the epoch
     is_savepoint: bool = False
     is_pinned: bool = False
     is_in_review: bool = False
@@ -42,11 +49,12 @@ class RetentionPlan:
 
 
 def plan_retention(
-    retained: Iterable[RetainedCheckpoint], keep: int, *, run: int, restored: int | None
+    retained: Iterable[RetainedCheckpoint], policy: RetentionPolicy, *, run: int, restored: int | None
 ) -> RetentionPlan:
-    """Which checkpoints to discard if the newest `keep` are kept.
+    """Which checkpoints to discard. Age keeps a checkpoint only if it is among the newest `MAX_KEPT_BY_AGE`.
 
-    Pinned checkpoints and checkpoints in review do not count towards `keep`, so a pin never costs a recovery point.
+    Pinned checkpoints and checkpoints in review do not count towards either number, so a pin never costs a recovery
+    point. No clock is read: age is the time between the triggers of a checkpoint and of the newest checkpoint.
 
     Args:
         retained: all checkpoints that are not discarded, in any order; savepoints may be left out.
@@ -56,13 +64,16 @@ def plan_retention(
     """
     newest_first = sorted(retained, key=lambda each: -each.number)
     has_own = any(each.run == run and not each.is_savepoint for each in newest_first)
+    newest_ms = max((each.triggered_ms for each in newest_first if not each.is_savepoint), default=0)
     discarded, kept, counted = [], {}, 0
     for each in newest_first:
         reasons = _exemptions(each)
         if not reasons:
             counted += 1
-            if counted <= keep:
+            if counted <= policy.keep:
                 reasons.append(KeepReason.NEWEST)
+            if _is_young(newest_ms - each.triggered_ms, policy) and counted <= MAX_KEPT_BY_AGE:
+                reasons.append(KeepReason.YOUNG)
         if each.number == restored and not has_own:
             reasons.append(KeepReason.RESTORED)
         if reasons:
@@ -70,6 +81,10 @@ def plan_retention(
         else:
             discarded.append(each.number)
     return RetentionPlan(tuple(reversed(discarded)), kept)
+
+
+def _is_young(age_ms: int, policy: RetentionPolicy) -> bool:
+    return policy.hours is not None and age_ms < policy.hours * _HOUR_MS
 
 
 def _exemptions(checkpoint: RetainedCheckpoint) -> list[KeepReason]:

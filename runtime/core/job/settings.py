@@ -43,6 +43,16 @@ class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int = 120_000  #: from the start of the slots' tasks until every slot has connected
 
 
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """Completed checkpoints that are kept: the newest `keep`, and with `hours` those triggered within these hours.
+
+    The hours are counted back from the trigger of the newest checkpoint.
+    """
+
+    keep: int
+    hours: int | None = None
+
+
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings with their defaults. The descriptions appear in the form and in the API schema."""
 
@@ -80,6 +90,13 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retained_checkpoints: Annotated[
         int, Meta(ge=1, le=1000, description="Completed checkpoints that are kept; savepoints are always kept.")
     ] = 5
+    retained_hours: Annotated[
+        Annotated[int, Meta(ge=1, le=8760)] | None,
+        Meta(
+            description="Checkpoints of the last hours before the newest are kept too, if they are among the newest "
+            "1,000. Empty: age keeps none."
+        ),
+    ] = None
     restart_strategy: Annotated[
         Literal["none", "fixed_delay", "exponential_delay"],
         Meta(
@@ -167,6 +184,10 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             mode=self.checkpoint_mode,
             tolerable_failures=self.tolerable_failed_checkpoints,
         )
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        return RetentionPolicy(self.retained_checkpoints, self.retained_hours)
 
     @property
     def slot_memory_bytes(self) -> int | None:

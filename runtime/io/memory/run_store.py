@@ -10,6 +10,7 @@ from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_rete
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import RetentionPolicy
 from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
 
 
@@ -129,14 +130,16 @@ class MemoryRunStore:
             return own
         return [*own, self.restore_from]
 
-    def discard_older(self, keep: int) -> list[str]:
+    def discard_older(self, policy: RetentionPolicy) -> list[str]:
         if self.superseded:
             return []
         own = {c.manifest.checkpoint: c for c in self.completed if c.manifest.checkpoint not in self._discarded}
         retained = [
-            RetainedCheckpoint(number=number, run=0, is_savepoint=c.manifest.kind.is_savepoint)
+            RetainedCheckpoint(
+                number=number, run=0, triggered_ms=c.manifest.triggered_at, is_savepoint=c.manifest.kind.is_savepoint
+            )
             for number, c in own.items()
         ]
-        plan = plan_retention(retained, keep, run=0, restored=None)
+        plan = plan_retention(retained, policy, run=0, restored=None)
         self._discarded.update(plan.discarded)
         return [own[number].folder for number in plan.discarded]

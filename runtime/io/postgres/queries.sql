@@ -196,6 +196,7 @@ WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL ORDER
 -- retention_candidates --
 -- The periodic checkpoints of the job that are not discarded, for `core.checkpoint.retention_plan`.
 SELECT c.number, c.run_id AS run, c.pinned_at IS NOT NULL AS is_pinned, c.review_state = 'in_review' AS is_in_review,
+       (1000 * extract(epoch FROM c.triggered_at))::bigint AS triggered_ms,
        c.id IS NOT DISTINCT FROM r.restore_checkpoint_id AS is_restored
 FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
 WHERE r.id = %(run)s AND r.token = %(token)s AND c.status = 'completed' AND c.kind = 'checkpoint'

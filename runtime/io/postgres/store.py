@@ -24,6 +24,7 @@ from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
+from runtime.core.job.settings import RetentionPolicy
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
 from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
@@ -154,12 +155,12 @@ class PostgresRunStore:
     def retained_folders(self) -> list[str]:
         return [row["path"] for row in self._fetch_all("retained")]
 
-    def discard_older(self, keep: int) -> list[str]:
+    def discard_older(self, policy: RetentionPolicy) -> list[str]:
         rows = self._fetch_all("retention_candidates")
         restored = next((row["number"] for row in rows if row["is_restored"]), None)
-        columns = ("number", "run", "is_pinned", "is_in_review")
+        columns = ("number", "run", "triggered_ms", "is_pinned", "is_in_review")
         retained = [RetainedCheckpoint(**{name: row[name] for name in columns}) for row in rows]
-        plan = plan_retention(retained, keep, run=self._run, restored=restored)
+        plan = plan_retention(retained, policy, run=self._run, restored=restored)
         if not plan.discarded:
             return []
         return [row["path"] for row in self._fetch_all("discard", numbers=list(plan.discarded))]

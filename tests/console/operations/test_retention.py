@@ -1,5 +1,6 @@
 """The preview of retention: the decisions of the job master, the files that stay, and the reasons."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
-from console.jobs.models import Run
+from console.jobs.models import JobVersion, Run
 from console.operations.retention import preview_retention
 from runtime.core.job.ids import Token
+from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.io.filesystem import FileStore
@@ -25,11 +27,13 @@ from tests.contracts.test_records import url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 QUERIES = 5
+START = datetime(2026, 1, 1, tzinfo=UTC)  #: checkpoint N is triggered N hours later
 
 
 def made(run: Run, number: int, names: dict[str, int], **changes: Any) -> Checkpoint:
     """A checkpoint whose manifest names files by `folder of a checkpoint/name`, with their sizes; its own exist."""
-    row = rows.checkpoint(run, number, is_stored=False, **changes)
+    triggered = START + timedelta(hours=number)
+    row = rows.checkpoint(run, number, is_stored=False, triggered_at=triggered, **changes)
     paths = {name if "/" in name else f"{row.path}/{name}": nbytes for name, nbytes in names.items()}
     segments = tuple(
         Segment(path=path, rows=1, nbytes=nbytes, checksum="blake2b:00", first_group=0, last_group=127)
@@ -66,7 +70,7 @@ def size_on_disk(run: Run) -> int:
 
 
 def test_the_preview_names_what_stays_and_why(run: Run) -> None:
-    found = preview_retention(run.job, 2)
+    found = preview_retention(run.job, RetentionPolicy(2))
     assert [line.checkpoint.number for line in found.discarded] == [4, 1]
     assert {line.checkpoint.number: line.reasons for line in found.kept} == {
         7: ("Only a user discards a savepoint.",),
@@ -89,9 +93,10 @@ def test_the_job_master_then_deletes_what_the_preview_says(run: Run) -> None:
     Run.objects.filter(pk=run.pk).update(token=run.token)
     records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     files = FileStore(job_root(run.job_id))
-    for keep in (3, 2, 1):
-        found, before = preview_retention(run.job, keep), size_on_disk(run)
-        folders = records.discard_older(keep)
+    for each in ((1, 3), (3, None), (1, 2), (2, None), (1, None)):
+        policy = RetentionPolicy(*each)
+        found, before = preview_retention(run.job, policy), size_on_disk(run)
+        folders = records.discard_older(policy)
         assert sorted(folders) == sorted(line.checkpoint.path for line in found.discarded)
         discard_checkpoints(files, folders, readable_manifests(files, records.retained_folders()))
         assert before - size_on_disk(run) == found.freed_bytes
@@ -102,7 +107,7 @@ def test_a_run_without_a_checkpoint_keeps_the_checkpoint_that_it_began_with(run:
     Run.objects.update(state="canceled")
     first = Checkpoint.objects.get(number=1)
     second = rows.run(run.job, restore_checkpoint=first)
-    found = preview_retention(run.job, 1)
+    found = preview_retention(run.job, RetentionPolicy(1))
     reasons = {line.checkpoint.number: line.reasons for line in found.kept}
     assert reasons[1] == (f"Run {second.pk} was restored from it and has no checkpoint of its own yet.",)
 
@@ -110,8 +115,27 @@ def test_a_run_without_a_checkpoint_keeps_the_checkpoint_that_it_began_with(run:
 def test_unreadable_manifests_free_nothing_that_they_may_need(run: Run) -> None:
     for number in (4, 5):
         (job_root(run.job_id) / Checkpoint.objects.get(number=number).path / MANIFEST_FILE).write_text("damaged")
-    found = {line.checkpoint.number: line for line in preview_retention(run.job, 2).discarded}
+    found = {line.checkpoint.number: line for line in preview_retention(run.job, RetentionPolicy(2)).discarded}
     assert (found[1].freed_bytes, found[4].freed_bytes) == (0, None)
+
+
+def test_an_age_keeps_checkpoints_beside_the_newest(browser: Client, api: APIClient, run: Run) -> None:
+    found = preview_retention(run.job, RetentionPolicy(1, hours=3))
+    assert [line.checkpoint.number for line in found.discarded] == [1]
+    reasons = {line.checkpoint.number: line.reasons for line in found.kept}
+    assert reasons[4] == ("It is of the last 3 hours before the newest.",)
+    assert found.sentence.startswith("Keeping the newest checkpoint and those of the last 3 hours would delete 1 of 6")
+    path = f"/jobs/{run.job_id}/checkpoints/retention/"
+    shown = api.get(f"/api/v1{path}", {"keep": 1, "hours": 3}).json()
+    assert (shown["sentence"], shown["hours"], shown["present_hours"]) == (found.sentence, 3, None)
+    assert browser.get(path, {"keep": 1, "hours": 3}).context["preview"].sentence == found.sentence
+    assert "0 is not a number from 1 to 8760." in browser.get(path, {"keep": 1, "hours": 0}).content.decode()
+    for wrong in ({"keep": 1, "hours": 0}, {"hours": 3}):
+        assert api.get(f"/api/v1{path}", wrong).json()["code"] == "invalid-field"
+    settings = {"retained_checkpoints": 1, "retained_hours": 3}
+    aged = JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="ready", settings=settings)
+    Run.objects.update(version=aged)
+    assert preview_retention(run.job).sentence == found.sentence
 
 
 def test_page_and_api_show_the_same_in_few_queries(browser: Client, api: APIClient, run: Run) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import Token
+from runtime.core.job.settings import RetentionPolicy
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.run_store import CompletedCheckpoint
 from tests.contracts.sinks.kills import Kill
@@ -63,12 +64,12 @@ class FileRunStore(MemoryRunStore):
             with self.path.with_suffix(".failed").open("a") as file:
                 file.write(f"{report.reason}\n")
 
-    def discard_older(self, keep: int) -> list[str]:
+    def discard_older(self, policy: RetentionPolicy) -> list[str]:
         """Recorded before the files are deleted: the next process must not look for them."""
         with _locked(self.path) as row:
             if not self._is_current(row):
                 return []
-            found = super().discard_older(keep)
+            found = super().discard_older(policy)
             _write(self.path, _Row(row.token, row.next_id, self._kept))
             return found
 

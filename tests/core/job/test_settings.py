@@ -7,7 +7,7 @@ import pytest
 
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
-from runtime.core.job.settings import CoordinatorSettings, JobSettings
+from runtime.core.job.settings import CoordinatorSettings, JobSettings, RetentionPolicy
 
 
 def test_an_untuned_job_has_the_defaults() -> None:
@@ -25,8 +25,10 @@ def test_what_is_set_reaches_the_machines() -> None:
         "tolerable_failed_checkpoints": 3,
         "checkpoint_mode": "at_least_once",
         "restart_attempts": 0,
+        "retained_hours": 48,
     }
     settings = msgspec.convert(raw, JobSettings)
+    assert settings.retention == RetentionPolicy(5, hours=48)
     assert settings.coordinator == CoordinatorSettings(
         interval_ms=100,
         timeout_ms=2_000,
@@ -72,6 +74,7 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
         ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
         ({"tolerable_failed_checkpoints": -1}, "tolerable_failed_checkpoints"),
         ({"retained_checkpoints": 0}, "retained_checkpoints"),
+        ({"retained_hours": 0}, "retained_hours"),
         ({"min_pause_ms": "soon"}, "min_pause_ms"),
         ({"checkpoint_mode": "at_most_once"}, "checkpoint_mode"),
         ({"restart_strategy": "failure_rate"}, "restart_strategy"),

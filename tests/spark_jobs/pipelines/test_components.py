@@ -15,7 +15,7 @@ import pytest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
-from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
@@ -155,7 +155,7 @@ def on_spark(compiled: CompiledJob, folder: Path, records: MemoryRunStore) -> It
         storage=str(folder / "state"),
         coordinator=CoordinatorSettings(interval_ms=200, min_pause_ms=20),
         restart=FixedDelay(attempts=5, delay_ms=50),
-        retained_checkpoints=1_000,
+        retention=RetentionPolicy(1_000),
     )
     master = JobMaster(config, records, FileStore(str(folder / "state")), launcher, SystemClock())
     run = Run(master, records, threading.Thread(target=lambda: run.exit.append(master.run()), daemon=True), [])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, DateTimeField, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import Count, DateTimeField, Exists, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 from django.shortcuts import get_object_or_404
@@ -130,9 +130,9 @@ def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
 
 def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
-    ended = Attempt.objects.filter(run=OuterRef("pk"), ended_at__isnull=False).order_by("-token")
+    ended = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").annotate(at=Max("ended_at"))
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
-    runs: Mapping[int, Any] = listed.annotate(failed_at=Subquery(ended.values("ended_at")[:1])).in_bulk(
+    runs: Mapping[int, Any] = listed.annotate(failed_at=Subquery(ended.values("at"))).in_bulk(
         [job.run_pk for job in jobs]
     )
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])

@@ -5,9 +5,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Case, Count, F, Func, JSONField, Max, Min, QuerySet, TextField, Value, When, Window
+from django.db.models import (
+    Case,
+    Count,
+    ExpressionWrapper,
+    Func,
+    JSONField,
+    Max,
+    Min,
+    Q,
+    QuerySet,
+    TextField,
+    Value,
+    When,
+    Window,
+)
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Coalesce, RowNumber
+from django.db.models.functions import Coalesce, NullIf, RowNumber
 
 from console.jobs.models import Attempt, AttemptOutcome, Job
 from runtime.core.job.lifecycle import RunState
@@ -35,6 +49,11 @@ class FailureDetail:
     traceback: str
     story: tuple[str, ...]
     rest: Any
+
+    @property
+    def subtask(self) -> int | None:
+        """The subtask that failed: subtask n of an operator runs in slot n."""
+        return self.slot if self.operator else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,31 +92,44 @@ def failure_detail(recorded: Any, params: Mapping[str, Any], schema: Schema, rea
 
 
 def with_recorded_failures(attempts: QuerySet[Attempt]) -> QuerySet[Any]:
-    """The attempts with their recorded failure as `recorded`. A failed run has that of its last attempt."""
-    of_run = When(run__state=RunState.FAILED.value, token=F("run__token"), then=F("run__failure"))
-    return attempts.annotate(recorded=Coalesce("detail", Case(of_run), output_field=JSONField()))
+    """The attempts with their recorded failure as `recorded`. That of a failed run is part of its last attempt's.
+
+    `attempts`: all attempts of their runs.
+    """
+    last = attempts.order_by().values("run").annotate(last=Max("token")).values("last")
+    is_last = Q(run__state=RunState.FAILED.value, token__in=last)
+    nothing = Value({}, JSONField())
+    of_run = Case(When(is_last, then=Coalesce("run__failure", nothing)), default=nothing, output_field=JSONField())
+    both = Func(of_run, Coalesce("detail", nothing), template="(%(expressions)s)", arg_joiner=" || ")
+    return attempts.annotate(
+        is_last_of_failed=Case(When(is_last, then=Value(True)), default=Value(False)),
+        recorded=ExpressionWrapper(both, output_field=JSONField()),
+    )
 
 
 def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[FailureCause, ...]:
     """The causes of failed and lost attempts, newest first; of an operator only, if one is given. A query.
 
+    The last attempt of a failed run counts even if its end was not recorded: a job may be rejected at its start.
+
     Attempts with the same failure code, operator and message have the same cause. Numbers in messages are ignored:
     offsets and ports differ.
     """
-    failed = Attempt.objects.filter(run__job=job, outcome__in=(AttemptOutcome.FAILED, AttemptOutcome.LOST))
-    text = TextField()
-    rows = with_recorded_failures(failed).annotate(
+    failed, text = Q(outcome__in=(AttemptOutcome.FAILED, AttemptOutcome.LOST)), TextField()
+    found = with_recorded_failures(Attempt.objects.filter(run__job=job)).filter(failed | Q(is_last_of_failed=True))
+    said = Coalesce(NullIf("reason", Value("")), KeyTextTransform("message", "recorded"), Value(""), output_field=text)
+    rows = found.annotate(
         code=Coalesce(KeyTextTransform("code", "recorded"), Value(""), output_field=text),
         operator=Coalesce(KeyTextTransform("operator", "recorded"), Value(""), output_field=text),
-        message=Func("reason", Value("[0-9]+"), Value("0"), Value("g"), function="regexp_replace", output_field=text),
+        message=Func(said, Value("[0-9]+"), Value("0"), Value("g"), function="regexp_replace", output_field=text),
     )
     if operator:
         rows = rows.filter(operator=operator)
     cause = ["code", "operator", "message"]
     grouped = rows.annotate(
         number=Window(Count("pk"), partition_by=cause),
-        first=Window(Min("ended_at"), partition_by=cause),
-        last=Window(Max("ended_at"), partition_by=cause),
+        first=Window(Min(Coalesce("ended_at", "run__ended_at")), partition_by=cause),
+        last=Window(Max(Coalesce("ended_at", "run__ended_at")), partition_by=cause),
         place=Window(RowNumber(), order_by="-token", partition_by=cause),
     )
     newest = grouped.filter(place=1).order_by("-token").select_related("run__version").defer("run__live")

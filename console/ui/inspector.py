@@ -22,6 +22,7 @@ from console.metrics.selectors import SubtaskHistory, subtask_history
 from console.ui.failures import FailureCause, failure_causes
 from console.ui.jobpage import JobView
 from console.ui.plots import shapes
+from console.ui.runlog import LogLine, log_size, recent_warnings
 from runtime.core.snapshot.contents import StoredState
 
 REFRESH_S: Final = 10
@@ -110,6 +111,18 @@ class Inspector:
     @cached_property
     def failures(self) -> tuple[FailureCause, ...]:
         return failure_causes(self._page.job, self._page.schema, self.uid)
+
+    @property
+    def log_key(self) -> str:
+        """Names the content of `warnings`."""
+        run = self._page.run
+        return f"{run.pk}_{log_size(run)}" if run else "0"
+
+    @property
+    def warnings(self) -> Sequence[LogLine] | None:
+        """The last warnings in the log of the job master; None if this host does not have the log."""
+        run = self._page.run
+        return recent_warnings(run, self._page.schema) if run else ()
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:

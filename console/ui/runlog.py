@@ -20,6 +20,8 @@ from runtime.redaction import Schema, redact_json
 
 LOG_LINES: Final = 200
 _TAIL_BYTES: Final = 512 * 1024  #: end of the file that is searched for the last lines
+WARNING_LINES: Final = 10  #: on the page of a job
+_WARNING_BYTES: Final = 64 * 1024  #: end of the file that is searched for them
 _DOWNLOAD_BYTES: Final = 16 * 1024 * 1024
 LEVELS: Final = ("info", "warning", "error")  #: least severe first
 _SEVERITY: Final = {"debug": 0, "info": 0, "warn": 1, "warning": 1, "error": 2, "critical": 2, "fatal": 2}
@@ -66,14 +68,27 @@ def log_size(run: Run) -> int:
 
 
 def log_tail(
-    file: Path, params: Mapping[str, Any], schema: Schema, wanted: LogFilter = LogFilter()
+    file: Path,
+    params: Mapping[str, Any],
+    schema: Schema,
+    wanted: LogFilter = LogFilter(),
+    limit: int = _TAIL_BYTES,
 ) -> tuple[LogLine, ...] | None:
-    """The last lines that `wanted` accepts, without secrets; None if this host does not have the log."""
-    lines = _last_lines(file, _TAIL_BYTES)
+    """The last lines that `wanted` accepts, without secrets; None if this host does not have the log.
+
+    `limit`: bytes at the end of the file that are searched.
+    """
+    lines = _last_lines(file, limit)
     if lines is None:
         return None
     shown = redact_json("\n".join(lines), params, schema).splitlines()  # first: a search would show secrets by its hits
     return tuple([line for line in parse_lines(shown) if wanted.accepts(line)][-LOG_LINES:])
+
+
+def recent_warnings(run: Run, schema: Schema) -> tuple[LogLine, ...] | None:
+    """The last warnings and errors without their tracebacks; None if this host does not have the log."""
+    lines = log_tail(log_file(run), run.version.params, schema, LogFilter("warning"), _WARNING_BYTES)
+    return None if lines is None else tuple([line for line in lines if line.time][-WARNING_LINES:])
 
 
 def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | None:

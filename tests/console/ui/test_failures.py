@@ -1,13 +1,17 @@
 """Failures of attempts by cause: numbers in messages do not separate them, operators and messages do."""
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.test import Client
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from console.jobs.models import Attempt, Run
 from console.ui.failures import failure_causes
-from tests.console.ui import rows
+from tests.console.ui import blocks, rows
 
 TRACEBACK = 'File "features.py", line 88, in basket\nZeroDivisionError: division by zero'
 
@@ -69,3 +73,59 @@ def test_a_failed_run_gives_only_its_last_attempt_code_and_operator() -> None:
         ("attempt-failed", "sink"),
     ]
     assert (first.newest.code, first.newest.operator, first.newest.message) == ("unknown", "", "full at 7")
+
+
+@pytest.mark.django_db
+def test_a_job_that_is_rejected_at_its_start_has_its_reason_among_the_causes() -> None:
+    """The master ends such a run without an end of its attempt."""
+    failure = {"code": "missing-table", "message": "Table 7 is missing.", "detail": {}}
+    run = rows.run(rows.job(), "failed", token=9_999, failure=failure)
+    Attempt.objects.create(run=run, token=9_999, outcome="running")
+    (cause,) = failure_causes(run.job, rows.SCHEMA)
+    assert (cause.newest.code, cause.newest.message, cause.last) == (
+        "missing-table",
+        "Table 7 is missing.",
+        run.ended_at,
+    )
+
+
+@pytest.mark.django_db
+def test_the_failure_of_a_run_and_the_log_of_its_last_attempt_are_one_cause() -> None:
+    """A supervisor that fails a run takes a new token, and stores the log with the attempt."""
+    failure = {"code": "stage-died", "message": "The stage died.", "operator": "parquet", "detail": "line 1"}
+    run = rows.run(rows.job(), "failed", token=10_001, failure=failure)
+    fail(run, 5, "The stage died.", log=["line 1"])
+    Attempt.objects.update(detail={"log": ["line 1"]})
+    (cause,) = failure_causes(run.job, rows.SCHEMA)
+    assert (cause.newest.code, cause.newest.operator, cause.newest.traceback) == ("stage-died", "parquet", "line 1")
+
+
+@pytest.mark.django_db
+def test_a_cause_names_its_subtask_and_leads_to_the_attempt_on_the_page_of_the_run(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    failed = fail(run, 30, "division by zero", operator="window", slot=3, traceback=TRACEBACK)
+    fail(run, 20, "slot 1 was lost", slot=1, traceback=TRACEBACK)
+    page = at_console.get(f"/jobs/{run.job_id}/")
+    assert "window · subtask 3 · slot 3" in blocks.text(page)
+    assert "subtask 1" not in blocks.text(page), "no operator is known"
+    link = f"/runs/{run.pk}/#attempt-{failed.token}"
+    assert f'href="{link}"' in page.content.decode()
+    assert f'<tr id="attempt-{failed.token}">' in at_console.get(f"/runs/{run.pk}/").content.decode()
+
+
+@pytest.mark.django_db
+def test_the_last_warnings_of_the_job_master_stand_beside_the_causes(
+    at_console: Client, settings: Settings, tmp_path: Path
+) -> None:
+    settings.WEIR_LOGS = tmp_path
+    run = rows.run(rows.job())
+    assert "This host does not have the log." in blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["warnings"]
+    lines = [
+        f'{{"timestamp": "2026-11-26T12:00:{n:02}Z", "event": "event {n}", "level": "{level}"}}'
+        for n, level in enumerate(["warning", "info", *["error"] * 10])
+    ]
+    (tmp_path / f"run-{run.pk}.log").write_text("\n".join([*lines, "Traceback (most recent call last):", ""]))
+    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["warnings"]
+    assert re.findall(r"event \d+", found) == [f"event {n}" for n in range(2, 12)]
+    assert "Traceback" not in found
+    assert f'href="/runs/{run.pk}/?level=warning#log-head"' in found

@@ -68,7 +68,7 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
         page = at_console.get(f"/runs/{run.pk}/")
     said = blocks.text(page)
     assert f"The run failed: {long}" in said
-    assert "flights, slot 1" in said
+    assert "flights, subtask 1, slot 1" in said
     assert "File x, line 1" in said
     assert "Restored from savepoint 7" in said
     assert "airlines had finished, and was not started again" in said

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.object_table import ObjectTable, map_place
-from runtime.state.values import check_storable, storage_error
+from runtime.state.values import encode
 
 _BROADCAST_GROUP: Final = 0  #: broadcast entries have no key group of their own
 _BROADCAST_KEY: Final = msgspec.msgpack.encode(None)  #: broadcast entries have no key either
@@ -83,11 +83,7 @@ class BroadcastMap(MutableMapping[Any, Any]):
         return msgspec.msgpack.decode(found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        check_storable(self.table.schema.name, value)
-        try:
-            stored = msgspec.msgpack.encode(value)
-        except (ValueError, OverflowError) as error:
-            raise storage_error(self.table.schema.name, error) from error
+        stored = encode(self.table.schema.name, value)
         self.table.put((_BROADCAST_GROUP, _BROADCAST_KEY, map_place(key)), stored)
 
     def __delitem__(self, key: Any) -> None:

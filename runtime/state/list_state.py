@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from runtime.errors import JobRejected
-from runtime.state.values import check_storable
+from runtime.state.values import encode
 
 
 class OperatorList:
@@ -34,7 +34,7 @@ class OperatorList:
         """
         held = list(values)
         _check_text_keys(self._name, held)
-        check_storable(self._name, held)
+        encode(self._name, held)  # refuses other types than it decodes to
         try:
             self._stored = json.dumps(held, allow_nan=False)  # strict, whereas msgspec encodes bytes as text
         except (TypeError, ValueError) as error:

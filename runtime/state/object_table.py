@@ -94,11 +94,18 @@ class ObjectTable:
         keys = self._groups.get(group)
         return _NO_ENTRIES if keys is None else _places(keys.get(key, _NO_ENTRIES))
 
+    def value_of(self, group: int, key: bytes) -> Stored | None:
+        """The single value of a key, at place None; None if it is absent."""
+        keys = self._groups.get(group)
+        held = None if keys is None else keys.get(key)
+        return held.get(None) if isinstance(held, dict) else held
+
     def put(self, entry: Entry, value: Stored) -> None:
         """Sets an entry. It becomes the last entry of its key, also after a restore."""
         there = self._set(entry, value)
         if entry in self._changed:
-            del self._changed[entry]  # moves it to the end of the changes
+            if entry[2] is not None:
+                del self._changed[entry]  # moves it to the end of the changes
         elif not there:
             self._new_entries.add(entry)
         self._changed[entry] = value
@@ -168,11 +175,11 @@ class ObjectTable:
         keys = self._groups.get(group)
         if keys is None:
             keys = self._groups[group] = {}
-        held = keys.get(key, _NO_ENTRIES)
-        if place is None and (held is _NO_ENTRIES or not isinstance(held, dict)):
+        held = keys.get(key)
+        if place is None and not isinstance(held, dict):
             keys[key] = value
-            return held is not _NO_ENTRIES
-        places = keys[key] = _places(held) if held is not _NO_ENTRIES else {}
+            return held is not None
+        places = keys[key] = {} if held is None else _places(held)
         there = places.pop(place, None) is not None
         places[place] = value
         return there

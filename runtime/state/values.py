@@ -1,34 +1,28 @@
-"""The Python values that state accepts: values of types that a restore preserves.
+"""The Python values that state accepts: values of types that a restore preserves, as msgpack.
 
-An encoder silently turns a tuple or a set into a list, and a datetime into text.
+Most encoders silently turn a tuple or a set into a list, and a datetime into text.
 """
 
 from typing import Any, Final
 
+import msgpack
+
 from runtime.errors import JobRejected
 
-_ATOMIC_TYPES: Final = frozenset({int, float, bool, str, bytes, type(None)})
+_pack: Final = msgpack.Packer(
+    strict_types=True
+).pack  # one call to C holds the interpreter's lock: threads may share it
 
 
-def check_storable(state: str, value: Any) -> None:
-    """Raises JobRejected naming the state if `value` would be restored as another type."""
-    kind = type(value)
-    if kind in _ATOMIC_TYPES:
-        return
-    if kind is list:
-        for element in value:
-            if type(element) not in _ATOMIC_TYPES:
-                check_storable(state, element)
-    elif kind is dict:
-        for key, element in value.items():
-            if type(key) not in _ATOMIC_TYPES or type(element) not in _ATOMIC_TYPES:
-                check_storable(state, key)
-                check_storable(state, element)
-    else:
-        raise storage_error(state, f"a {kind.__name__} would be restored as another type")
+def encode(state: str, value: Any) -> bytes:
+    """`value` as msgpack. A bytearray becomes bytes.
 
-
-def storage_error(state: str, problem: object) -> JobRejected:
-    """The error for a value that the state named `state` cannot hold."""
-    detail = f"state holds None, booleans, numbers, text and bytes, in lists and dictionaries only: {problem}"
-    return JobRejected("bad-state-value", state, detail)
+    Raises:
+        JobRejected: a restore would return another type, or msgpack cannot hold the value; the error names the state.
+    """
+    try:
+        found: bytes = _pack(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        detail = f"state holds None, booleans, numbers, text and bytes, in lists and dictionaries only: {error}"
+        raise JobRejected("bad-state-value", state, detail) from error
+    return found

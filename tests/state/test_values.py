@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import JobRejected
 from runtime.state.list_state import OperatorList
-from runtime.state.values import check_storable
+from runtime.state.values import encode
 
 
 class Colour(StrEnum):
@@ -22,7 +22,7 @@ class Colour(StrEnum):
 
 
 OTHERS: list[Any] = [
-    {1, 2}, frozenset("a"), (1, 2), bytearray(b"x"), datetime(2026, 1, 1), Decimal(1), UUID(int=1), Colour.RED,  # noqa: DTZ001
+    {1, 2}, frozenset("a"), (1, 2), datetime(2026, 1, 1), Decimal(1), UUID(int=1), Colour.RED,  # noqa: DTZ001
     OrderedDict(a=1), Counter("a"), object(), 1j,
 ]  # fmt: skip
 ATOMS = (
@@ -35,14 +35,13 @@ VALUES = st.recursive(ATOMS, lambda inner: st.lists(inner) | st.dictionaries(st.
 @pytest.mark.parametrize("around", [lambda v: v, lambda v: [1, v], lambda v: {"deep": [{"x": v}]}])
 def test_a_value_that_would_come_back_as_another_type_is_refused(value: Any, around: Any) -> None:
     with pytest.raises(JobRejected, match=rf"seen: .*{type(value).__name__}") as refused:
-        check_storable("seen", around(value))
+        encode("seen", around(value))
     assert refused.value.code == "bad-state-value"
 
 
 @given(VALUES)
 def test_all_others_come_back_as_they_were(value: Any) -> None:
-    check_storable("seen", value)
-    back = msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+    back = msgspec.msgpack.decode(encode("seen", value))
     assert repr(back) == repr(value)
 
 

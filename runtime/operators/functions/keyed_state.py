@@ -23,13 +23,13 @@ from typing import Any, Final
 import msgspec
 
 from runtime.errors import JobRejected, WeirError
+from runtime.state import values
 from runtime.state.object_table import Entry, ObjectTable, Place, Stored, is_plain, map_place
-from runtime.state.values import check_storable, storage_error
 
-_encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 KeyAddress = tuple[int, bytes]  #: key group, key
+_ABSENT: Final = object()  #: no element, or an expired one
 
 
 class CurrentKey:
@@ -73,8 +73,9 @@ class StateElements:
 
     def read(self, place: Place) -> tuple[bool, Any]:
         """Whether an unexpired element is present at `place`, and its value."""
-        stored = self.stored_value(place)
-        return (False, None) if stored is None else self.decode(stored)
+        stored = self._table.entries_of(*self.current.get()).get(place)
+        value = _ABSENT if stored is None else self.decode_value(stored, _ABSENT)
+        return (False, None) if value is _ABSENT else (True, value)
 
     def write(self, place: Place, value: Any) -> None:
         """Sets an element.
@@ -99,17 +100,14 @@ class StateElements:
 
     def encode(self, value: Any, expires: int | None = None) -> bytes:
         """The stored form of a value that is not plain. Raises JobRejected as `write`."""
-        name = self._table.schema.name
-        check_storable(name, value)
-        try:
-            return _encode((expires, value))
-        except (ValueError, OverflowError) as error:
-            raise storage_error(name, error) from error
+        return values.encode(self._table.schema.name, [expires, value])
 
-    def decode(self, stored: Stored) -> tuple[bool, Any]:
-        """Whether the stored element is unexpired, and its value."""
-        expires, value = _decode_element(stored)
-        return (False, None) if self._is_expired(expires) else (True, value)
+    def decode_value(self, stored: Stored, default: Any) -> Any:
+        """The value of a stored element; `default` if it is expired."""
+        if type(stored) is not bytes:
+            return stored
+        expires, value = _decode(stored)
+        return default if expires is not None and expires <= self._now_ms() else value
 
     def remove(self, place: Place) -> None:
         self.delete((*self.current.get(), place))
@@ -119,9 +117,9 @@ class StateElements:
         self._expiries.pop(entry, None)
         self._table.delete(entry)
 
-    def stored_value(self, place: Place) -> Stored | None:
-        """The stored form of an element, expired or not; None if it is absent."""
-        return self._table.entries_of(*self.current.get()).get(place)
+    def stored_single(self, at: KeyAddress) -> Stored | None:
+        """The stored form of the single value of a key, expired or not; None if it is absent."""
+        return self._table.value_of(*at)
 
     def live_elements(self) -> list[tuple[Any, Any]]:
         """Places and values of the unexpired elements of the current key, in the order of writing."""

@@ -14,6 +14,7 @@ from runtime.operators.functions.keyed_state import CurrentKey
 from runtime.state.object_table import ObjectTable
 
 _NO_VALUE: Final = b""
+_decode: Final = msgspec.msgpack.Decoder().decode
 
 Timer = tuple[int, int, bytes]  #: timestamp (ms), key group, key
 _Queued = tuple[int, tuple[Any, ...], int, bytes]
@@ -73,4 +74,7 @@ def check_time(timestamp_ms: Any) -> None:
 
 def _sort_key(key: bytes) -> tuple[Any, ...]:
     """A sort key for keys: by value, nulls last."""
-    return tuple((value is None, value) for value in msgspec.msgpack.decode(key))
+    values = _decode(key)
+    if len(values) == 1:  # saves the generator
+        return (values[0] is None, values[0])
+    return tuple((value is None, value) for value in values)

@@ -38,8 +38,12 @@ class ValueState:
         self._before: list[Any] = []  #: values by key number, as they are in the table
 
     def get(self, default: Any = None) -> Any:
-        value = self._values[self._key.number]
-        return value if type(value) in _PLAIN_TYPES else self._decode(value, default)
+        stored = self._values[self._key.number]
+        if stored is _UNREAD:
+            stored = self._read()
+        if type(stored) in _PLAIN_TYPES:
+            return stored
+        return default if stored is _ABSENT else self._cells.decode_value(stored, default)
 
     def update(self, value: Any) -> None:
         if (type(value) is int and MIN_PLAIN_INT <= value <= MAX_PLAIN_INT) or is_plain(
@@ -73,23 +77,20 @@ class ValueState:
             elif value is not before:
                 self._cells.put_without_expiry((*at, _SINGLE_PLACE), value)
 
-    def _decode(self, stored: Any, default: Any) -> Any:
-        if stored is _UNREAD:
-            stored, number = self._cells.stored_value(_SINGLE_PLACE), self._key.number
-            stored = _ABSENT if stored is None else stored
-            self._values[number] = self._before[number] = stored
-        if stored is _ABSENT:
-            return default
-        there, value = self._cells.decode(stored)
-        return value if there else default
+    def _read(self) -> Any:
+        """Caches the value of the current key. Returns its stored form, or `_ABSENT`."""
+        number = self._key.number
+        stored = self._cells.stored_single(self._key.keys[number])
+        self._values[number] = self._before[number] = found = _ABSENT if stored is None else stored
+        return found
 
 
 class ExpiringValueState(ValueState):
     """A value per key, with a time to live."""
 
     def get(self, default: Any = None) -> Any:
-        there, value = self._cells.read(_SINGLE_PLACE)
-        return value if there else default
+        stored = self._cells.stored_single(self._key.get())
+        return default if stored is None else self._cells.decode_value(stored, default)
 
     def update(self, value: Any) -> None:
         self._cells.write(_SINGLE_PLACE, value)

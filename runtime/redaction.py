@@ -2,8 +2,8 @@
 
 A parameter is secret if its schema marks it (`format: password`, `writeOnly`) or its name does (`password`, `api_key`,
 `auth_token`, at any depth). A password inside a URL or a libpq connection string is a secret, too. The version's row
-keeps the value, because the job needs it. Pages, API and admin mask the value. The job master redacts every failure
-text that it records.
+keeps the value, because the job needs it. Pages, API and admin mask the value, unless it is a reference to a secret.
+The job master redacts every failure text that it records.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 MASK: Final = "********"
+REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")  #: stands for a secret that the place of the job has
 _MIN_SECRET_CHARACTERS: Final = 4  #: characters; a shorter secret also occurs in texts by chance
 _SECRET_NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
@@ -25,9 +26,27 @@ Schema = Mapping[str, Any]
 
 def is_secret(name: str, schema: Schema) -> bool:
     """Whether the parameter `name` with the given JSON schema holds a secret."""
+    return is_declared_secret(schema) or _SECRET_NAMES.search(_WORD_BORDER.sub("_", name).lower()) is not None
+
+
+def is_declared_secret(schema: Schema) -> bool:
+    """Whether the JSON schema of a parameter marks it as secret."""
     parts = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    told = any(part.get("format") == "password" or part.get("writeOnly") for part in parts if isinstance(part, Mapping))
-    return told or _SECRET_NAMES.search(_WORD_BORDER.sub("_", name).lower()) is not None
+    return any(part.get("format") == "password" or part.get("writeOnly") for part in parts if isinstance(part, Mapping))
+
+
+def declared_secrets(params: Mapping[str, Any], schema: Schema) -> Iterator[tuple[str, str]]:
+    """Path and text of each parameter that the schema marks as secret, at any depth of objects."""
+    yield from _declared_secrets("", params, schema, schema)
+
+
+def _declared_secrets(path: str, value: Any, schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str) and value and is_declared_secret(schema):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            part = _member_schema(schema, root, name)
+            yield from _declared_secrets(f"{path}.{name}" if path else name, inner, part, root)
 
 
 def mask(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -67,7 +86,7 @@ def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:
     if value is None or isinstance(value, bool) or value == "":
         return value
     if is_secret(name, schema):
-        return MASK
+        return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
     match value:
         case dict():
             return {

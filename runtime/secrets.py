@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from runtime.errors import JobRejected
+from runtime.redaction import REFERENCE
 
-_REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _URL_PASSWORD: Final = re.compile(r"[A-Za-z][\w+.-]*://[^/\s:@]*:(?P<secret>[^/\s@]+)@")
 _PASSWORD_OPTION: Final = re.compile(r"\b(?:password|sslpassword)\s*=\s*(?P<secret>'[^']*'|[^\s&;]+)", re.IGNORECASE)
@@ -23,12 +23,12 @@ _VARIABLE_PREFIX: Final = "WEIR_SECRET_"
 
 def check_references(field: str, text: str) -> None:
     """Raises JobRejected, naming `field`, if a reference is malformed or the text contains a literal password."""
-    for name in _REFERENCE.findall(text):
+    for name in REFERENCE.findall(text):
         if not _NAME.fullmatch(name):
             problem = f"${{secret:{name}}} is no reference: a name is a letter, then letters, digits, '_' or '-'"
             raise JobRejected("bad-secret", field, problem)
     for found in (*_URL_PASSWORD.finditer(text), *_PASSWORD_OPTION.finditer(text)):
-        if not _REFERENCE.search(found["secret"]):
+        if not REFERENCE.search(found["secret"]):
             advice = "write ${secret:NAME} in its place, and set WEIR_SECRET_NAME where the job runs"
             raise JobRejected("literal-secret", field, f"contains a password: {advice}")
 
@@ -39,7 +39,7 @@ def resolve(field: str, text: str, encode: Callable[[str], str] = str) -> str:
     Raises:
         JobRejected: a secret is not set on this host; `field` and the secret's name are named.
     """
-    return _REFERENCE.sub(lambda found: encode(_value_of(field, found[1])), text)
+    return REFERENCE.sub(lambda found: encode(_value_of(field, found[1])), text)
 
 
 def _value_of(field: str, name: str) -> str:

@@ -79,17 +79,27 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
     def post(self, request: Request) -> Response:
         given = self.body(serializers.JobRequest)
-        version, starts = given.pop("version", None), given.pop("start")
-        if starts and version is None:
+        version, starts, copied = given.pop("version", None), given.pop("start"), given.pop("copy_of", None)
+        if starts and version is None and copied is None:
             raise InvalidField("start", "needs a version")
         with transaction.atomic():
-            job = services.create_job(self.user, **given)
+            if copied is None:
+                job = services.create_job(self.user, **given)
+            else:
+                job = editing.copy_definition(self.user, _version_to_copy(copied), **given)
             if version is not None:
                 services.create_version(self.user, job, **version)
             if starts:
                 asked = OperationRequestContext(user=self.user, request_id=request_id_of(request._request))
                 request_operation(asked, job, OperationKind.START, {"when_ready": True})
         return location_response("api:job", job.pk, serializers.JobSerializer(job).data, HTTPStatus.CREATED)
+
+
+def _version_to_copy(pk: int) -> JobVersion:
+    found = JobVersion.objects.select_related("job").filter(pk=pk).first()
+    if found is None:
+        raise InvalidField("copy_of", f"there is no version with the id {pk}")
+    return found
 
 
 class JobDetail(StrictView, generics.RetrieveAPIView[Job]):

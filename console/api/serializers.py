@@ -147,14 +147,26 @@ class VersionRequest(StrictSerializer):
 
 class JobRequest(StrictSerializer):
     name = serializers.CharField()
-    pipeline = serializers.CharField()
+    pipeline = serializers.CharField(required=False)
     description = serializers.CharField(required=False, allow_blank=True, default="")
     version = VersionRequest(required=False, help_text="The first version. If it is refused, no job is created.")
+    copy_of = serializers.IntegerField(
+        required=False,
+        help_text="Id of a version whose definition is copied, in place of `pipeline` and `version`. No state is.",
+    )
     start = serializers.BooleanField(
         required=False,
         default=False,
         help_text="Start the first version once it is compiled. If the start is refused, no job is created.",
     )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "copy_of" not in attrs and "pipeline" not in attrs:
+            raise serializers.ValidationError({"pipeline": "This field is required."}, code="required")
+        for name in ("pipeline", "version"):
+            if "copy_of" in attrs and name in attrs:
+                raise serializers.ValidationError({name: "This field must not be given beside `copy_of`."})
+        return attrs
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):

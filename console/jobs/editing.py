@@ -14,11 +14,15 @@ from console.accounts.storable import text_problem
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run, VersionState
 from console.jobs.services import (
     MAX_DESCRIPTION_LENGTH,
+    MAX_MESSAGE_LENGTH,
+    create_job,
     create_version,
     lock_job,
+    pipeline_schema,
     require_name,
 )
 from runtime.core.job.lifecycle import TERMINAL_STATES
+from runtime.redaction import mask
 
 MAX_OWNER_LENGTH: Final = 100
 MAX_TAGS: Final = 20
@@ -83,16 +87,40 @@ def archive_job(user: User, job: Job, *, archived: bool) -> None:
 
 def make_equal(user: User, version: JobVersion, request_key: str | None = None) -> JobVersion:
     """A new version with the parameters, settings and key groups of `version`, an earlier version of the same job."""
-    return create_version(
-        user,
-        version.job,
-        parallelism=version.parallelism,
-        max_parallelism=version.max_parallelism,
-        params=version.params,
-        settings=version.settings,
-        message=f"Equal to version {version.number}",
-        request_key=request_key,
-    )
+    message = f"Equal to version {version.number}"
+    return create_version(user, version.job, **_values_like(version), message=message, request_key=request_key)
+
+
+def copy_definition(user: User, version: JobVersion, *, name: str, description: str = "") -> Job:
+    """A new job with the facts of the job of `version` and the values of `version`, without state.
+
+    Raises:
+        Refused: the job or its version would be refused. Neither is created.
+    """
+    source = version.job
+    with transaction.atomic():
+        job = create_job(user, name=name, pipeline=source.pipeline, description=description or source.description)
+        copy_facts(source, job)
+        message = f"Copy of version {version.number} of {source.name}"[:MAX_MESSAGE_LENGTH]
+        create_version(user, job, **_values_like(version), message=message)
+    return job
+
+
+def copy_facts(source: Job, job: Job) -> None:
+    """Copies owner, tags and runbook."""
+    job.owner, job.tags, job.runbook = source.owner, source.tags, source.runbook
+    job.save(update_fields=("owner", "tags", "runbook"))
+
+
+def _values_like(version: JobVersion) -> dict[str, Any]:
+    """Arguments of `create_version`. Masks stand for the secrets of `version`, which may be literals."""
+    return {
+        "parallelism": version.parallelism,
+        "max_parallelism": version.max_parallelism,
+        "params": mask(version.params, pipeline_schema(version.job.pipeline)),
+        "settings": version.settings,
+        "like": version,
+    }
 
 
 def deletion_refusal(version: JobVersion, *, has_run: bool) -> str:

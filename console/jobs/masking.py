@@ -1,11 +1,11 @@
-"""Replaces masks that a form or a program sends back by the secrets of the previous version."""
+"""Secrets in the parameters of a request: masks that stand for stored secrets, and refusal of literal secrets."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from console.accounts.refusals import Refused
-from runtime.redaction import MASK, Schema, mask
+from runtime.redaction import MASK, REFERENCE, Schema, declared_secrets, mask
 
 
 def unmask(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -33,3 +33,15 @@ def _restore(given: Any, shown: Any, kept: Any) -> Any:
             return [_restore(*three) for three in zip(given, shown, kept, strict=True)]
         case _:
             return given
+
+
+def require_references(given: Mapping[str, Any], schema: Schema) -> None:
+    """Checks that each declared secret is a reference or a mask. Whether the reference is valid, its connector checks.
+
+    Raises:
+        Refused: names the parameter that has a literal secret.
+    """
+    for path, text in declared_secrets(given, schema):
+        if MASK not in text and not REFERENCE.search(text):
+            detail = "a secret must be a reference, such as ${secret:NAME}; set the secret where the job runs."
+            raise Refused("literal-secret", f"params.{path}: {detail}", field=f"params.{path}")

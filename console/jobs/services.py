@@ -19,7 +19,7 @@ from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_define
 from console.accounts.storable import text_problem
 from console.jobs.inputs import check_params, parse_settings
-from console.jobs.masking import unmask
+from console.jobs.masking import require_references, unmask
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import require_match
 from runtime.core.job.key_groups import MAX_KEY_GROUPS, default_max_parallelism
@@ -68,11 +68,13 @@ def create_version(
     request_key: str | None = None,
     if_match: str | None = None,
     skip_if_equal: bool = False,
+    like: JobVersion | None = None,
 ) -> JobVersion:
     """Adds a version in state `compiling` and starts its compilation. Repeating `request_key` returns the existing
     version.
 
-    A secret may be sent as the mask that the newest version shows. `if_match` is the `If-Match` header of the request.
+    A secret may be sent as the mask that `like` shows (default: the newest version). `if_match` is the `If-Match`
+    header of the request.
     `max_parallelism` None: that of the newest version, because its checkpoints have as many key groups; for the first
     version derived from `parallelism`. `skip_if_equal`: returns the newest version if it has the same values.
     """
@@ -87,8 +89,9 @@ def create_version(
         require_present(job)
         newest = newest_version(job)
         values = checked_values(
-            job, newest, parallelism=parallelism, params=params, settings=settings, max_parallelism=max_parallelism
-        )
+            job, newest, parallelism=parallelism, params=params, settings=settings, max_parallelism=max_parallelism,
+            like=like,
+        )  # fmt: skip
         if skip_if_equal and newest is not None and _has_values(newest, values):
             return newest
         version = JobVersion.objects.create(
@@ -112,8 +115,9 @@ def checked_values(
     params: dict[str, Any],
     settings: dict[str, Any] | None = None,
     max_parallelism: int | None = None,
+    like: JobVersion | None = None,
 ) -> dict[str, Any]:
-    """The values of a version after `newest`, with defaults filled in and masks replaced by secrets.
+    """The values of a version after `newest`, with defaults filled in and masks replaced by the secrets of `like`.
 
     Raises:
         Refused: names the value at fault.
@@ -127,7 +131,9 @@ def checked_values(
     groups = derived if max_parallelism is None else max_parallelism
     require_parallelism(parallelism, groups)
     checked = msgspec.to_builtins(parse_settings(settings or {}))
-    params = unmask(params, newest.params if newest else {}, schema)
+    require_references(params, schema)
+    kept = like or newest
+    params = unmask(params, kept.params if kept else {}, schema)
     check_params(params, schema)
     return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
 

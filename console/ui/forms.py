@@ -21,6 +21,14 @@ class JobForm(forms.Form):
         required=False, max_length=MAX_DESCRIPTION_LENGTH, widget=forms.Textarea(attrs={"rows": 2})
     )
 
+    @classmethod
+    def of(cls, data: Any, like: JobVersion | None) -> Self:
+        """An empty form, or the facts of the job whose version `like` is copied."""
+        if like is None:
+            return cls(data)
+        name = f"{like.job.name}, copy"[:MAX_NAME_LENGTH]
+        return cls(data, initial={"name": name, "description": like.job.description})
+
 
 class ParallelismForm(forms.Form):
     parallelism = forms.IntegerField(
@@ -53,7 +61,7 @@ class EditForm(JobForm):
     )
 
     @classmethod
-    def of(cls, job: Job, data: Any) -> Self:
+    def of_job(cls, job: Job, data: Any) -> Self:
         own = {"name": job.name, "description": job.description, "owner": job.owner, "runbook": job.runbook}
         return cls(data, initial={**own, "tags": ", ".join(job.tags), "review_policy": job.review_policy})
 

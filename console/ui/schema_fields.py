@@ -16,7 +16,7 @@ from django.core.validators import RegexValidator
 
 from console.accounts.refusals import Refused
 from console.accounts.storable import require_storable
-from runtime.redaction import is_secret
+from runtime.redaction import is_declared_secret, is_secret
 
 Schema = Mapping[str, Any]
 
@@ -87,9 +87,12 @@ def field(parameter: Parameter) -> forms.Field:
     """The form field of a parameter."""
     made = _field(parameter)
     if parameter.kind == "string" and "enum" not in parameter.schema and is_secret(parameter.name, parameter.schema):
-        made.widget = forms.PasswordInput(
-            render_value=True, attrs={**made.widget.attrs, "autocomplete": "new-password"}
-        )
+        if is_declared_secret(parameter.schema):
+            made.widget.attrs |= {"placeholder": "${secret:NAME}", "autocomplete": "off", "spellcheck": "false"}
+        else:
+            made.widget = forms.PasswordInput(
+                render_value=True, attrs={**made.widget.attrs, "autocomplete": "new-password"}
+            )
     made.label = label(parameter)
     made.help_text = str(parameter.schema.get("description", ""))
     if "default" in parameter.schema:

@@ -177,13 +177,19 @@ def test_a_difference_is_shown_without_a_change(weirctl: Commands, job: Job, tmp
 
 
 def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.schema["properties"]["password"] = {"type": "string", "format": "password"}
+    pipeline.schema["properties"] |= {"password": {"type": "string", "format": "password"}, "token": {"type": "string"}}
     pipeline.save()
     file = tmp_path / "job.yaml"
-    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in, password: a-river-runs}}")
+    document = (
+        "{name: nightly, pipeline: sums, parallelism: 2, params: {path: in, password: SECRET, token: a-river-runs}}"
+    )
+    file.write_text(document.replace("SECRET", "a-literal"))
+    assert "params.password: a secret must be a reference" in weirctl("apply", "-f", str(file), code=3).stderr
+    file.write_text(document.replace("SECRET", "'${secret:sums}'"))
     weirctl("apply", "-f", str(file))
     exported = weirctl("export", "nightly").stdout
     assert "a-river-runs" not in exported
+    assert "password: ${secret:sums}" in exported
     file.write_text(exported)
     assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
 
@@ -293,6 +299,12 @@ def test_a_bulk_has_a_result_for_each_job(weirctl: Commands, make_run: MakeRun) 
     late = weirctl("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
     assert "daily sums" in late.stdout
     assert Operation.objects.get(kind="savepoint").reason == "upgrade"
+
+
+def test_a_definition_is_copied_to_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:
+    assert weirctl("copy", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
+    assert Job.objects.get(name="hourly sums").versions.get().params == version.params
+    assert "another job is called" in weirctl("copy", "daily sums", "hourly sums", code=3).stderr
 
 
 def test_a_start_waits_for_its_version(weirctl: Commands, job: Job) -> None:

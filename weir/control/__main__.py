@@ -167,6 +167,23 @@ def apply(console: Console, /, path: Path, message: str, dry_run: bool) -> None:
         click.echo(line)
 
 
+@main.command()
+@click.argument("job")
+@click.argument("name")
+@click.option("--version", type=int, help="Number of the version (default: the newest).")
+@click.option("--start", "starts", is_flag=True, help="Start the new job once it is compiled.")
+@json_option
+@with_console
+def copy(console: Console, /, job: str, name: str, version: int | None, starts: bool, as_json: bool) -> None:
+    """Copies the definition of JOB to a new job NAME, without state."""
+    found = console.job(job)
+    copied = console.version(found, version)["id"] if version else found["newest_version"]
+    if copied is None:
+        raise Refused(f"{job} has no version yet")
+    made = console.post("jobs/", {"name": name, "copy_of": copied, "start": starts})
+    write_json(made) if as_json else click.echo(f"{made['name']}: created, with version 1")
+
+
 def _write_differences(found: list[Row], *, as_json: bool) -> None:
     """Writes the differences, and exits with 1 if there are any."""
     if as_json:

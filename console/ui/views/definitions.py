@@ -96,7 +96,7 @@ def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def edit_job(request: HttpRequest, pk: int) -> HttpResponse:
     job, status = get_object_or_404(Job, pk=pk), 200
-    form = EditForm.of(job, request.POST if request.method == "POST" else None)
+    form = EditForm.of_job(job, request.POST if request.method == "POST" else None)
     if request.method == "POST":
         status = 422
         if form.is_valid():

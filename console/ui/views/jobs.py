@@ -16,7 +16,8 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal, operate_refusal
 from console.checkpoints.models import Checkpoint
 from console.jobs import services
-from console.jobs.models import Job, Pipeline
+from console.jobs.editing import copy_facts
+from console.jobs.models import Job, JobVersion, Pipeline
 from console.metrics.recent import recent_numbers
 from console.operations import selectors
 from console.operations.models import OperationKind
@@ -114,7 +115,8 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def new_job(request: HttpRequest) -> HttpResponse:
     """A page for the choice of a pipeline, then a page with the pipeline's form: two pages need no scripts."""
-    name = text(request.POST.get("pipeline") or request.GET.get("pipeline"))
+    like = _copied_version(request)
+    name = like.job.pipeline if like else text(request.POST.get("pipeline") or request.GET.get("pipeline"))
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
     if pipeline is None or pipeline.error or reason:
@@ -124,16 +126,17 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if before := _made_before(request):
         return before
     data = request.POST if request.method == "POST" else None
-    form, version = JobForm(data), VersionForms(pipeline.schema, data)
+    form, version = JobForm.of(data, like), VersionForms(pipeline.schema, data, like=like)
     if data is not None:
-        job = _define(request, form, version, pipeline)
+        job = _define(request, form, version, pipeline, like)
         if job is not None:
             starts = " It starts once version 1 is compiled." if request.POST.get("start") else ""
             messages.success(request, f"Job {job.name} was created.{starts}")
             return redirect("ui:job", job.pk)
         if before := _made_before(request):  # an earlier submission of this form created the job
             return before
-    context = {"pipeline": pipeline, "form": form, "version": version, "start_reason": operate_refusal(request.user)}
+    context = {"pipeline": pipeline, "form": form, "version": version, "like": like}
+    context["start_reason"] = operate_refusal(request.user)
     return _form_page(request, "jobs/new.html", context, data)
 
 
@@ -159,7 +162,15 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     return _form_page(request, "jobs/new_version.html", context, data)
 
 
-def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline: Pipeline) -> Job | None:
+def _copied_version(request: HttpRequest) -> JobVersion | None:
+    """The version whose definition the new job copies; None for a job that begins with an empty form."""
+    number = whole_number(request.POST.get("copy") or request.GET.get("copy"))
+    return None if number is None else get_object_or_404(JobVersion.objects.select_related("job"), pk=number)
+
+
+def _define(
+    request: HttpRequest, form: JobForm, version: VersionForms, pipeline: Pipeline, like: JobVersion | None
+) -> Job | None:
     """Creates a job and its first version, and requests its start if that was chosen: all or nothing.
 
     None if a form has errors.
@@ -170,8 +181,10 @@ def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline
     try:
         with transaction.atomic():
             job = services.create_job(user, pipeline=pipeline.name, **form.cleaned_data)
+            if like is not None:
+                copy_facts(like.job, job)
             step = "version"
-            services.create_version(user, job, **version.values, request_key=_request_key(request))
+            services.create_version(user, job, **version.values, request_key=_request_key(request), like=like)
             if request.POST.get("start"):
                 step = "start"
                 asked = OperationRequestContext(user=user, request_id=request_id_of(request))

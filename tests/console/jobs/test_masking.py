@@ -6,8 +6,10 @@ import pytest
 from django.test import Client
 from rest_framework.test import APIClient
 
+from console.accounts.models import User
 from console.accounts.refusals import Refused
 from console.jobs import services
+from console.jobs.editing import make_equal
 from console.jobs.masking import unmask
 from console.jobs.models import Job, JobVersion, Pipeline
 from runtime.redaction import MASK, is_secret, mask, redact
@@ -76,8 +78,9 @@ def test_texts_lose_their_secrets() -> None:
 
 @pytest.fixture
 def secretive(job: Job, pipeline: Pipeline, version: JobVersion, operator: Any) -> JobVersion:
+    """A version from the time when literal secrets were accepted."""
     Pipeline.objects.filter(pk=pipeline.pk).update(schema=SCHEMA)
-    return services.create_version(operator, job, parallelism=1, params=PARAMS)
+    return JobVersion.objects.create(job=job, number=2, parallelism=1, params=PARAMS, created_by=operator)
 
 
 def test_no_answer_page_or_admin_shows_a_secret(secretive: JobVersion, api: APIClient, browser: Client) -> None:
@@ -115,8 +118,75 @@ def test_the_form_of_a_version_keeps_what_is_not_typed_anew(secretive: JobVersio
 
 
 def test_a_refusal_does_not_repeat_the_secret(secretive: JobVersion, api: APIClient) -> None:
-    body = {"parallelism": 1, "params": {**PARAMS, "db_password": "abc"}}
+    body = {"parallelism": 1, "params": {**mask(PARAMS, SCHEMA), "db_password": "abc"}}
     answer = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body)
     assert answer.status_code == 422
     assert "params.db_password" in answer.json()["detail"]
     assert "'abc'" not in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"pin": "4712"}, "params.pin"), ({"sink": {"opener": "sesame2"}}, "params.sink.opener")]
+)
+def test_a_literal_secret_is_refused_by_field_and_form(
+    secretive: JobVersion, api: APIClient, changes: dict[str, Any], field: str
+) -> None:
+    body = {"parallelism": 1, "params": {**mask(PARAMS, SCHEMA), **changes}}
+    answer = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "literal-secret")
+    assert f"{field}: a secret must be a reference, such as ${{secret:NAME}}" in answer.json()["detail"]
+    assert "4712" not in answer.content.decode()
+
+
+def test_a_reference_is_accepted_and_shown(secretive: JobVersion, api: APIClient, browser: Client) -> None:
+    body = {"parallelism": 1, "params": {**mask(PARAMS, SCHEMA), "pin": "${secret:pin}"}}
+    made = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body).json()
+    assert made["params"]["pin"] == "${secret:pin}"
+    assert JobVersion.objects.get(pk=made["id"]).params == {**PARAMS, "pin": "${secret:pin}"}
+    page = browser.get(f"/jobs/{secretive.job_id}/versions/new/").content.decode()
+    assert 'placeholder="${secret:NAME}"' in page
+    assert 'value="${secret:pin}"' in page
+
+
+def test_an_earlier_version_with_a_literal_secret_can_be_had_again(secretive: JobVersion, operator: User) -> None:
+    services.create_version(
+        operator, secretive.job, parallelism=1, params={**mask(PARAMS, SCHEMA), "pin": "${secret:p}"}
+    )
+    assert make_equal(operator, secretive).params == PARAMS
+
+
+def test_a_copy_of_a_definition_has_its_secrets_and_facts(
+    secretive: JobVersion, api: APIClient, browser: Client
+) -> None:
+    Job.objects.filter(pk=secretive.job_id).update(owner="ops", tags=["night"], runbook="https://example.org/run")
+    made = api.post("/api/v1/jobs/", {"name": "copy", "copy_of": secretive.pk})
+    assert made.status_code == 201, made.content
+    copy = Job.objects.get(name="copy")
+    assert (copy.owner, copy.tags, copy.runbook) == ("ops", ["night"], "https://example.org/run")
+    assert copy.cloned_from is None, "it has no state"
+    version = copy.versions.get()
+    assert (version.params, version.message) == (PARAMS, f"Copy of version 2 of {secretive.job.name}")
+    page = browser.get("/jobs/new/", {"copy": secretive.pk})
+    sent = {f"params-{field.name}": field.value() for field in page.context["version"].params}
+    assert page.context["form"]["name"].value() == f"{secretive.job.name}, copy"
+    given = {"copy": secretive.pk, "name": "by page", "parallelism": 1, **sent, "params-path": "/new"}
+    assert browser.post("/jobs/new/", given).status_code == 302
+    assert JobVersion.objects.get(job__name="by page").params == {**PARAMS, "path": "/new"}
+    assert Job.objects.get(name="by page").owner == "ops"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"name": "copy"}, 400, "pipeline"),
+        ({"name": "copy", "copy_of": 999_999}, 422, "copy_of"),
+        ({"name": "copy", "copy_of": 1, "pipeline": "sums"}, 400, "pipeline"),
+        ({"name": "copy", "copy_of": 1, "version": {"parallelism": 1, "params": {}}}, 400, "version"),
+    ],
+)
+def test_a_copy_with_other_values_is_refused(
+    pipeline: Pipeline, api: APIClient, body: dict[str, Any], status: int, field: str
+) -> None:
+    refused = api.post("/api/v1/jobs/", body)
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (status, f"/{field}")
+    assert not Job.objects.exists()

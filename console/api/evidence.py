@@ -12,7 +12,10 @@ from console.operations.evidence import evidence_pack
 
 
 class Evidence(StrictView):
-    """The manifest of a checkpoint, a check of every file, its review and its restore drills."""
+    """The manifest of a checkpoint, the last check of its files, its review and its restore drills.
+
+    The operation `verify` checks the files.
+    """
 
     queryset = Checkpoint.objects.select_related("job", "run__version", "reviewer", "assignee", "pinned_by")
     serializer_class = serializers.Serializer

@@ -101,6 +101,11 @@ def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     return AllowedOperation(OperationKind.CLONE, operate_refusal(user) or reason)
 
 
+def allowed_verify(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
+    reason = "" if checkpoint.is_restorable else f"{str(checkpoint).capitalize()} has no files."
+    return AllowedOperation(OperationKind.VERIFY, operate_refusal(user) or reason)
+
+
 def allowed_pin(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     """The pin of a checkpoint, or its unpin if it is pinned."""
     pins = not checkpoint.is_pinned

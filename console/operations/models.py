@@ -8,6 +8,7 @@ from django.db.models import Q, Value
 from django.db.models.functions import Now
 
 from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run, choices
 
 
@@ -27,6 +28,7 @@ class OperationKind(StrEnum):
     UNSCHEDULE = "unschedule"
     CLONE = "clone"
     DRILL = "drill"
+    VERIFY = "verify"
     ASSIGN = "assign"
     COMMENT = "comment"
     REVIEW = "review"
@@ -56,7 +58,7 @@ REVIEW_OPERATIONS = (OperationKind.ASSIGN, OperationKind.COMMENT, OperationKind.
 #: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
 CHECKPOINT_OPERATIONS = (
     OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL, OperationKind.CLONE,
-    OperationKind.DRILL, *REVIEW_OPERATIONS,
+    OperationKind.DRILL, OperationKind.VERIFY, *REVIEW_OPERATIONS,
 )  # fmt: skip
 #: Operations on the schedules of a job, from their own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
@@ -136,6 +138,24 @@ class Operation(models.Model):
     @property
     def is_active(self) -> bool:
         return self.state in ACTIVE_STATES
+
+
+class Verification(models.Model):
+    """The last check of the files of a checkpoint. `files`: path, bytes, checksum and result of each.
+
+    `manifest_sha256` is that of the manifest with which the files were compared.
+    """
+
+    checkpoint = models.OneToOneField(Checkpoint, models.CASCADE, primary_key=True, related_name="verification")
+    operation = models.ForeignKey(Operation, models.CASCADE, related_name="+")
+    manifest_sha256 = models.TextField()
+    files = models.JSONField()
+
+    class Meta:
+        db_table = "weir_verification"
+
+    def __str__(self) -> str:
+        return f"check of checkpoint {self.checkpoint_id}"
 
 
 class Schedule(models.Model):

@@ -2,7 +2,8 @@
 
 `start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.waiting_starts` gives
 waiting starts their run; `console.operations.rescale` ends a rescale
-and `console.operations.discard` a discard. Pins, labels and schedules end when they are accepted. The run's master ends
+and `console.operations.discard` a discard. `console.operations.verification` ends a
+check of files. Pins, labels and schedules end when they are accepted. The run's master ends
 savepoints, stops, drains and cancels together with the run. Operations that are still open after the run's end are
 resolved here from the records: the run's final state and its completed savepoints. If the records do not show the
 outcome, the state becomes `unknown`.

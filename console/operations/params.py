@@ -79,7 +79,7 @@ class RescaleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CheckpointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of discard, pin and unpin. `checkpoint` is the id of a row (not its number within the job)."""
+    """Parameters of discard, pin, unpin and verify. `checkpoint` is the id of a row (not its number within the job)."""
 
     checkpoint: Id
 
@@ -167,6 +167,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.UNSCHEDULE: UnscheduleParams,
     OperationKind.CLONE: CloneParams,
     OperationKind.DRILL: CloneParams,
+    OperationKind.VERIFY: CheckpointParams,
     OperationKind.ASSIGN: AssignParams,
     OperationKind.COMMENT: CommentParams,
     OperationKind.REVIEW: ReviewParams,

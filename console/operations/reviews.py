@@ -13,6 +13,7 @@ from console.checkpoints.models import Checkpoint
 from console.operations.labels import checkpoint_of, record_success, require_text
 from console.operations.models import REVIEW_OPERATIONS, Operation
 from console.operations.params import AssignParams, CommentParams, ReviewParams
+from console.operations.verification import read_manifest
 
 MAX_TEXT_LENGTH = 4000
 
@@ -44,7 +45,7 @@ def accept_comment(row: Operation, wanted: CommentParams) -> Operation:
 
 
 def accept_review(row: Operation, wanted: ReviewParams) -> Operation:
-    """Sets the state of the review, and its note if one is given.
+    """Sets the state of the review, and its note if one is given. The result names the manifest that it is about.
 
     Raises:
         Refused: the job has no such checkpoint, or the note cannot be stored.
@@ -53,7 +54,8 @@ def accept_review(row: Operation, wanted: ReviewParams) -> Operation:
     require_text(wanted.note or "", "params.note", MAX_TEXT_LENGTH)
     assert row.requested_by is not None, "users request reviews"
     services.review(row.requested_by, [checkpoint.pk], wanted.state, wanted.note)
-    return record_success(row, {"checkpoint": checkpoint.number})
+    about = read_manifest(checkpoint).sha256 or None
+    return record_success(row, {"checkpoint": checkpoint.number, "manifest_sha256": about})
 
 
 def review_history(checkpoint: Checkpoint) -> QuerySet[Operation]:

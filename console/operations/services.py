@@ -20,7 +20,7 @@ from console.checkpoints.selectors import continuable
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job, require_parallelism, require_present
 from console.jobs.tags import require_match
-from console.operations import clones, discard, labels, reviews, schedules
+from console.operations import clones, discard, labels, reviews, schedules, verification
 from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target, version_of
@@ -208,6 +208,7 @@ _ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = 
     OperationKind.UNSCHEDULE: schedules.accept_unschedule,
     OperationKind.CLONE: clones.accept_clone,
     OperationKind.DRILL: clones.accept_drill,
+    OperationKind.VERIFY: verification.accept_verify,
     OperationKind.ASSIGN: reviews.accept_assign,
     OperationKind.COMMENT: reviews.accept_comment,
     OperationKind.REVIEW: reviews.accept_review,

@@ -76,6 +76,11 @@ def decode_manifest(data: bytes, name: str, keys: SigningKeys = (), *, signed: b
         raise CorruptState(name, f"not a readable manifest: {error}") from error
 
 
+def is_signed(data: bytes) -> bool:
+    """Whether a readable manifest has a signature, which `decode_manifest` verifies if there are keys."""
+    return bool(msgspec.json.decode(data, type=_Envelope).signature)
+
+
 def manifest_folder(manifest: Manifest) -> str:
     """The folder of the checkpoint, below the job's storage root."""
     return folder_of(manifest.kind, manifest.checkpoint, manifest.token, manifest.variant)

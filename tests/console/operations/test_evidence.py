@@ -2,18 +2,30 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from django.test import Client
+from msgspec.structs import replace
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
-from console.operations.evidence import SIZE_ONLY, VERIFIED, verify
+from console.operations.models import Operation
+from console.operations.verification import (
+    MAX_BYTES,
+    SIZE_ONLY,
+    VERIFIED,
+    check_files,
+    is_complete,
+    read_manifest,
+    run_verifications,
+    summary,
+)
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
 from runtime.io.filesystem import FileStore
 from runtime.state.files.segments import write_segment
 from tests.console.conftest import api_as
@@ -48,15 +60,18 @@ def file_of(row: Checkpoint, name: str) -> Path:
     return job_root(row.job_id) / row.path / name
 
 
-def results(row: Checkpoint) -> list[str]:
-    return [each.result for each in verify(row).files]
+def results(row: Checkpoint, limit: int = MAX_BYTES) -> list[str]:
+    manifest = read_manifest(row).manifest
+    assert manifest is not None
+    return [each.result for each in check_files(row, manifest, limit)]
 
 
 def test_every_file_that_the_runtime_wrote_is_verified(savepoint: Checkpoint) -> None:
-    found = verify(savepoint)
-    assert results(savepoint) == [VERIFIED] * 3
-    assert (found.is_complete, found.sentence) == (True, "The size and checksum of all 3 files were verified.")
-    assert found.manifest_sha256 == hashlib.sha256(file_of(savepoint, MANIFEST_FILE).read_bytes()).hexdigest()
+    found = results(savepoint)
+    assert found == [VERIFIED] * 3
+    assert (is_complete(found), summary(found)) == (True, "The size and checksum of all 3 files were verified.")
+    sha256 = hashlib.sha256(file_of(savepoint, MANIFEST_FILE).read_bytes()).hexdigest()
+    assert read_manifest(savepoint).sha256 == sha256
 
 
 def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> None:
@@ -67,28 +82,110 @@ def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> Non
     second.write_bytes(b"short")
     assert results(savepoint) == ["was altered: its checksum differs", "has 5 bytes", VERIFIED]
     second.unlink()
-    found = verify(savepoint)
-    assert found.files[1].result == "cannot be read: No such file or directory"
-    assert (found.is_complete, found.sentence) == (False, "2 of 3 files are missing or damaged.")
+    found = results(savepoint)
+    assert found[1] == "cannot be read: No such file or directory"
+    assert (is_complete(found), summary(found)) == (False, "2 of 3 files are missing or damaged.")
 
 
 def test_beyond_the_limit_only_sizes_are_checked(savepoint: Checkpoint) -> None:
     nbytes = file_of(savepoint, "a.arrow").stat().st_size
-    found = verify(savepoint, limit=nbytes)
-    assert [each.result for each in found.files] == [VERIFIED, SIZE_ONLY, SIZE_ONLY]
-    assert not found.is_complete
-    assert found.sentence == "All 3 files have their size; the checksums of 1 were verified."
+    found = results(savepoint, limit=nbytes)
+    assert found == [VERIFIED, SIZE_ONLY, SIZE_ONLY]
+    assert not is_complete(found)
+    assert summary(found) == "All 3 files have their size; the checksums of 1 were verified."
 
 
 def test_checkpoints_without_files_have_a_pack_that_gives_the_reason(savepoint: Checkpoint, api: APIClient) -> None:
     failed = rows.checkpoint(savepoint.run, 6, status="failed", reason="expired")
-    assert verify(failed).sentence == "Checkpoint 6 is failed: it has no files to verify."
-    assert api.get(f"/api/v1/checkpoints/{failed.pk}/evidence/").json()["manifest"] is None
+    assert read_manifest(failed).fault == "Checkpoint 6 is failed: it has no files to verify."
+    pack = api.get(f"/api/v1/checkpoints/{failed.pk}/evidence/").json()
+    assert (pack["manifest"], pack["manifest_sha256"], pack["signature"]) == (None, None, None)
+    assert ask(api, failed).json()["code"] == "not-verifiable"
     file_of(savepoint, MANIFEST_FILE).write_text("damaged")
-    assert verify(savepoint).sentence.startswith("The manifest cannot be read: ")
+    assert read_manifest(savepoint).fault.startswith("The manifest cannot be read: ")
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at="2026-01-01T00:00Z")
     savepoint.refresh_from_db()
-    assert verify(savepoint).sentence == "Savepoint 5 is discarded: it has no files to verify."
+    assert read_manifest(savepoint).fault == "Savepoint 5 is discarded: it has no files to verify."
+
+
+def ask(api: APIClient, row: Checkpoint, kind: str = "verify", **params: Any) -> Any:
+    given = {"kind": kind, "params": {"checkpoint": row.pk, **params}}
+    return api.post(f"/api/v1/jobs/{row.job_id}/operations/", given, format="json")
+
+
+def test_the_check_is_an_operation_and_readers_see_its_last_result(
+    browser: Client, viewer: User, api: APIClient, savepoint: Checkpoint
+) -> None:
+    reading = Client()
+    reading.force_login(viewer)
+    path = f"/checkpoints/{savepoint.pk}/evidence/"
+    assert "The files have not been checked." in blocks.text(reading.get(path))
+    assert reading.post(path, follow=True).status_code in (200, 403)
+    assert not Operation.objects.exists(), "a reader reads no state"
+    browser.post(path)
+    assert "A check is under way." in blocks.text(reading.get(path))
+    assert ask(api, savepoint).json()["code"] == "verify-active"
+    run_verifications()
+    run_verifications()
+    found = Operation.objects.get()
+    assert (found.state, (found.result or {})["is_complete"]) == ("succeeded", True)
+    pack = api.get(f"/api/v1{path}").json()
+    assert pack["verification"]["checked_at"] == found.ended_at.isoformat()  # type: ignore[union-attr]
+    assert [file["result"] for file in pack["verification"]["files"]] == [VERIFIED] * 3
+    file_of(savepoint, "a.arrow").unlink()
+    assert "The size and checksum of all 3 files were verified." in blocks.text(reading.get(path)), "no file is read"
+    ask(api, savepoint)
+    run_verifications()
+    assert "1 of 3 files are missing or damaged." in blocks.text(reading.get(path))
+    file_of(savepoint, MANIFEST_FILE).write_text("damaged")
+    ask(api, savepoint)
+    run_verifications()
+    newest = Operation.objects.latest("created_at")
+    assert (newest.state, (newest.error or {})["code"]) == ("failed", "not-verified")
+    assert "The manifest cannot be read" in blocks.text(reading.get(path))
+
+
+def test_a_manifest_that_changed_since_the_check_is_not_verified(api: APIClient, savepoint: Checkpoint) -> None:
+    ask(api, savepoint)
+    run_verifications()
+    manifest = read_manifest(savepoint).manifest
+    assert manifest is not None
+    file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(manifest, triggered_at=77)))
+    found = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()
+    assert found["verification"]["is_complete"] is False
+    assert found["verification"]["sentence"].startswith("The manifest has changed since the check. ")
+    assert found["verification"]["manifest_sha256"] != found["manifest_sha256"]
+
+
+def test_the_pack_tells_whether_the_manifest_is_signed(api: APIClient, savepoint: Checkpoint, settings: Any) -> None:
+    def signature() -> str:
+        return str(api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()["signature"])
+
+    key = b"a key of more than thirty-two characters"
+    assert signature() == "The manifest is not signed."
+    manifest = read_manifest(savepoint).manifest
+    assert manifest is not None
+    file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(manifest, (key,)))
+    settings.WEIR_MANIFEST_KEYS = (key,)
+    assert signature() == "The manifest is signed, and a key of this console verifies the signature."
+    settings.WEIR_MANIFEST_KEYS = ()
+    assert signature().endswith("This console has no WEIR_MANIFEST_KEY to verify the signature.")
+    settings.WEIR_MANIFEST_KEYS = (b"another key of more than thirty-two characters",)
+    found = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()
+    assert "no key in WEIR_MANIFEST_KEY verifies its signature" in found["verification"]["sentence"]
+
+
+def test_the_decision_of_a_review_names_its_manifest(api: APIClient, browser: Client, savepoint: Checkpoint) -> None:
+    stored = read_manifest(savepoint)
+    found = ask(api, savepoint, "review", state="reviewed").json()
+    assert found["result"] == {"checkpoint": 5, "manifest_sha256": stored.sha256}
+    path = f"/checkpoints/{savepoint.pk}/evidence/"
+    assert f"about this manifest {stored.sha256[:12]}…" in blocks.text(browser.get(path))
+    assert stored.manifest is not None
+    file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(stored.manifest, triggered_at=77)))
+    assert f"about an earlier manifest {stored.sha256[:12]}…" in blocks.text(browser.get(path))
+    Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at="2026-01-01T00:00Z")
+    assert ask(api, savepoint, "review", state="waived").json()["result"]["manifest_sha256"] is None
 
 
 def test_page_file_and_api_have_the_same_facts(browser: Client, api: APIClient, savepoint: Checkpoint) -> None:
@@ -97,6 +194,8 @@ def test_page_file_and_api_have_the_same_facts(browser: Client, api: APIClient, 
     browser.post(review, {"kind": "review", "state": "reviewed", "note": "for the audit"})
     rows.operation(savepoint.job, "drill", params={"checkpoint": savepoint.pk}, result={"first_checkpoint_ms": 1500})
     path = f"/checkpoints/{savepoint.pk}/evidence/"
+    browser.post(path)
+    run_verifications()
     response = browser.get(path)
     assert "read &lt;twice&gt;" in response.content.decode()
     said = blocks.text(response)

@@ -1,0 +1,189 @@
+"""The check of every file of a checkpoint against its manifest: an operation, whose result is stored with its time.
+
+A worker of the console reads at most `MAX_BYTES` for checksums. Larger snapshots have their sizes checked. A restore
+drill reads the state of all operators but sinks.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from console.accounts.refusals import Conflict
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import job_root, pin
+from console.operations.labels import checkpoint_of
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
+from console.operations.params import CheckpointParams
+from runtime.core.snapshot.manifest import Manifest, Segment
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
+from runtime.errors import CorruptState, JobRejected
+
+MAX_BYTES: Final = 256 << 20  #: read for checksums
+_CHUNK_BYTES: Final = 1 << 20
+_ALGORITHM: Final = "blake2b"
+_DIGEST_BYTES: Final = 16  #: as in `runtime.state.files.segments`
+VERIFIED, SIZE_ONLY = "verified", "size only"
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """A file of a checkpoint, or a segment inside its manifest. `result`: `VERIFIED`, `SIZE_ONLY`, or the fault."""
+
+    path: str
+    nbytes: int
+    checksum: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """The manifest of a checkpoint as it is stored now. `fault`: why it cannot be used; "" if it can."""
+
+    sha256: str = ""
+    signature: str = ""  #: whether the manifest is signed, as a sentence
+    content: Any = None  #: as JSON
+    manifest: Manifest | None = None
+    fault: str = ""
+
+
+def read_manifest(checkpoint: Checkpoint) -> StoredManifest:
+    if not checkpoint.is_restorable:
+        why = "is discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
+        return StoredManifest(fault=f"{str(checkpoint).capitalize()} {why}: it has no files to verify.")
+    file = job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
+    try:
+        body = file.read_bytes()
+        manifest = decode_manifest(body, str(file), settings.WEIR_MANIFEST_KEYS, signed=False)
+    except (CorruptState, JobRejected, OSError) as error:
+        return StoredManifest(fault=f"The manifest cannot be read: {error}.")
+    if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
+        other = f"It is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
+        return StoredManifest(fault=f"The manifest is not that of this checkpoint. {other}.")
+    return StoredManifest(hashlib.sha256(body).hexdigest(), _signature(body), json.loads(body), manifest)
+
+
+def _signature(body: bytes) -> str:
+    if not is_signed(body):
+        return "The manifest is not signed."
+    if settings.WEIR_MANIFEST_KEYS:
+        return "The manifest is signed, and a key of this console verifies the signature."
+    return "The manifest is signed. This console has no WEIR_MANIFEST_KEY to verify the signature."
+
+
+def check_files(checkpoint: Checkpoint, manifest: Manifest, limit: int = MAX_BYTES) -> list[FileCheck]:
+    """Compares every file of a checkpoint with the manifest, and reads at most `limit` bytes for checksums."""
+    root, files, budget = job_root(checkpoint.job_id), [], limit
+    for segment in manifest.segments():
+        files.append(_check(root / segment.path, segment, budget))
+        budget -= segment.nbytes if files[-1].result == VERIFIED else 0
+    return files
+
+
+def is_complete(results: list[str]) -> bool:
+    return all(result == VERIFIED for result in results)
+
+
+def summary(results: list[str]) -> str:
+    """The results of all files as a sentence."""
+    bad = len(results) - results.count(VERIFIED) - results.count(SIZE_ONLY)
+    if bad:
+        return f"{bad} of {len(results)} files are missing or damaged."
+    if SIZE_ONLY in results:
+        read = results.count(VERIFIED)
+        return f"All {len(results)} files have their size; the checksums of {read} were verified."
+    return f"The size and checksum of all {len(results)} files were verified."
+
+
+def _check(file: Path, segment: Segment, budget: int) -> FileCheck:
+    def found(result: str) -> FileCheck:
+        return FileCheck(segment.path, segment.nbytes, segment.checksum, result)
+
+    try:
+        nbytes = len(segment.content) if segment.is_inline else file.stat().st_size
+        if nbytes != segment.nbytes:
+            return found(f"has {nbytes} bytes")
+        if nbytes > budget:
+            return found(SIZE_ONLY)
+        algorithm, _, digest = segment.checksum.partition(":")
+        if algorithm != _ALGORITHM:
+            return found(f"unknown checksum algorithm {algorithm}")
+        actual = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for chunk in [segment.content] if segment.is_inline else _chunks(file):
+            actual.update(chunk)
+    except OSError as error:
+        return found(f"cannot be read: {error.strerror}")
+    return found(VERIFIED if actual.hexdigest() == digest else "was altered: its checksum differs")
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            yield chunk
+
+
+# ---------------------------------------------------------------- the operation
+
+
+def accept_verify(row: Operation, wanted: CheckpointParams) -> Operation:
+    """Queues the check for a worker of the console.
+
+    Raises:
+        Refused: the job has no such checkpoint.
+        Conflict: the checkpoint has no files, or its check is under way.
+    """
+    checkpoint = checkpoint_of(row.job, wanted.checkpoint)
+    if not checkpoint.is_restorable:
+        raise Conflict("not-verifiable", read_manifest(checkpoint).fault, "params.checkpoint")
+    if verification_under_way(checkpoint):
+        raise Conflict("verify-active", f"A check of {checkpoint} has not ended.")
+    row.phase = "waiting for a worker"
+    row.save(force_insert=True)
+    row.refresh_from_db()  # reads the times that Postgres has set
+    return row
+
+
+def verification_under_way(checkpoint: Checkpoint) -> Operation | None:
+    active = Operation.objects.filter(job=checkpoint.job_id, kind=OperationKind.VERIFY, state__in=ACTIVE_STATES)
+    return active.filter(params__checkpoint=checkpoint.pk).select_related("requested_by").first()
+
+
+def run_verifications() -> None:
+    """A pass over the queued checks. A worker that dies leaves its check queued, and the next pass repeats it."""
+    queued = Operation.objects.filter(kind=OperationKind.VERIFY, state__in=ACTIVE_STATES)
+    for pk in queued.order_by("created_at").values_list("pk", flat=True):
+        with transaction.atomic():
+            rows = Operation.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
+            row = rows.filter(pk=pk, state__in=ACTIVE_STATES).first()
+            if row is not None:
+                _run(row)
+
+
+def _run(row: Operation) -> None:
+    checkpoint = Checkpoint.objects.get(pk=row.params["checkpoint"])
+    row.started_at, row.phase = timezone.now(), ""
+    pin(checkpoint)
+    stored = read_manifest(checkpoint)
+    if stored.manifest is None:
+        row.state, row.error = OperationState.FAILED.value, {"code": "not-verified", "message": stored.fault}
+    else:
+        files = check_files(checkpoint, stored.manifest)
+        results = [each.result for each in files]
+        row.state = OperationState.SUCCEEDED.value
+        row.result = {
+            "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": is_complete(results),
+            "sentence": summary(results),
+        }  # fmt: skip
+        found = {
+            "operation": row, "manifest_sha256": stored.sha256,
+            "files": [[each.path, each.nbytes, each.checksum, each.result] for each in files],
+        }  # fmt: skip
+        Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
+    row.ended_at = timezone.now()
+    row.save(update_fields=("state", "phase", "started_at", "ended_at", "result", "error"))

@@ -48,10 +48,9 @@ class OperationFilters:
 
 
 def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
-    """The newest operations, with the times in UTC."""
-    yield CSV_COLUMNS
+    """The newest operations, in the order of `CSV_COLUMNS`, with the times in UTC."""
     for row in rows[:MAX_CSV_ROWS]:
-        times = [moment and moment.isoformat() for moment in (row.created_at, row.started_at, row.ended_at)]
         error = row.error.get("message", "") if isinstance(row.error, dict) else ""
-        yield (row.pk, row.kind, row.job.name, row.run_id, row.state, row.run.state if row.run else "", row.phase,
-               row.requested_by or "", row.reason, *times, error, row.request_id)  # fmt: skip
+        run_state = row.run.state if row.run else ""
+        yield (row.pk, row.kind, row.job.name, row.run_id, row.state, run_state, row.phase, row.requested_by,
+               row.reason, row.created_at, row.started_at, row.ended_at, error, row.request_id)  # fmt: skip

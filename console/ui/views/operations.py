@@ -1,6 +1,5 @@
 """The list of operations and the page of an operation."""
 
-import csv
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -13,13 +12,14 @@ from django.views.decorators.http import require_POST, require_safe
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints.models import Checkpoint, large_columns
+from console.csv_files import csv_file
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
 from console.operations.models import NEW_RUN_KINDS, Operation, OperationKind, OperationState
 from console.operations.selectors import expected_duration, with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_refusal
 from console.ui.jobpage import live_metrics
-from console.ui.operationlist import OperationFilters, csv_rows
+from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
@@ -35,7 +35,7 @@ def operation_list(request: HttpRequest) -> HttpResponse:
     filters = OperationFilters.of(request.GET)
     found = filters.apply(with_runs(Operation.objects.all()))
     if request.GET.get("format") == "csv":
-        return _csv(found)
+        return csv_file("operations", CSV_COLUMNS, csv_rows(found))
     operations = by_time(found, moment(request.GET.get("before")))
 
     def load_content() -> PageContent:
@@ -90,13 +90,6 @@ def withdraw(request: HttpRequest, pk: UUID) -> HttpResponse:
     except Refused as refused:
         messages.error(request, refused.detail)
     return redirect("ui:operation", pk)
-
-
-def _csv(rows: QuerySet[Operation]) -> HttpResponse:
-    response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = 'attachment; filename="operations.csv"'
-    csv.writer(response).writerows(csv_rows(rows))
-    return response
 
 
 def _operations_by_id(rows: Sequence[Operation]) -> QuerySet[Operation]:

@@ -1,8 +1,5 @@
 """Tables as CSV: jobs, runs of a job, and checkpoints of a job, with the filters of their pages. Times are in UTC."""
 
-import csv
-from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -11,6 +8,7 @@ from django.views.decorators.http import require_safe
 
 from console.checkpoints.filters import CheckpointFilter
 from console.checkpoints.selectors import checkpoint_table
+from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.operations.selectors import find_jobs, runs_of, with_run_states
 from console.ui.joblist import states_of
@@ -24,20 +22,11 @@ _CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at
                 "size_bytes", "written_bytes", "name", "path")  # fmt: skip
 
 
-def csv_file(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:
-    response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
-    writer = csv.writer(response)
-    writer.writerow(columns)
-    writer.writerows([value.isoformat() if isinstance(value, datetime) else value for value in row] for row in rows)
-    return response
-
-
 @require_safe
 @require_login
 def jobs_csv(request: HttpRequest) -> HttpResponse:
-    kept = {name: text(request.GET.get(name)) for name in ("tag", "owner")}
-    found = find_jobs(text(request.GET.get("q")), **kept, archived=request.GET.get("archived") == "1")
+    given = {name: text(request.GET.get(name)) for name in ("q", "tag", "owner")}
+    found = find_jobs(given["q"], tag=given["tag"], owner=given["owner"])
     if chosen := request.GET.get("state"):
         found = with_run_states(found, states_of(chosen))
     rows = found.values_list("pk", "name", "pipeline", "owner", "tags", "run_state", "run_pk")[:MAX_CSV_ROWS]

@@ -43,3 +43,18 @@ def test_runs_and_checkpoints_of_a_job(at_console: Client) -> None:
 @pytest.mark.parametrize("table", ["checkpoints.csv?larger_than=many", "checkpoints.csv?kind=none"])
 def test_an_invalid_filter_is_not_found(at_console: Client, table: str) -> None:
     assert at_console.get(f"/jobs/{rows.job().pk}/{table}").status_code == 404
+
+
+def test_no_table_has_a_formula(at_console: Client) -> None:
+    formula = '=HYPERLINK("x")'
+    job = rows.job(formula)
+    run = rows.run(job)
+    rows.checkpoint(run, 1, name=formula)
+    rows.operation(job, reason=formula)
+    rows.state_query(run.checkpoints.get(), result={**rows.TABLE, "rows": [[formula] * 7]})
+    tables = ("/jobs.csv", f"/jobs/{job.pk}/checkpoints.csv", "/operations/?format=csv",
+              f"/state-queries/{run.checkpoints.get().state_queries.get().pk}/csv/")  # fmt: skip
+    for path in tables:
+        values = [value for row in read(at_console, path) for value in row.values()]
+        assert f"'{formula}" in values, path
+        assert formula not in values, path

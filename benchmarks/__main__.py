@@ -6,34 +6,22 @@ is checked against the answer and warms the process up; only the second run coun
 """
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 from benchmarks import figures, goals
-from benchmarks.child import BENCH
+from benchmarks.child import BENCH, find_java
 from benchmarks.harness import RunPlan, lock_folder, run
 from benchmarks.systems import SYSTEMS
 from benchmarks.workloads import QUICK, WORKLOADS
-from stack.launch.java import ADVICE, find_java
 
 REPEATS: Final = 3
 TIME_BOX_S: Final = 300.0
 QUICK_TIME_BOX_S: Final = 75.0
 QUICK_SHARE: Final = 0.4
 ALL_GOALS: Final = "goals"  #: in `--only`, the workloads and measurements of all goals
-LOOPBACK: Final = "127.0.0.1"
-
-
-def _find_java() -> None:
-    """Finds Java for Spark and the peers."""
-    java = find_java(os.environ)
-    if java is None:
-        raise SystemExit(ADVICE)
-    os.environ["JAVA_HOME"] = java
-    os.environ["SPARK_LOCAL_IP"] = LOOPBACK  # all processes are local; the host name need not resolve
 
 
 def _select_names(text: str | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
@@ -66,7 +54,7 @@ def main() -> int:
     )
     try:
         with lock_folder(BENCH):
-            _find_java()
+            find_java()
             return 0 if run(BENCH, names, systems, plan) else 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

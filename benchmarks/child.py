@@ -16,12 +16,27 @@ import psutil
 
 from benchmarks import protocol
 from benchmarks.footprint import Footprint
+from stack.launch.java import ADVICE
+from stack.launch.java import find_java as java_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BENCH: Final = ROOT / "var" / "bench"  #: results and logs
 _SAMPLE_INTERVAL_S: Final = 0.2  #: sampling interval of processor time; usage after a process's last sample is lost
 _EXIT_GRACE_S: Final = 20.0  #: for a child to exit after its result
 _READER_JOIN_S: Final = 5.0  #: for the child's last output to reach the log
+
+
+def find_java() -> None:
+    """Finds Java for Spark and the peers, which inherit it from this process.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    java = java_of(os.environ)
+    if java is None:
+        raise SystemExit(ADVICE)
+    os.environ["JAVA_HOME"] = java
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # all processes are local; the host name need not resolve
 
 
 @dataclass(kw_only=True)

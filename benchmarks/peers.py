@@ -1,5 +1,7 @@
 """Installs the peers' environments below var/peers: `python -m benchmarks.peers`. Each has its own pinned packages.
 
+`sampler` is no peer: `benchmarks.profile` samples Weir with it.
+
 Apache Flink 2.3 and Bytewax 0.21 both run on Python 3.11. Flink supports Python up to 3.12, and Bytewax has no wheel
 for later versions.
 """
@@ -16,6 +18,7 @@ PEERS: Final = ROOT / "var" / "peers"
 PINS: Final = {
     "flink": ["apache-flink==2.3.0", "apache-beam==2.61.0", "pyarrow==16.1.0", "numpy==2.1.3"],
     "bytewax": ["bytewax==0.21.1"],
+    "sampler": ["py-spy==0.4.3"],
 }
 PYTHONS: Final = ("python3.11", "python3.12")
 

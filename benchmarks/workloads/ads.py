@@ -7,7 +7,8 @@ from benchmarks.datasets.table import DISORDER_MS, EPOCH_US
 from benchmarks.workload import Workload
 from benchmarks.workloads.variants import SYSTEMS, as_json, read_only
 
-ROWS: Final = 20_000_000
+ROWS: Final = 60_000_000
+JSON_ROWS: Final = 5_000_000
 _WINDOW_S: Final = 10
 #: Windows of the last 20 s are not compared: a system that has not reached their end keeps them open.
 _CLOSED: Final = f"make_timestamp({EPOCH_US} + {{rows}}::bigint * {US_PER_ROW} - {2 * _WINDOW_S * 1_000_000})"
@@ -37,6 +38,6 @@ R1: Final = Workload(
     output={"campaign_id": "text", "window_start": "timestamp", "views": "bigint"},
     output_key=("campaign_id", "window_start"),
 )
-R1_JSON: Final = as_json(R1)
+R1_JSON: Final = as_json(R1, JSON_ROWS)
 R1_W0: Final = read_only(R1)
 R1_JSON_W0: Final = read_only(R1_JSON)

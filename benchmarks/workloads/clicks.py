@@ -7,7 +7,8 @@ from benchmarks.datasets.table import DISORDER_MS
 from benchmarks.workload import Workload
 from benchmarks.workloads.variants import SYSTEMS, as_json, read_only
 
-ROWS: Final = 600_000
+ROWS: Final = 2_000_000
+JSON_ROWS: Final = 150_000
 _VALUES: Final = ", ".join(
     f"{name}::timestamp" if kind == "timestamp" else name for name, (kind, _) in TABLES["clicks"].columns.items()
 )
@@ -35,6 +36,6 @@ R6: Final = Workload(
     sink="files",
     partition_by=("day", "hour"),
 )
-R6_JSON: Final = as_json(R6)
+R6_JSON: Final = as_json(R6, JSON_ROWS)
 R6_W0: Final = read_only(R6)
 R6_JSON_W0: Final = read_only(R6_JSON)

@@ -1,4 +1,9 @@
-"""The user and the API tokens. Django cannot replace the user model later, so it is custom from the first migration."""
+"""The user, the API tokens and saved views.
+
+Django cannot replace the user model later, so it is custom from the first migration.
+"""
+
+from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
@@ -30,3 +35,23 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hint}…"
+
+
+class SavedView(models.Model):
+    """A user's name for filters of the list of jobs. `query`: the query string of its address."""
+
+    MAX_NAME: ClassVar = 60
+    MAX_QUERY: ClassVar = 1_000
+
+    id = models.BigAutoField(primary_key=True)
+    user = models.ForeignKey(User, models.CASCADE, related_name="+", db_index=False)
+    name = models.TextField()
+    query = models.TextField(default="", db_default="", blank=True)
+
+    class Meta:
+        db_table = "weir_saved_view"
+        ordering = ("name",)
+        constraints = (models.UniqueConstraint(fields=("user", "name"), name="weir_saved_view_name"),)
+
+    def __str__(self) -> str:
+        return self.name

@@ -3,13 +3,17 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
+
+from django.db.models import ExpressionWrapper, F, FloatField, QuerySet, Value
+from django.db.models.functions import NullIf
 
 from console.metrics.models import WHOLE_RUN, Metrics
 
 SPAN: Final = timedelta(hours=1)
 _STEP_S: Final = 180
 _SOURCE_STEP_S: Final = 60
+_MAX_RATE_AGE: Final = timedelta(minutes=3)
 _POINTS: Final = SPAN // timedelta(seconds=_STEP_S)
 
 
@@ -19,6 +23,14 @@ class RecentNumbers:
 
     rates: list[float | None] = field(default_factory=lambda: [None] * _POINTS)
     checkpoint_ms: list[float | None] = field(default_factory=lambda: [None] * _POINTS)
+
+
+def newest_rate(run: Any, now: datetime) -> QuerySet[Metrics, float]:
+    """A query for the records read per second by `run` in its newest whole minute, if that is recent."""
+    whole = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id=run, operator=WHOLE_RUN, at__gte=now - _MAX_RATE_AGE)
+    per_s = F("records_in") * 1000.0 / NullIf("span_ms", Value(0))
+    rate = ExpressionWrapper(per_s, output_field=FloatField())
+    return whole.order_by("-at").annotate(rate=rate).values_list("rate", flat=True)[:1]
 
 
 def recent_numbers(runs: Collection[int], now: datetime) -> Mapping[int, RecentNumbers]:

@@ -15,6 +15,7 @@ from console.accounts.rights import AnyUser
 from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.checkpoints.selectors import batch_output
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
+from console.metrics.recent import newest_rate
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import ACTIVE_STATES, Operation, OperationState
 from console.operations.restore import committed_checkpoints
@@ -30,7 +31,7 @@ _LIST_RUN_COLUMNS = (
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "completed_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
-SORT_COLUMNS = ("checkpoint", "parallelism", "restarts")  #: of the list of jobs, besides name and urgency
+SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate")  #: of the list of jobs, besides name and urgency
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 _HISTORY = 20  #: operations behind an expected duration
 _LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
@@ -101,14 +102,18 @@ def with_latest_run() -> FoundJobs:
     return jobs
 
 
-def with_sort_column(jobs: FoundJobs, column: str) -> FoundJobs:
-    """The jobs annotated with `column`, one of `SORT_COLUMNS`, of their latest run or newest checkpoint. Never null."""
+def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
+    """The jobs annotated with `column`, one of `SORT_COLUMNS`, of their latest run or newest checkpoint. Never null.
+
+    `rate`: records read per second in the newest minute.
+    """
     run = Run.objects.filter(pk=OuterRef("run_pk"))
     none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
     restarts: Any = Cast(KeyTextTransform("restarts", "live"), IntegerField())
     values: Mapping[str, Any] = {
         "parallelism": Coalesce(Subquery(run.values("parallelism")), none),
         "restarts": Coalesce(Subquery(run.annotate(restarts=restarts).values("restarts")), none),
+        "rate": Coalesce(Subquery(newest_rate(OuterRef("run_pk"), now)), 0.0),
         "checkpoint": Coalesce(
             Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("completed_at")), never
         ),
@@ -123,9 +128,10 @@ def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJob
     return jobs.filter(named | Q(run_state=None) if None in states else named)
 
 
-def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
-    """Number of jobs by state of the latest run; None counts jobs that never ran."""
-    return dict(jobs.order_by().values_list("run_state").annotate(Count("pk")))
+def count_by(jobs: FoundJobs, *annotations: str) -> dict[tuple[Any, ...], int]:
+    """Number of jobs by the values of some annotations."""
+    counted = jobs.order_by().values_list(*annotations).annotate(Count("pk"))
+    return {tuple(values): number for *values, number in counted}
 
 
 def job_rows(jobs: Sequence[Any]) -> list[JobRow]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.db.models import Case, F, IntegerField, OuterRef, Q, Subquery, Value, When
+
 from console import formats
 from console.health.findings import Finding, Level, Verdict
 from console.health.housekeeping import verdicts
@@ -12,7 +14,8 @@ from console.health.models import JobHealth
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.health.rules import workers
 from console.jobs.models import Job, Run
-from runtime.core.job.lifecycle import FLOWING_STATES
+from console.operations.selectors import FoundJobs
+from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES
 
 MAX_AGE: Final = timedelta(seconds=30)  #: of a stored verdict on a run under way
 NOT_CHECKED: Final = "not-checked"
@@ -77,6 +80,23 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
         sentence=stored.sentence if findings else "",
         more=max(0, len(findings) - 1),
     )
+
+
+def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:
+    """The jobs annotated with `shown_level`, the level of their `health_line`. Jobs have their latest run."""
+    oldest = now - MAX_AGE
+    created = Run.objects.filter(pk=OuterRef("run_pk")).values("created_at")
+    is_known, is_over = Q(health__run_id=F("run_pk")), Q(run_state__in=TERMINAL_STATES)
+    found: FoundJobs = jobs.annotate(run_created=Subquery(created)).annotate(
+        shown_level=Case(
+            When(is_known & (is_over | Q(health__checked_at__gte=oldest)), then=F("health__level")),
+            When(is_known, then=Value(int(Level.ATTENTION))),
+            When(Q(run_pk=None) | is_over | Q(run_created__gt=oldest), then=Value(int(Level.NONE))),
+            default=Value(int(Level.ATTENTION)),
+            output_field=IntegerField(),
+        )
+    )
+    return found
 
 
 def _not_checked(since: datetime, now: datetime) -> HealthLine:

@@ -46,6 +46,12 @@ SHAPES: Mapping[str, str] = {
     "ring": '<circle class="hollow" cx="6" cy="6" r="4.6"/>',
 }
 
+#: Words for the health of a job, by level.
+HEALTH_WORDS: Mapping[str, str] = {
+    Level.FAILED.word: "failing",
+    Level.ATTENTION.word: "needs attention",
+    Level.OK.word: "well",
+}
 NEVER_RAN = ""  #: state of a job without runs
 DISCARDED = "discarded"  #: a checkpoint whose files were removed
 NOT_STARTED = "not_started"  #: a stage whose run ended before its first process
@@ -133,9 +139,9 @@ def status(kind: str, state: str, health: str = "") -> Status:
     """
     plain = _status(kind, state)
     if health == Level.FAILED.word and plain.meaning is not Meaning.FAILED:
-        return Status("square", f"{plain.word}, failing", Meaning.FAILED)
+        return Status("square", f"{plain.word}, {HEALTH_WORDS[health]}", Meaning.FAILED)
     if health == Level.ATTENTION.word and plain.meaning in (Meaning.OK, Meaning.BUSY):
-        return Status("triangle", f"{plain.word}, needs attention", Meaning.ATTENTION)
+        return Status("triangle", f"{plain.word}, {HEALTH_WORDS[health]}", Meaning.ATTENTION)
     return plain
 
 

@@ -23,7 +23,7 @@ from console.formats import Quantity
 from console.jobs.models import Job
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
-from console.ui.status import DISCARDED, SHAPES, status
+from console.ui.status import DISCARDED, HEALTH_WORDS, SHAPES, status
 from console.ui.zones import chosen_zone
 
 register = template.Library()
@@ -138,6 +138,11 @@ def state(
         '<span class="status {}{}">{}<span class="word">{}</span></span>',
         found.meaning, " large" if large else "", shape(found.shape), found.word,
     )  # fmt: skip
+
+
+@register.filter
+def health_word(level: str) -> str:
+    return HEALTH_WORDS.get(level, level)
 
 
 @register.simple_tag

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.accounts.middleware import request_id_of
+from console.accounts.models import SavedView
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal, operate_refusal
 from console.checkpoints.models import Checkpoint
@@ -25,7 +26,8 @@ from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
 from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
-from console.ui.joblist import job_line, states_of, tally
+from console.ui.jobfilters import JobFilters, health_tally, sum_by, view_query
+from console.ui.joblist import job_line, tally
 from console.ui.jobpage import job_view
 from console.ui.paging import by_column, by_name, by_urgency, text, whole_number
 from console.ui.plots.timeline import job_timeline
@@ -37,32 +39,30 @@ from console.ui.views.page import PageContent, page, page_or_blocks, require_log
 @require_safe
 @require_login
 def job_list(request: HttpRequest) -> HttpResponse:
-    search, chosen = text(request.GET.get("q")), request.GET.get("state", "")
-    kept = {"tag": text(request.GET.get("tag")), "owner": text(request.GET.get("owner"))}
-    archived = request.GET.get("archived") == "1"
-    found = selectors.find_jobs(search, **kept, archived=archived)
-    counts = selectors.count_by_state(found)
-    wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
-    listed, after = wanted.select_related("health"), text(request.GET.get("after"))
+    filters, started = JobFilters.of(request.GET), timezone.now()
+    found = filters.found(started)
+    counts = selectors.count_by(found, "run_state", "shown_level")
+    listed, after = filters.chosen(found).select_related("health"), text(request.GET.get("after"))
     sort = text(request.GET.get("sort"))
     if sort == "name":
         jobs = by_name(listed, after)
     elif (column := sort.removeprefix("-")) in selectors.SORT_COLUMNS:
-        jobs = by_column(selectors.with_sort_column(listed, column), sort, whole_number(after))
+        jobs = by_column(selectors.with_sort_column(listed, column, started), sort, whole_number(after))
     else:
         sort, jobs = "", by_urgency(listed, whole_number(after))
     health = {job.pk: getattr(job, "health", None) for job in jobs.rows}
 
     def load_content() -> PageContent:
         now = timezone.now()
+        query = view_query(request.META["QUERY_STRING"])
         recent = recent_numbers([job.run_pk for job in jobs.rows if job.run_pk], now)
         context = {
             "now": now,
-            "search": search,
-            "chosen": chosen,
-            "kept": {name: value for name, value in kept.items() if value},
-            "archived": archived,
-            "tally": tally(counts),
+            "filters": filters,
+            "saved": SavedView.objects.filter(user=user_of(request)),
+            "query": query,
+            "tally": tally(sum_by(counts, 0)),
+            "health_tally": health_tally(sum_by(counts, 1)),
             "total": sum(counts.values()),
             "jobs": jobs,
             "lines": [

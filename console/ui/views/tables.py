@@ -4,14 +4,15 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.checkpoints.filters import CheckpointFilter
 from console.checkpoints.selectors import checkpoint_table
 from console.csv_files import csv_file
 from console.jobs.models import Job
-from console.operations.selectors import find_jobs, runs_of, with_run_states
-from console.ui.joblist import states_of
+from console.operations.selectors import runs_of
+from console.ui.jobfilters import JobFilters
 from console.ui.operationlist import MAX_CSV_ROWS
 from console.ui.paging import text
 from console.ui.views.page import require_login
@@ -25,11 +26,10 @@ _CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at
 @require_safe
 @require_login
 def jobs_csv(request: HttpRequest) -> HttpResponse:
-    given = {name: text(request.GET.get(name)) for name in ("q", "tag", "owner")}
-    found = find_jobs(given["q"], tag=given["tag"], owner=given["owner"])
-    if chosen := request.GET.get("state"):
-        found = with_run_states(found, states_of(chosen))
-    rows = found.values_list("pk", "name", "pipeline", "owner", "tags", "run_state", "run_pk")[:MAX_CSV_ROWS]
+    filters = JobFilters.of(request.GET)
+    rows = filters.chosen(filters.found(timezone.now())).values_list(
+        "pk", "name", "pipeline", "owner", "tags", "run_state", "run_pk"
+    )[:MAX_CSV_ROWS]
     return csv_file("jobs", _JOBS, ((*row[:4], " ".join(row[4]), *row[5:]) for row in rows))
 
 

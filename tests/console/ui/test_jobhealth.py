@@ -128,7 +128,7 @@ def test_acts_of_a_silent_job_master_say_that_they_wait(
     assert ("The job master has not reported for" in acts) is is_silent
     assert 'id="do-savepoint"' in acts, "the request is kept for the master that continues the run"
     asked = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
-    assert ("The job master has not reported for 40 s. The operation waits" in asked) is is_silent
+    assert bool(re.search(r"The job master has not reported for 4\d s\. The operation waits", asked)) is is_silent
 
 
 def test_a_restart_lasts_since_the_attempt_failed_on_the_page_and_in_the_list(at_console: Client, run: Run) -> None:
@@ -142,14 +142,14 @@ def test_a_restart_lasts_since_the_attempt_failed_on_the_page_and_in_the_list(at
     Run.objects.update(state=RunState.RESTARTING)
     for path in ("/jobs/", f"/jobs/{run.job_id}/"):
         said = blocks.text(at_console.get(path))
-        assert re.search(r"Restarting(, needs attention)? for 1 min 35 s", said), path
+        assert re.search(r"Restarting(, needs attention)? for 1 min \d+ s", said), path
 
 
 def test_a_drain_lasts_since_it_was_requested(at_console: Client, run: Run) -> None:
     Run.objects.update(state=RunState.DRAINING)
     rows.operation(run.job, "drain", "running", run=run)
     for path in ("/jobs/", f"/jobs/{run.job_id}/"):
-        assert "for 44 s" in blocks.text(at_console.get(path)), path
+        assert re.search(r"for 4\d s", blocks.text(at_console.get(path))), path
 
 
 @pytest.mark.parametrize(("failed", "word"), [(0, "Running"), (1, "Running, needs attention"), (3, "Running, failing")])

@@ -10,11 +10,15 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from console.health.findings import Level
+from console.health.models import JobHealth
 from console.jobs.models import Job
+from console.metrics.models import Metrics
 from tests.console.ui import blocks, numbers, rows
 
-#: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations; numbers.
-LIST_QUERIES = 8
+#: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations; numbers;
+#: saved views.
+LIST_QUERIES = 9
 
 
 def test_an_empty_list_teaches_the_next_step(at_console: Client) -> None:
@@ -140,3 +144,59 @@ def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
     page = at_console.get("/jobs/?sort=-restarts").content.decode()
     assert 'aria-sort="descending"><a id="sort-restarts" href="?sort=restarts"' in page
     assert "aria-sort" in at_console.get("/jobs/?sort=nonsense").content.decode()
+
+
+def verdict(name: str, level: Level, *, state: str = "running", seconds_ago: int = 1, of_newest: bool = True) -> Job:
+    """A job with a stored verdict, on its newest run or on an earlier one."""
+    now = timezone.now()
+    run = rows.run(rows.job(name), state)
+    JobHealth.objects.create(
+        job=run.job, run_id=run.pk if of_newest else run.pk - 1_000, level=level, sentence="Sick.", findings=[{}],
+        checked_at=now - timedelta(seconds=seconds_ago), is_final=run.is_terminal,
+    )  # fmt: skip
+    return run.job
+
+
+def test_the_list_filters_by_the_health_that_its_lines_show(at_console: Client) -> None:
+    verdict("failing", Level.FAILED)
+    verdict("attention", Level.ATTENTION)
+    verdict("well", Level.OK)
+    verdict("stale", Level.OK, seconds_ago=45)
+    verdict("of-another-run", Level.FAILED, of_newest=False)
+    verdict("young", Level.FAILED, of_newest=False).runs.update(created_at=timezone.now())
+    verdict("ended", Level.FAILED, state="failed", seconds_ago=900)
+    verdict("ended-since", Level.FAILED, state="stopped", of_newest=False)
+    rows.run(rows.job("never-checked"))
+    rows.job("never-ran")
+    shown = {line.job.name: line.health.level for line in at_console.get("/jobs/").context["lines"]}
+    for level in ("failed", "attention", "ok"):
+        page = at_console.get(f"/jobs/?health={level}")
+        names = {line.job.name for line in page.context["lines"]}
+        assert names == {name for name, its in shown.items() if its == level}, level
+        assert f'id="health-{level}" href="/jobs/" aria-current="true"' in page.content.decode()
+    assert shown["stale"] == shown["of-another-run"] == shown["never-checked"] == "attention"
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "Failing 2" in said
+    assert "Needs attention 4" in said
+    assert "Well 1" in said
+    csv = at_console.get("/jobs.csv?health=ok").content.decode()
+    assert "well" in csv
+    assert "stale" not in csv
+
+
+def test_the_list_is_sorted_by_the_rate_of_the_newest_minute(at_console: Client) -> None:
+    now = timezone.now()
+    for name, records, minutes in (("slow", 60, 1), ("fast", 6_000, 1), ("long-ago", 90_000, 10)):
+        run = rows.run(rows.job(name))
+        for age, factor in ((minutes, 1), (minutes + 1, 1_000)):
+            Metrics.objects.create(
+                step_s=60, run_id=run.pk, at=now - timedelta(minutes=age), operator="", token=0, span_ms=60_000,
+                records_in=records * factor, records_out=0, bytes_in=0, bytes_out=0,
+            )  # fmt: skip
+    rows.job("never")
+
+    def listed(sort: str) -> list[str]:
+        return [line.job.name for line in at_console.get("/jobs/", {"sort": sort}).context["lines"]]
+
+    assert listed("-rate") == ["fast", "slow", "long-ago", "never"]
+    assert listed("rate") == ["long-ago", "never", "slow", "fast"]

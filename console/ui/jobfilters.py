@@ -1,0 +1,78 @@
+"""The filters of the list of jobs, and the views that a user saves of them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.http import QueryDict
+
+from console.health.findings import Level
+from console.operations.selectors import FoundJobs, find_jobs, with_run_states
+from console.ui.jobhealth import with_health_level
+from console.ui.joblist import states_of
+from console.ui.paging import text
+
+#: Levels that the list is filtered by, the most urgent first.
+HEALTH_LEVELS: Final = (Level.FAILED, Level.ATTENTION, Level.OK)
+_KEYS: Final = ("q", "state", "health", "tag", "owner", "archived", "sort")  #: of an address that a view keeps
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilters:
+    """The chosen filters; "" leaves one out. `state`: a group of states. `health`: the word of a level."""
+
+    q: str = ""
+    state: str = ""
+    health: str = ""
+    tag: str = ""
+    owner: str = ""
+    archived: bool = False
+
+    @classmethod
+    def of(cls, query: Mapping[str, Any]) -> "JobFilters":
+        texts = {name: text(query.get(name)) for name in ("q", "state", "health", "tag", "owner")}
+        return cls(**texts, archived=query.get("archived") == "1")
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """The filters beside the text and the state, by name."""
+        return {name: value for name in ("health", "tag", "owner") if (value := getattr(self, name))}
+
+    @property
+    def is_empty(self) -> bool:
+        return self == JobFilters()
+
+    def found(self, now: datetime) -> FoundJobs:
+        """The jobs before the choice of a state and a level, which the tallies count."""
+        return with_health_level(find_jobs(self.q, tag=self.tag, owner=self.owner, archived=self.archived), now)
+
+    def chosen(self, found: FoundJobs) -> FoundJobs:
+        if self.state:
+            found = with_run_states(found, states_of(self.state))
+        if self.health:
+            found = found.filter(shown_level__in=[level for level in HEALTH_LEVELS if level.word == self.health])
+        return found
+
+
+def health_tally(counts: Mapping[int, int]) -> list[tuple[str, int]]:
+    """(word of the level, number) of levels that jobs have. `counts`: by level."""
+    return [(level.word, counts[level]) for level in HEALTH_LEVELS if counts.get(level)]
+
+
+def sum_by(counts: Mapping[tuple[Any, ...], int], place: int) -> dict[Any, int]:
+    """Numbers by the value at `place` of the keys of `counts`."""
+    summed: Counter[Any] = Counter()
+    for key, number in counts.items():
+        summed[key[place]] += number
+    return dict(summed)
+
+
+def view_query(query: str) -> str:
+    """The part of a query string that a saved view keeps, in a fixed order: no page, no unknown parameter."""
+    given, kept = QueryDict(query), QueryDict(mutable=True)
+    for name in _KEYS:
+        if value := text(given.get(name)):
+            kept[name] = value
+    return kept.urlencode()

@@ -76,7 +76,8 @@ class SchemaForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.schema = schema
         for parameter in schema_fields.parameters(schema):
-            self.fields[parameter.name] = schema_fields.field(parameter)
+            made, given = schema_fields.field(parameter), (self.initial or {}).get(parameter.name)
+            self.fields[parameter.name] = schema_fields.shown_as_text(made, given)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Form fields from a JSON schema of parameters, and form values as JSON parameters.
 
 Supported is the part of JSON schema that parameter structs produce: scalars with bounds, choices, optional values,
-defaults. All other properties (arrays, objects, unions) become a field for JSON text. The service validates against the
-schema; the fields only catch simple mistakes.
+defaults, lists and maps of scalars. All other properties (nested objects, unions) become a field for JSON text. The
+service validates against the schema; the fields only catch simple mistakes.
 """
 
 import json
@@ -16,12 +16,14 @@ from django.core.validators import RegexValidator
 
 from console.accounts.refusals import Refused
 from console.accounts.storable import require_storable
-from runtime.redaction import is_declared_secret, is_secret
+from console.ui.row_fields import RowsField
+from runtime.redaction import MASK, is_declared_secret, is_secret
 
 Schema = Mapping[str, Any]
 
 _UNITS = ("ms", "s", "bytes", "rows")
 _PATTERN_MESSAGES = dict.fromkeys(("^/", "^(/|$)"), "This must be an absolute path: begin it with /.")
+_ELEMENTS = {"array": "items", "object": "additionalProperties"}  #: keyword with the schema of the elements
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "yes or no"}
 
 
@@ -34,6 +36,8 @@ class JsonField(forms.CharField):
         text = super().to_python(value)
         if not text:
             return None
+        if text == MASK:
+            return text  # stands for a stored secret
         try:
             given = json.loads(text)
             require_storable(given)
@@ -94,12 +98,23 @@ def field(parameter: Parameter) -> forms.Field:
                 render_value=True, attrs={**made.widget.attrs, "autocomplete": "new-password"}
             )
     made.label = label(parameter)
+    if isinstance(made, RowsField):
+        made.widget.title = made.label
     made.help_text = str(parameter.schema.get("description", ""))
     if "default" in parameter.schema:
         default = parameter.schema["default"]
         made.initial = json.dumps(default) if "enum" in parameter.schema else default
     made.widget.attrs["data-type"] = _TYPES.get(parameter.kind, "JSON")
     return made
+
+
+def shown_as_text(made: forms.Field, value: Any) -> forms.Field:
+    """`made`, or a field for JSON text if rows cannot show `value`."""
+    if not isinstance(made, RowsField) or not value or made.can_show(value):
+        return made
+    text = JsonField(required=made.required, label=made.label, help_text=made.help_text)
+    text.widget.attrs["data-type"] = "JSON"
+    return text
 
 
 def label(parameter: Parameter) -> str:
@@ -146,6 +161,9 @@ def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Paramet
     nullable = len(real) < len(options)
     if len(real) == 1:
         found = {**real[0], **{key: value for key, value in found.items() if key not in ("anyOf", "oneOf")}}
+    elements = found.get(_ELEMENTS.get(str(found.get("type")), ""))
+    if isinstance(elements, Mapping):
+        found = {**found, "element": _parameter("", elements, root, required=True).schema}
     return Parameter(name, found, required, nullable)
 
 
@@ -181,8 +199,33 @@ def _field(parameter: Parameter) -> forms.Field:
             return forms.FloatField(required=required, min_value=low, max_value=high)
         case "string":
             return _text(schema, required)
+        case "array" | "object":
+            return _rows(parameter, required) or JsonField(required=required)
         case _:
             return JsonField(required=required)
+
+
+def _rows(parameter: Parameter, required: bool) -> forms.Field | None:
+    """Rows for a list or a map of scalars. None for other values, and for a default that rows cannot show."""
+    schema = parameter.schema
+    element = Parameter("", schema.get("element", {}), required=True, nullable=False)
+    is_scalar = element.kind in ("string", "integer", "number", "boolean") or "enum" in element.schema
+    if not is_scalar or schema.get("properties") or schema.get("prefixItems"):
+        return None
+    has_names, default = parameter.kind == "object", schema.get("default")
+    made = RowsField(_element(element, has_names), has_names=has_names, required=required, keeps_empty=bool(default))
+    return made if not default or made.can_show(default) else None
+
+
+def _element(element: Parameter, has_names: bool) -> forms.Field:
+    """The field of an element. Selects have an empty choice for blank rows; texts of a map may be empty."""
+    if element.kind == "boolean" or "enum" in element.schema:
+        options = element.schema.get("enum", [True, False])
+        choices = [("", "–"), *((json.dumps(option), str(option)) for option in options)]
+        return JsonChoiceField(choices=choices, coerce=json.loads, empty_value=None)
+    if element.kind == "string" and has_names:
+        return _text(element.schema, bool(element.schema.get("minLength")))
+    return _field(element)
 
 
 def _choice(options: list[Any], required: bool, has_default: bool) -> forms.Field:

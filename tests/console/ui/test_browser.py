@@ -8,7 +8,7 @@ from playwright.sync_api import Route, expect
 
 from console import formats
 from console.checkpoints.models import Checkpoint, StateQuery
-from console.jobs.models import Run
+from console.jobs.models import JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from tests.console.ui import numbers, rows
 from tests.console.ui.browsing import POLL_MS, QUIET_MS, Open
@@ -151,6 +151,32 @@ def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: R
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
         expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         assert region.evaluate("(element) => element.scrollLeft") == 400
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_rows_of_a_list_are_added_and_removed(signed_in: Open, transactional_db: None, scripts: bool) -> None:
+    """With scripts by buttons; without, blank rows add and emptied rows remove."""
+    rows.operator_user()
+    parts = {"regions": {"type": "array", "items": {"type": "string"}}}
+    Pipeline.objects.create(name="regional", schema={"type": "object", "properties": parts})
+    with signed_in(java_script_enabled=scripts) as page:
+        page.goto("/jobs/new/?pipeline=regional")
+        page.get_by_label("Name", exact=True).fill("regions")
+        page.get_by_label("Regions, value of row 1").fill("eu")
+        if scripts:
+            expect(page.get_by_label("Regions, value of row 2")).to_have_count(0)
+            page.get_by_role("button", name="Add a row to Regions").click()
+            expect(page.get_by_label("Regions, value of row 2")).to_be_focused()
+            page.keyboard.type("us")
+            page.get_by_role("button", name="Add a row to Regions").click()
+            page.keyboard.type("asia")
+            page.get_by_role("button", name="Remove row 2 of Regions").click()
+            expect(page.get_by_label("Regions, value of row 2")).to_have_value("asia")
+        else:
+            page.get_by_label("Regions, value of row 3").fill("asia")
+        page.get_by_role("button", name="Define job").click()
+        expect(page.get_by_role("heading", name="regions")).to_be_visible()
+    assert JobVersion.objects.get().params == {"regions": ["eu", "asia"]}
 
 
 def test_tables_of_a_restore_are_not_cut_off_on_a_phone(signed_in: Open, running: Run) -> None:

@@ -286,3 +286,20 @@ def test_a_pattern_is_said_in_words_where_it_means_a_path(at_console: Client, pa
     )
     response = at_console.post("/jobs/new/", {**FILLED, "params-input": "Here"})
     assert response.context["version"].params.errors["input"] == [said]
+
+
+def test_rows_are_sent_as_inputs_of_the_same_name(at_console: Client) -> None:
+    parts = {"regions": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+             "limits": {"type": "object", "additionalProperties": {"type": "integer"}}}  # fmt: skip
+    schema = {"type": "object", "properties": parts, "required": ["regions"], "additionalProperties": False}
+    Pipeline.objects.create(name="regional", schema=schema)
+    page = at_console.get("/jobs/new/?pipeline=regional").content.decode()
+    assert page.count('name="params-regions"') == page.count('name="params-limits-name"') == 3
+    sent = {"pipeline": "regional", "name": "regions", "parallelism": "1", "params-regions": ["eu", "", "us"],
+            "params-limits-name": ["eu", "", ""], "params-limits": ["x", "", ""]}  # fmt: skip
+    refused = at_console.post("/jobs/new/", sent)
+    assert "Row 1: Enter a whole number." in blocks.text(refused)
+    assert at_console.post("/jobs/new/", {**sent, "params-limits": ["7", "", ""]}).status_code == 302
+    assert JobVersion.objects.get().params == {"regions": ["eu", "us"], "limits": {"eu": 7}}
+    none = {**sent, "name": "none", "params-regions": ["", ""], "params-limits-name": [""], "params-limits": [""]}
+    assert "should be non-empty" in blocks.text(at_console.post("/jobs/new/", none))

@@ -8,7 +8,8 @@ from django import forms
 
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.ui.forms import SchemaForm
-from console.ui.schema_fields import JsonChoiceField
+from console.ui.row_fields import BLANK_ROWS, RowsField
+from console.ui.schema_fields import JsonChoiceField, JsonField
 from tests.console.ui.rows import SCHEMA
 
 
@@ -21,12 +22,19 @@ class Params(msgspec.Struct):
     strict: bool = False
     mode: Literal["fast", "safe"] = "safe"
     names: list[str] = []
+    sizes: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
+    parts: list[Literal["a", "b"]] | None = None
+    flags: dict[str, bool] = {}
+    cuts: list[float] = []
+    notes: dict[str, str] = {}
+    pairs: list[list[int]] = []
 
 
 STRUCT = msgspec.json.schema(Params)
+STRUCT["$defs"]["Params"]["properties"]["cuts"]["default"] = [0.5]
 
 
-def filled(schema: dict[str, Any], **values: str) -> SchemaForm:
+def filled(schema: dict[str, Any], **values: Any) -> SchemaForm:
     form = SchemaForm(schema, values)
     form.is_valid()
     return form
@@ -35,7 +43,9 @@ def filled(schema: dict[str, Any], **values: str) -> SchemaForm:
 def test_a_struct_becomes_one_field_per_member_in_its_order() -> None:
     fields = SchemaForm(STRUCT).fields
     kinds = {name: type(field) for name, field in fields.items()}
-    assert list(fields) == ["path", "rows", "share", "strict", "mode", "names"]
+    assert list(fields)[:6] == ["path", "rows", "share", "strict", "mode", "names"]
+    assert [kinds[name] for name in ("names", "sizes", "parts", "flags", "cuts", "notes")] == [RowsField] * 6
+    assert kinds["pairs"] is JsonField
     assert kinds["rows"] is forms.IntegerField
     assert kinds["share"] is forms.FloatField
     assert kinds["strict"] is forms.BooleanField
@@ -46,24 +56,72 @@ def test_a_struct_becomes_one_field_per_member_in_its_order() -> None:
 
 
 def test_values_come_back_as_json_types() -> None:
-    form = filled(STRUCT, path="/in", rows="4", share="0.5", strict="on", mode='"fast"', names='["a", "b"]')
+    form = filled(STRUCT, path="/in", rows="4", share="0.5", strict="on", mode='"fast"', names=["a", "b"], cuts=["0.5"])
     assert form.errors == {}
-    assert form.values == {"path": "/in", "rows": 4, "share": 0.5, "strict": True, "mode": "fast", "names": ["a", "b"]}
+    assert form.values == {
+        "path": "/in", "rows": 4, "share": 0.5, "strict": True, "mode": "fast", "names": ["a", "b"], "cuts": [0.5]
+    }  # fmt: skip
 
 
 def test_what_is_left_empty_is_left_out_so_that_defaults_hold() -> None:
-    form = filled(STRUCT, path="/in", rows="", share="", mode='"safe"', names="")
-    assert form.values == {"path": "/in", "strict": False, "mode": "safe"}
+    form = filled(STRUCT, path="/in", rows="", share="", mode='"safe"', names=[], cuts=["1"])
+    assert form.values == {"path": "/in", "strict": False, "mode": "safe", "cuts": [1.0]}
 
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [("path", "", "required"), ("rows", "10", "less than or equal to 9"), ("rows", "x", "whole number"),
-     ("mode", '"wild"', "valid choice"), ("names", "[a", "not JSON")],
+     ("mode", '"wild"', "valid choice"), ("pairs", "[a", "not JSON")],
 )  # fmt: skip
 def test_slips_are_named_at_their_field(field: str, value: str, said: str) -> None:
     form = filled(STRUCT, **{"path": "/in", "mode": '"safe"', field: value})
     assert said in form.errors[field][0]
+
+
+def test_rows_become_lists_and_maps_and_blank_rows_are_left_out() -> None:
+    form = filled(
+        STRUCT, path="/in", mode='"safe"', names=["a", "", "b", ""], parts=['"b"', "", '"a"'], cuts=["", ""],
+        **{"sizes-name": ["x", "", "y"], "sizes": ["1", "", "2"], "flags-name": ["on", ""], "flags": ["true", ""],
+           "notes-name": ["empty", ""], "notes": ["", ""]},
+    )  # fmt: skip
+    assert form.errors == {}
+    lists = {"names": ["a", "b"], "parts": ["b", "a"], "cuts": []}
+    maps = {"sizes": {"x": 1, "y": 2}, "flags": {"on": True}, "notes": {"empty": ""}}
+    assert form.values == {"path": "/in", "strict": False, "mode": "safe", **lists, **maps}
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "errors"),
+    [
+        ({"sizes-name": ["x", "y", "x"], "sizes": ["0", "z", "3"]}, "sizes",
+         ["Row 1: Ensure this value is greater than or equal to 1.", "Row 2: Enter a whole number."]),
+        ({"sizes-name": ["x", "x"], "sizes": ["1", "3"]}, "sizes", ["Row 2: the name x is used twice."]),
+        ({"sizes-name": ["", ""], "sizes": ["", "4"]}, "sizes", ["Row 2: a value needs a name."]),
+        ({"sizes-name": ["x"], "sizes": [""]}, "sizes", ["Row 1: This field is required."]),
+        ({"cuts": ["1", "", "a"]}, "cuts", ["Row 3: Enter a number."]),
+        ({"parts": ['"c"']}, "parts", ['Row 1: Select a valid choice. "c" is not one of the available choices.']),
+    ],
+)  # fmt: skip
+def test_an_error_names_its_row(values: dict[str, Any], field: str, errors: list[str]) -> None:
+    form = filled(STRUCT, path="/in", mode='"safe"', **values)
+    assert form.errors[field] == errors
+    assert str(form[field]).count("data-row>") == len(values[field]) + BLANK_ROWS, "the rows are shown again"
+
+
+def test_rows_show_the_values_of_a_version() -> None:
+    form = SchemaForm(STRUCT, initial={"names": ["a&b"], "sizes": {"x": 7}, "flags": {"on": False}})
+    assert 'name="names" value="a&amp;b"' in str(form["names"])
+    assert 'name="sizes-name" value="x"' in str(form["sizes"])
+    assert 'name="sizes" value="7"' in str(form["sizes"])
+    assert '<option value="false" selected>False</option>' in str(form["flags"])
+    assert form["names"].id_for_label == "id_names_1"
+
+
+def test_a_value_that_rows_cannot_show_is_json() -> None:
+    form = SchemaForm(STRUCT, {"names": '["a", ""]', "path": "/in"}, initial={"names": ["a", ""]})
+    assert isinstance(form.fields["names"], JsonField)
+    form.is_valid()
+    assert form.values["names"] == ["a", ""]
 
 
 def test_a_plain_schema_works_too_and_units_stand_in_brackets() -> None:

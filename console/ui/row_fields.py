@@ -1,0 +1,105 @@
+"""Form fields of lists and maps of scalars: an input per element, with blank rows to add elements.
+
+Without scripts, emptied rows are left out and blank rows add elements. `rows.js` adds and removes rows in the browser.
+"""
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any, Final
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+BLANK_ROWS: Final = 3  #: after the elements
+_NAME: Final = "-name"  #: suffix of the inputs with the names of a map
+
+
+class RowsWidget(forms.Widget):
+    """Inputs with the same name, in rows. `has_names`: each row has the name of an entry, too."""
+
+    def __init__(self, element: forms.Field, *, has_names: bool) -> None:
+        super().__init__()
+        self.element, self.has_names = element, has_names
+        self.title = ""  #: label of the field, for the label of each input
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> Any:
+        rows = _texts(data, name)
+        return list(zip_longest(_texts(data, name + _NAME), rows, fillvalue="")) if self.has_names else rows
+
+    def id_for_label(self, id_: str) -> str:
+        return f"{id_}_1" if id_ else ""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        blank = ("", "") if self.has_names else ""
+        given = [*(value or ()), *[blank] * BLANK_ROWS]
+        rows = [(self._row(name, at, row, attrs or {}),) for at, row in enumerate(given, 1)]
+        return format_html('<div class="rows" data-rows>{}</div>', format_html_join("\n", "{}", rows))
+
+    def _row(self, name: str, at: int, row: Any, attrs: Mapping[str, Any]) -> SafeString:
+        id_ = f"{attrs.get('id', name)}_{at}"
+        shared = {key: text for key, text in attrs.items() if key not in ("id", "required")}
+        key, inner = row if self.has_names else (None, row)
+        value = {
+            **shared,
+            "id": f"{id_}_value" if self.has_names else id_,
+            "aria-label": f"{self.title}, value of row {at}",
+        }
+        shown = self.element.widget.render(name, self.element.prepare_value(inner), value)
+        if not self.has_names:
+            return format_html('<div class="row" data-row>{}</div>', shown)
+        label = {**shared, "id": id_, "aria-label": f"{self.title}, name of row {at}"}
+        named = forms.TextInput().render(name + _NAME, key, label)
+        return format_html('<div class="row" data-row>{}{}</div>', named, shown)
+
+
+class RowsField(forms.Field):
+    """A list, or with `has_names` a map, of the values of `element`. `keeps_empty`: no rows are an empty value."""
+
+    def __init__(self, element: forms.Field, *, has_names: bool, required: bool, keeps_empty: bool) -> None:
+        super().__init__(required=required, widget=RowsWidget(element, has_names=has_names))
+        self.element, self.has_names, self.keeps_empty = element, has_names, keeps_empty or required
+
+    def prepare_value(self, value: Any) -> Any:
+        return list(value.items()) if isinstance(value, dict) else value
+
+    def clean(self, value: Any) -> Any:
+        """The JSON value; None if no row is filled. Raises ValidationError, which names each row at fault."""
+        if not value:  # the request has no rows at all, although a page always sends blank rows
+            return super().clean(None)
+        named = value if self.has_names else [("", text) for text in value]
+        rows = [(at, name, text) for at, (name, text) in enumerate(named, 1) if name or text]
+        found: list[tuple[str, Any]] = []
+        errors: list[str] = []
+        for at, name, text in rows:
+            try:
+                if self.has_names:
+                    _require_name(name, [key for key, _ in found])
+                found.append((name, self.element.clean(text)))
+            except ValidationError as error:
+                errors += [f"Row {at}: {message}" for message in error.messages]
+        if errors:
+            raise ValidationError(errors)
+        if not found and not self.keeps_empty:
+            return None
+        return dict(found) if self.has_names else [inner for _, inner in found]
+
+    def can_show(self, value: Any) -> bool:
+        """Whether rows can show `value`: a list has no empty texts, which would be blank rows."""
+        if self.has_names:
+            return isinstance(value, dict) and all(isinstance(inner, str | int | float) for inner in value.values())
+        return isinstance(value, list) and all(isinstance(inner, str | int | float) and inner != "" for inner in value)
+
+
+def _texts(data: Any, name: str) -> list[str]:
+    """The texts of the inputs with this name; a plain mapping has them as a list."""
+    found = data.getlist(name) if hasattr(data, "getlist") else data.get(name, [])
+    return [str(text) for text in found]
+
+
+def _require_name(name: str, taken: list[str]) -> None:
+    if not name:
+        raise ValidationError("a value needs a name.")
+    if name in taken:
+        raise ValidationError(f"the name {name} is used twice.")

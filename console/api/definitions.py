@@ -22,8 +22,8 @@ from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
 from console.jobs import editing, services
-from console.jobs.differences import planned_differences
 from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.planned_differences import planned_differences
 from console.jobs.tags import entity_tag, require_match, tag_matches
 from console.operations.models import OperationKind
 from console.operations.selectors import FoundJobs, with_latest_run

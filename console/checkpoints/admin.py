@@ -1,27 +1,23 @@
-"""Review of checkpoints in the admin.
+"""Checkpoints in the admin. Columns of the job master are read-only.
 
-The console sets the reviewer and the time. Columns of the job master are read-only. `console.operations.admin`
-registers the class and adds names and pins, which are operations.
+`console.operations.admin` registers the class and adds reviews, names and pins, which are operations.
 """
 
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
-from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
-from console.accounts.models import User
 from console.accounts.read_only import NoAddOrDelete
-from console.checkpoints import services
 from console.checkpoints.models import Checkpoint, ReviewState, Status
 from console.jobs.models import Job
 from runtime.core.snapshot.failure_reason import FailureReason
 
-_REVIEW_FIELDS = ("review_state", "review_note")
-_EDITABLE_FIELDS = (*_REVIEW_FIELDS, "name", "note")
+REVIEW_FIELDS = ("review_state", "review_note")
+_EDITABLE_FIELDS = (*REVIEW_FIELDS, "name", "note")
 _GROUPED_FIELDS = ("id", "reviewer", "reviewed_at", "pinned_at", "pinned_by")  #: not among those of the job master
 _READONLY_FIELDS = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _EDITABLE_FIELDS)
 
@@ -79,10 +75,9 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
     search_fields = ("job__name",)  # shows the field; `search` looks for the text
     search_help_text = "Job, number, reason of a failure, name, note, or text of a review"
     ordering = ("-triggered_at",)
-    actions: Any = ("mark_in_review", "mark_reviewed", "mark_waived")
     readonly_fields = _READONLY_FIELDS
     fieldsets: ClassVar[Any] = (
-        ("Review", {"fields": (*_REVIEW_FIELDS, "reviewer", "reviewed_at")}),
+        ("Review", {"fields": (*REVIEW_FIELDS, "reviewer", "reviewed_at")}),
         (
             "Checkpoint",
             {"fields": tuple(name for name in _READONLY_FIELDS if name not in _GROUPED_FIELDS)},
@@ -115,27 +110,3 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
     @admin.display(ordering="size_bytes", description="size")
     def size(self, row: Checkpoint) -> str:
         return "" if row.size_bytes is None else filesizeformat(row.size_bytes)
-
-    @admin.action(description="Mark in review: retention keeps the files", permissions=["change"])
-    def mark_in_review(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._mark(request, queryset, ReviewState.IN_REVIEW)
-
-    @admin.action(description="Mark reviewed", permissions=["change"])
-    def mark_reviewed(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._mark(request, queryset, ReviewState.REVIEWED)
-
-    @admin.action(description="Mark waived", permissions=["change"])
-    def mark_waived(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._mark(request, queryset, ReviewState.WAIVED)
-
-    def save_model(
-        self, request: HttpRequest, obj: Checkpoint, form: "forms.ModelForm[Checkpoint]", change: bool
-    ) -> None:
-        """Writes the review columns only: the job master may have updated the row since the form was rendered."""
-        given: dict[str, Any] = form.cleaned_data
-        state = ReviewState(given["review_state"])
-        services.review(cast(User, request.user), [obj.pk], state, given["review_note"])
-
-    def _mark(self, request: HttpRequest, queryset: QuerySet[Checkpoint], state: ReviewState) -> None:
-        count = services.review(cast(User, request.user), queryset.values_list("pk", flat=True), state)
-        messages.success(request, f"{count} marked {state.replace('_', ' ')}.")

@@ -1,12 +1,17 @@
 """Definitions and runs in the admin. Only a job's description can be edited."""
 
 import json
+from typing import cast
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextareaWidget
+from django.http import HttpRequest
 
+from console.accounts.models import User
 from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin
+from console.accounts.refusals import Refused
+from console.jobs.editing import edit_job
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
 from runtime.redaction import mask
@@ -26,7 +31,7 @@ class JobForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Job)
 class JobAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
-    """Jobs are created in the console, which checks names and pipelines."""
+    """Jobs are created in the console, which checks names and pipelines. A change is that of the edit page."""
 
     form = JobForm
     list_display = ("name", "pipeline", "description", "created_at", "created_by")
@@ -36,6 +41,12 @@ class JobAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
     date_hierarchy = "created_at"
     fields = ("name", "pipeline", "description", "created_at", "created_by", "last_checkpoint_id")
     readonly_fields = ("name", "pipeline", "created_at", "created_by", "last_checkpoint_id")
+
+    def save_model(self, request: HttpRequest, obj: Job, form: "forms.ModelForm[Job]", change: bool) -> None:
+        try:
+            edit_job(cast(User, request.user), obj, description=form.cleaned_data["description"])
+        except Refused as refused:
+            messages.error(request, refused.detail)
 
 
 @admin.register(JobVersion)

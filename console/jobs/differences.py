@@ -4,13 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
-from console.accounts.models import User
-from console.accounts.rights import require_define
-from console.jobs.inputs import parse_settings
-from console.jobs.models import Job, JobVersion
-from console.jobs.services import checked_values, newest_version, pipeline_schema
+from console.jobs.models import JobVersion
 from runtime.redaction import Schema, mask
 
 ABSENT: Final = None  #: value of a line whose name a version does not have
@@ -30,27 +24,6 @@ class Difference:
 def differences(base: JobVersion, other: JobVersion, schema: Schema) -> tuple[Difference, ...]:
     """The changes from `base` to `other`. `schema` is that of the pipeline's parameters."""
     return tuple(_differences(base, other, schema))
-
-
-def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """The changes from the newest version of `job` to a version with `values`, which is not created.
-
-    For a job without versions they are its parameters and settings. It needs the permission to define: a comparison
-    with a secret reveals whether a guess of it is right.
-
-    Raises:
-        Refused: not permitted, or the version would be refused.
-    """
-    require_define(user)
-    newest = newest_version(job)
-    planned = JobVersion(job=job, **checked_values(job, newest, **values))
-    like = newest or planned
-    filled = msgspec.to_builtins(parse_settings(newest.settings)) if newest else {}
-    base = JobVersion(
-        job=job, parallelism=like.parallelism, max_parallelism=like.max_parallelism,
-        params=newest.params if newest else {}, settings=filled,
-    )  # fmt: skip
-    return differences(base, planned, pipeline_schema(job.pipeline))
 
 
 def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterator[Difference]:

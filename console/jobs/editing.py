@@ -11,6 +11,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField
 from console.accounts.rights import require_define
 from console.accounts.storable import text_problem
+from console.jobs.changes import announce
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run, VersionState
 from console.jobs.services import (
     MAX_DESCRIPTION_LENGTH,
@@ -63,7 +64,12 @@ def edit_job(
         changes["review_policy"] = ReviewPolicy(review_policy).value
     try:
         with transaction.atomic():
-            Job.objects.filter(pk=job.pk).update(**changes)
+            lock_job(job)
+            before = Job.objects.filter(pk=job.pk).values(*changes).get() if changes else {}
+            changed = {name: (before[name], after) for name, after in changes.items() if before[name] != after}
+            if changed:
+                Job.objects.filter(pk=job.pk).update(**changes)
+                announce("edit", user, job, changed)
     except IntegrityError as error:
         raise Conflict("name-taken", f"name: another job is called {changes['name']!r}.", field="name") from error
     job.refresh_from_db()
@@ -82,7 +88,8 @@ def archive_job(user: User, job: Job, *, archived: bool) -> None:
         active = Run.objects.filter(job=job).exclude(state__in=TERMINAL_STATES).first()
         if archived and active is not None:
             raise Conflict("run-active", f"Run {active.pk} is {active.state}; end it before the job is archived.")
-        Job.objects.filter(pk=job.pk).update(archived_at=Now() if archived else None)
+        if Job.objects.filter(pk=job.pk, archived_at__isnull=archived).update(archived_at=Now() if archived else None):
+            announce("edit", user, job, {"archived": (not archived, archived)})
 
 
 def make_equal(user: User, version: JobVersion, request_key: str | None = None) -> JobVersion:
@@ -144,6 +151,7 @@ def delete_version(user: User, version: JobVersion) -> None:
         if refused := deletion_refusal(version, has_run=version.runs.exists()):
             raise Conflict("cannot-delete", refused)
         Job.objects.filter(pk=version.job_id).update(last_version=Greatest("last_version", version.number))
+        announce("define", user, version.job, {f"version {version.number}": (version.state, None)})
         version.delete()
 
 

@@ -18,6 +18,8 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_define
 from console.accounts.storable import text_problem
+from console.jobs.changes import announce
+from console.jobs.differences import differences
 from console.jobs.inputs import check_params, parse_settings
 from console.jobs.masking import require_references, unmask
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
@@ -98,8 +100,18 @@ def create_version(
             job=job, number=_next_number(job, newest), message=message.strip(), created_by=user,
             request_key=request_key, **values,
         )  # fmt: skip
+        announce("define", user, job, _changes(newest, version))
         wakeups.after_commit(wakeups.COMPILE_TASK, version.pk)
     return version
+
+
+def _changes(newest: JobVersion | None, version: JobVersion) -> dict[str, tuple[Any, Any]]:
+    if newest is None:
+        return {"version": (None, version.number)}
+    found = differences(newest, version, pipeline_schema(version.job.pipeline))
+    return {"version": (newest.number, version.number)} | {
+        f"{each.part} {each.name}": (each.before, each.after) for each in found
+    }
 
 
 def newest_version(job: Job) -> JobVersion | None:

@@ -1,4 +1,4 @@
-"""Operations in the admin, read-only; and checkpoints, whose names, notes and pins are changed by operations."""
+"""Operations in the admin, read-only; and checkpoints, whose reviews, names and pins are changed by operations."""
 
 from typing import Any, cast
 
@@ -12,8 +12,8 @@ from console.accounts.models import User
 from console.accounts.read_only import ReadOnlyAdmin
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
-from console.checkpoints.admin import CheckpointAdmin
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.admin import REVIEW_FIELDS, CheckpointAdmin
+from console.checkpoints.models import Checkpoint, ReviewState
 from console.operations import services
 from console.operations.models import Operation, OperationKind, Schedule
 
@@ -43,10 +43,10 @@ class PinnedFilter(admin.SimpleListFilter):
 
 @admin.register(Checkpoint)
 class LabeledCheckpointAdmin(CheckpointAdmin):
-    """Review, name, note and pin of checkpoints. Users who may not operate jobs see name and note as text."""
+    """Review, name, note and pin of checkpoints. Users who may not operate jobs see them as text."""
 
     list_filter = (*CheckpointAdmin.list_filter, PinnedFilter)
-    actions = (*CheckpointAdmin.actions, "pin", "unpin")
+    actions: Any = ("mark_in_review", "mark_reviewed", "mark_waived", "pin", "unpin")
     fieldsets = (
         CheckpointAdmin.fieldsets[0],
         ("Name and pin", {"fields": (*_LABEL_FIELDS, "pinned_at", "pinned_by")}),
@@ -54,12 +54,25 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Checkpoint | None = None) -> Any:
-        return (*self.readonly_fields, *_LABEL_FIELDS) if operate_refusal(request.user) else self.readonly_fields
+        own = self.readonly_fields
+        return (*own, *_LABEL_FIELDS, *REVIEW_FIELDS) if operate_refusal(request.user) else own
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
         if db_field.name == "name":
             options["widget"] = AdminTextInputWidget
         return super().formfield_for_dbfield(db_field, request, **options)
+
+    @admin.action(description="Mark in review: retention keeps the files", permissions=["change"])
+    def mark_in_review(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._request(request, queryset, OperationKind.REVIEW, state=ReviewState.IN_REVIEW.value)
+
+    @admin.action(description="Mark reviewed", permissions=["change"])
+    def mark_reviewed(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._request(request, queryset, OperationKind.REVIEW, state=ReviewState.REVIEWED.value)
+
+    @admin.action(description="Mark waived", permissions=["change"])
+    def mark_waived(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._request(request, queryset, OperationKind.REVIEW, state=ReviewState.WAIVED.value)
 
     @admin.action(description="Pin", permissions=["change"])
     def pin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
@@ -70,7 +83,10 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
         self._request(request, queryset, OperationKind.UNPIN)
 
     def save_model(self, request: HttpRequest, obj: Checkpoint, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
+        """Requests operations for the changed fields: the job master may have updated the row meanwhile."""
+        if set(REVIEW_FIELDS) & set(form.changed_data):
+            state, note = form.cleaned_data["review_state"], form.cleaned_data["review_note"]
+            self._request(request, [obj], OperationKind.REVIEW, state=state, note=note)
         changed = {name: form.cleaned_data[name].strip() for name in _LABEL_FIELDS if name in form.changed_data}
         if changed:
             self._request(request, [obj], OperationKind.LABEL, **changed)

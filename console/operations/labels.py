@@ -80,8 +80,9 @@ def accept_label(row: Operation, wanted: LabelParams) -> Operation:
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     texts = {"name": wanted.name, "note": wanted.note}
     changes = {field: text.strip() for field, text in texts.items() if text is not None}
+    before = {field: [getattr(checkpoint, field), text] for field, text in changes.items()}
     Checkpoint.objects.filter(pk=checkpoint.pk).update(**changes)
-    return record_success(row, {"checkpoint": checkpoint.number})
+    return record_success(row, {"checkpoint": checkpoint.number, "changes": before})
 
 
 def checkpoint_of(job: Job, checkpoint_id: int) -> Checkpoint:

@@ -32,6 +32,8 @@ class OperationKind(StrEnum):
     ASSIGN = "assign"
     COMMENT = "comment"
     REVIEW = "review"
+    EDIT = "edit"
+    DEFINE = "define"
 
 
 class ScheduledOperation(StrEnum):
@@ -62,8 +64,12 @@ CHECKPOINT_OPERATIONS = (
 )  # fmt: skip
 #: Operations on the schedules of a job, from their own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
+#: Entries of changes that other requests made: facts about the job and its archive, and its versions.
+RECORDED_KINDS = (OperationKind.EDIT, OperationKind.DEFINE)
 #: Operations on the job or its run.
-JOB_OPERATIONS = tuple(kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS))
+JOB_OPERATIONS = tuple(
+    kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS, *RECORDED_KINDS)
+)
 NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
 _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 
@@ -71,6 +77,7 @@ _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 class Operation(models.Model):
     """An operation. The run's job master ends savepoints, stops, drains and cancels; the console ends all others.
 
+    A trigger refuses changes and the deletion of operations that have succeeded or failed (`migrations/0012`).
     `part_of`: a rescale consists of a stop and a restore, which are operations of their own.
     """
 

@@ -30,8 +30,9 @@ def accept_assign(row: Operation, wanted: AssignParams) -> Operation:
     if user is None and wanted.user:
         detail = f"params.user: there is no active user {wanted.user!r}."
         raise Refused("unknown-user", detail, field="params.user")
+    before = checkpoint.assignee.get_username() if checkpoint.assignee else ""
     Checkpoint.objects.filter(pk=checkpoint.pk).update(assignee=user)
-    return record_success(row, {"checkpoint": checkpoint.number})
+    return record_success(row, {"checkpoint": checkpoint.number, "changes": {"assignee": [before, wanted.user]}})
 
 
 def accept_comment(row: Operation, wanted: CommentParams) -> Operation:
@@ -54,8 +55,11 @@ def accept_review(row: Operation, wanted: ReviewParams) -> Operation:
     require_text(wanted.note or "", "params.note", MAX_TEXT_LENGTH)
     assert row.requested_by is not None, "users request reviews"
     services.review(row.requested_by, [checkpoint.pk], wanted.state, wanted.note)
+    changes = {"review_state": [checkpoint.review_state, wanted.state.value]}
+    if wanted.note is not None:
+        changes["review_note"] = [checkpoint.review_note, wanted.note]
     about = read_manifest(checkpoint).sha256 or None
-    return record_success(row, {"checkpoint": checkpoint.number, "manifest_sha256": about})
+    return record_success(row, {"checkpoint": checkpoint.number, "manifest_sha256": about, "changes": changes})
 
 
 def review_history(checkpoint: Checkpoint) -> QuerySet[Operation]:

@@ -1,5 +1,6 @@
 """The filters of the list of operations, and its rows as CSV."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,7 @@ from console.ui.paging import text
 
 MAX_CSV_ROWS: Final = 10_000
 CSV_COLUMNS: Final = ("id", "kind", "job", "run", "state", "run_state", "phase", "requested_by", "reason", "requested",
-                      "started", "ended", "error", "request_id")  # fmt: skip
+                      "started", "ended", "error", "request_id", "changes")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +54,11 @@ def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
         error = row.error.get("message", "") if isinstance(row.error, dict) else ""
         run_state = row.run.state if row.run else ""
         yield (row.pk, row.kind, row.job.name, row.run_id, row.state, run_state, row.phase, row.requested_by,
-               row.reason, row.created_at, row.started_at, row.ended_at, error, row.request_id)  # fmt: skip
+               row.reason, row.created_at, row.started_at, row.ended_at, error, row.request_id,
+               _changes(row))  # fmt: skip
+
+
+def _changes(row: Operation) -> str:
+    """The values before and after an edit, as JSON."""
+    found = row.result.get("changes") if isinstance(row.result, dict) else None
+    return json.dumps(found, ensure_ascii=False) if found else ""

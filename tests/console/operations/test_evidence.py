@@ -178,7 +178,7 @@ def test_the_pack_tells_whether_the_manifest_is_signed(api: APIClient, savepoint
 def test_the_decision_of_a_review_names_its_manifest(api: APIClient, browser: Client, savepoint: Checkpoint) -> None:
     stored = read_manifest(savepoint)
     found = ask(api, savepoint, "review", state="reviewed").json()
-    assert found["result"] == {"checkpoint": 5, "manifest_sha256": stored.sha256}
+    assert found["result"]["manifest_sha256"] == stored.sha256
     path = f"/checkpoints/{savepoint.pk}/evidence/"
     assert f"about this manifest {stored.sha256[:12]}…" in blocks.text(browser.get(path))
     assert stored.manifest is not None

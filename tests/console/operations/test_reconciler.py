@@ -219,13 +219,13 @@ def test_a_savepoint_that_was_taken_has_succeeded_whatever_became_of_its_master(
     reconciler.reconcile()
     another.refresh_from_db()
     assert another.state == "unknown", "that savepoint was taken for the other request"
-    Operation.objects.filter(pk=operation.pk).update(state="running", result=None)
     made.delete()
+    last = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", started_at=began)
     reconciler.reconcile()
-    operation.refresh_from_db()
-    assert operation.state == "unknown"
-    assert operation.error is not None
-    assert "no savepoint of it is on record" in operation.error["message"]
+    last.refresh_from_db()
+    assert last.state == "unknown"
+    assert last.error is not None
+    assert "no savepoint of it is on record" in last.error["message"]
 
 
 RAN = {"operators": {"sums": {"state": "running"}}}

@@ -85,7 +85,7 @@ def test_a_run_that_was_started_meanwhile_ends_the_waiting_start(
 def test_a_job_is_defined_and_started_over_rest(api: APIClient, pipeline: Pipeline) -> None:
     made = api.post("/api/v1/jobs/", BODY, format="json")
     assert made.status_code == 201, made.content
-    row = Operation.objects.get()
+    row = Operation.objects.get(kind="start")
     assert (row.job_id, row.kind, row.params["version"]) == (made.json()["id"], "start", JobVersion.objects.get().pk)
 
 
@@ -98,7 +98,7 @@ def test_a_refused_part_leaves_nothing(api: APIClient, pipeline: Pipeline, chang
     assert refused.status_code == 422
     assert field in refused.content.decode()
     assert not Job.objects.exists()
-    assert not Operation.objects.exists()
+    assert not Operation.objects.filter(kind="start").exists()
 
 
 def test_who_may_define_but_not_operate_makes_nothing(api: APIClient, definer: User, pipeline: Pipeline) -> None:
@@ -115,5 +115,5 @@ def test_a_page_defines_and_starts(client: Client) -> None:
     assert "Define and start" in blocks.text(client.get("/jobs/new/?pipeline=flights"))
     said = blocks.text(client.post("/jobs/new/", filled, follow=True))
     assert "Job delays was created. It starts once version 1 is compiled." in said
-    assert Operation.objects.get().params["version"] == JobVersion.objects.get().pk
+    assert Operation.objects.get(kind="start").params["version"] == JobVersion.objects.get().pk
     assert "waiting for the compilation" in said

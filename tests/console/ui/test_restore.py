@@ -256,8 +256,8 @@ def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stop
     assert "Expected time: unknown" in blocks.text(at_console.get(path, chosen))
 
     def ended(kind: str, seconds: int) -> None:
-        row = rows.operation(stopped.job, kind=kind, state="succeeded")
-        Operation.objects.filter(pk=row.pk).update(ended_at=row.created_at + timedelta(seconds=seconds))
+        begun = timezone.now()
+        rows.operation(stopped.job, kind, created_at=begun, ended_at=begun + timedelta(seconds=seconds))
 
     ended("start", 9)
     assert "Expected time until the run is running: 9.0 s, as the last start" in blocks.text(

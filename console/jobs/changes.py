@@ -1,0 +1,19 @@
+"""Changes of definitions by users. `console.operations.ledger`, a layer above, records them."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from django.dispatch import Signal
+
+from console.accounts.models import User
+from console.jobs.models import Job
+
+#: Sent within the transaction of the change, so that no change is without its entry.
+definition_changed: Final = Signal()
+#: `edit`: facts about a job and its archive; `define`: its versions.
+ChangeKind = Literal["edit", "define"]
+
+
+def announce(kind: ChangeKind, user: User, job: Job, changes: Mapping[str, tuple[Any, Any]]) -> None:
+    """Announces `changes`: by name, the JSON value before and after. Secrets must be masked."""
+    definition_changed.send(sender=Job, kind=kind, user=user, job=job, changes=changes)

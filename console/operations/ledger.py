@@ -1,0 +1,22 @@
+"""Changes of definitions as entries of the ledger: operations that have already taken effect."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from django.dispatch import receiver
+
+from console.accounts.models import User
+from console.jobs.changes import definition_changed
+from console.jobs.models import Job
+from console.operations.labels import record_success
+from console.operations.models import Operation
+
+
+@receiver(definition_changed)
+def record_change(
+    sender: type[Job], kind: str, user: User, job: Job, changes: Mapping[str, tuple[Any, Any]], **more: Any
+) -> None:
+    request_id = structlog.contextvars.get_contextvars().get("request_id", "")
+    row = Operation(job=job, kind=kind, requested_by=user, request_id=request_id)
+    record_success(row, {"changes": {name: list(values) for name, values in changes.items()}})

@@ -135,7 +135,7 @@ class ProcessTimes:
 
 
 def kind_of(command: Sequence[str]) -> str:
-    """What a process is, by its command line."""
+    """The role of a process, by its command line."""
     text = " ".join(command)
     for mark, kind in (
         ("py-spy", SAMPLING),

@@ -6,7 +6,10 @@ from benchmarks.profile import LOOPS, MASTER, SAMPLING, SLOTS, kind_of, profile_
 
 LOOP = 'process 7:"python -m runtime.launch.spark_daemon";<module> (a.py:1);run_slot (runtime/slot/slot.py:90)'
 STACKS = [
-    f"{LOOP};Task.step (runtime/task/task.py:9);Window.process (runtime/operators/windows/base.py:5);take (pyarrow/compute.py:7) 6",
+    (
+        f"{LOOP};Task.step (runtime/task/task.py:9);Window.process (runtime/operators/windows/base.py:5);"
+        "take (pyarrow/compute.py:7) 6"
+    ),
     f"{LOOP};Window.process (runtime/operators/windows/base.py:8) 2",
     f"{LOOP};add (benchmarks/fraud.py:44) 1",
     f"{LOOP};load (runtime/task/task.py:9);_find_and_load (<frozen importlib._bootstrap>:1) 1",

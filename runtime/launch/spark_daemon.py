@@ -5,6 +5,7 @@ replacement of a dead slot, cost a fork instead of a second of imports. Modules 
 fork could inherit a locked lock: gRPC, and with it Flight, stay outside.
 """
 
+import gc
 import os
 
 import numpy as np
@@ -22,6 +23,7 @@ def prepare_forks() -> None:
     """Completes what forks inherit."""
     process_tuning.keep_freed_memory()
     native()  # numba starts no thread; a fork inherits the compiled kernels
+    gc.freeze()  # a collection in a fork would copy all pages
     os.register_at_fork(after_in_child=np.random.seed)  # pandas loads the generator: slots would draw equal numbers
 
 

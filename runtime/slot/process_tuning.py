@@ -47,8 +47,12 @@ def release_freed_memory() -> None:
 
 
 def freeze_heap() -> None:
-    """Frees garbage, then exempts existing objects from collections. Call before each attempt, after all imports."""
-    gc.unfreeze()
+    """Frees garbage, then exempts existing objects from collections. Call before each attempt, after all imports.
+
+    Before the first attempt, what a fork has inherited stays frozen: its traversal would copy the pages of all modules.
+    """
+    if gc.get_threshold()[0] == _YOUNG_THRESHOLD:  # objects of an earlier attempt are frozen, too
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_THRESHOLD, *gc.get_threshold()[1:])

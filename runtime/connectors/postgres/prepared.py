@@ -27,6 +27,7 @@ from psycopg import sql
 
 from runtime.connectors.postgres.columns import encode_csv
 from runtime.connectors.postgres.connection import connect, lift_time_limits, postgres_errors
+from runtime.connectors.postgres.pending_rows import PendingRows
 from runtime.connectors.postgres.sink_writers import (
     SinkWriters,
     Written,
@@ -115,6 +116,7 @@ class PreparedWriter(SinkWriter):
         self._connection: psycopg.Connection[Any] | None = None
         self._id = new_writer_id()
         self._number, self._rows = 1, 0
+        self._pending = PendingRows(self._copy)
 
     def open(self, context: OperatorContext) -> None:
         self._connection = connect(self._url)
@@ -136,21 +138,18 @@ class PreparedWriter(SinkWriter):
         if not batch.num_rows:
             return
         batch = self._check.check(batch)
-        assert self._connection is not None, "the writer is open"
-        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-            self._place.table.identifier, identifiers(batch.schema.names)
-        )
-        with postgres_errors(str(self._place.table)):
-            if not self._rows:  # a unique value of a prepared transaction must not block the barrier for ever
+        if not self._rows:  # a unique value of a prepared transaction must not block the barrier for ever
+            assert self._connection is not None, "the writer is open"
+            with postgres_errors(str(self._place.table)):
                 self._connection.execute("SET LOCAL lock_timeout = '20s'")
-            with self._connection.cursor().copy(command) as copy:
-                copy.write(encode_csv(batch))
+        self._pending.add(batch)
         self._rows += batch.num_rows
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         if not self._rows:
             return ()
         assert self._connection is not None, "the writer is open"
+        self._pending.flush()
         prepared = self._committable(self._number)
         insert = sql.SQL("INSERT INTO {} VALUES (%s, %s)").format(self._place.marks)
         with postgres_errors(str(self._place.table)):
@@ -164,6 +163,13 @@ class PreparedWriter(SinkWriter):
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+    def _copy(self, batch: pa.RecordBatch) -> None:
+        assert self._connection is not None, "the writer is open"
+        copied = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)")
+        command = copied.format(self._place.table.identifier, identifiers(batch.schema.names))
+        with postgres_errors(str(self._place.table)), self._connection.cursor().copy(command) as copy:
+            copy.write(encode_csv(batch))
 
     def _committable(self, number: int) -> PreparedRows:
         return PreparedRows(

@@ -25,6 +25,7 @@ from runtime.connectors.postgres.connection import (
     make_durable,
     postgres_errors,
 )
+from runtime.connectors.postgres.pending_rows import PendingRows
 from runtime.connectors.postgres.sink_writers import (
     SinkWriters,
     Written,
@@ -122,7 +123,7 @@ class _Place(SinkWriters):
 
 
 class StagedWriter(SinkWriter):
-    """Copies rows into the staging table. The transaction of a checkpoint begins with its first row."""
+    """Copies rows into the staging table. The transaction of a checkpoint begins with its first COPY."""
 
     def __init__(
         self, url: str, table: str, key: tuple[str, ...], op_column: str | None, uncommitted: str | None
@@ -133,6 +134,7 @@ class StagedWriter(SinkWriter):
         self._id = new_writer_id()
         self._number, self._rows, self._deletions = 1, 0, 0
         self._columns: tuple[str, ...] = ()
+        self._pending = PendingRows(self._copy)
         self._staged: list[StagedRows] = []
 
     def open(self, context: OperatorContext) -> None:
@@ -160,20 +162,16 @@ class StagedWriter(SinkWriter):
         if self._rows and self._columns != columns:
             self._end_group()
         self._columns = columns
-        assert self._connection is not None, "the writer is open"
         count = batch.num_rows
         own = ([self._id] * count, [self._number] * count, range(self._rows, self._rows + count))
         arrays = [*(pa.array(values, pa.int64()) for values in own), *batch.columns]
-        rows = pa.RecordBatch.from_arrays(arrays, names=[*_OWN_COLUMNS, *batch.schema.names])
-        copied = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)")
-        command = copied.format(self._place.staging, identifiers(rows.schema.names))
-        with postgres_errors(str(self._place.table)), self._connection.cursor().copy(command) as copy:
-            copy.write(encode_csv(rows))
+        self._pending.add(pa.RecordBatch.from_arrays(arrays, names=[*_OWN_COLUMNS, *batch.schema.names]))
         self._rows += count
         if self._op_column is not None:
             self._deletions += batch.column(DELETED).true_count
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._pending.flush()
         if self._rows:
             self._end_group()
         staged, self._staged = self._staged, []
@@ -189,6 +187,13 @@ class StagedWriter(SinkWriter):
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+    def _copy(self, rows: pa.RecordBatch) -> None:
+        assert self._connection is not None, "the writer is open"
+        copied = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)")
+        command = copied.format(self._place.staging, identifiers(rows.schema.names))
+        with postgres_errors(str(self._place.table)), self._connection.cursor().copy(command) as copy:
+            copy.write(encode_csv(rows))
 
     def _end_group(self) -> None:
         """Ends a group of rows with the same columns. A checkpoint has several if the columns changed."""

@@ -415,6 +415,7 @@ def test_a_deletion_needs_its_key_only_and_frees_unique_values(database: Databas
         writer.write(changes((None, None, "delete")))  # type: ignore[arg-type]
     with pytest.raises(DataRejected, match=r"violates check constraint"):
         writer.write(changes((5, "bad", "insert")))
+        writer.prepare(2)
     writer.close()
 
 
@@ -550,6 +551,7 @@ def test_problems_are_named_before_the_first_row(database: Database, mode: Any) 
         writer.write(rows((1, None), (None, None)))
     with pytest.raises(DataRejected, match="invalid byte sequence"):
         writer.write(rows((1, "a\0b")))
+        writer.prepare(1)
     writer.close()
     assert database.rows() == []
     with pytest.raises(JobRejected, match=r"no table nowhere\.rows: create it"):
@@ -561,6 +563,7 @@ def test_a_check_of_the_table_fails_before_the_checkpoint(database: Database) ->
     writer = open_writer(database.sink())
     with pytest.raises(DataRejected, match="violates check constraint"):
         writer.write(rows((7, None)))
+        writer.prepare(1)
     writer.close()
 
 

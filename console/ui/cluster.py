@@ -14,12 +14,15 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
+from console.health.models import JobHealth
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live
 from console.operations.readiness import READINESS
+from console.operations.workers import CENSUS, Answer
 from console.runs.standing_stages import ENDED_STATES
 from console.ui.jobhealth import health_line
 from console.ui.jobpage import live_metrics
+from console.ui.revision import ShownRows
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
 MAX_RUNS: Final = 500
@@ -54,6 +57,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
+    workers: Answer | None  #: None: not known yet
     places: tuple[Place, ...]  #: runs that a worker has claimed
     queue: tuple[Run, ...]  #: runs that wait for a worker or for slots, oldest first
     hosts: tuple[tuple[str, int], ...]  #: number of slots of running jobs, by host
@@ -74,7 +78,10 @@ class Cluster:
 
 
 def read_cluster() -> Cluster:
-    """The state of the cluster, in three queries. The newest `MAX_RUNS` runs are shown."""
+    """The state of the cluster, in three queries and without a question to the workers.
+
+    The newest `MAX_RUNS` runs are shown.
+    """
     now = timezone.now()
     active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job__health", "version").order_by("-pk")
     runs = list(active.defer("version__params", "version__graph")[:MAX_RUNS])
@@ -82,6 +89,7 @@ def read_cluster() -> Cluster:
     queue = tuple(sorted((run for run in runs if run.state in WAITING), key=lambda run: run.pk))
     hosts = Counter(slot.host or "unknown" for place in places for slot in place.live.slots)
     return Cluster(
+        workers=CENSUS.last(),
         places=places,
         queue=queue,
         hosts=tuple(sorted(hosts.items())),
@@ -91,6 +99,16 @@ def read_cluster() -> Cluster:
         parts=tuple(READINESS.parts().items()),
         versions=_versions(),
     )
+
+
+def rows_of_cluster() -> list[ShownRows]:
+    """Queries for the rows behind the page, each with its maximum number of rows."""
+    active = Run.objects.exclude(state__in=TERMINAL_STATES).order_by("-pk")
+    return [
+        (active, MAX_RUNS),
+        (JobHealth.objects.filter(is_final=False).order_by("-pk"), MAX_RUNS),
+        (StandingStage.objects.exclude(state__in=ENDED_STATES).order_by("-pk"), MAX_RUNS),
+    ]
 
 
 def _place(run: Run, now: datetime) -> Place:

@@ -3,13 +3,17 @@
 import re
 from pathlib import Path
 
+import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django.fixtures import Settings
 
 from console.health.housekeeping import store_verdicts
+from console.jobs.models import Run
+from console.operations.workers import Worker, WorkerCensus
 from tests.console.ui import blocks, rows
+from tests.waiting import until
 
 
 def test_the_cluster_shows_who_holds_places_and_who_waits(at_console: Client) -> None:
@@ -42,3 +46,51 @@ def test_an_empty_cluster_says_so(at_console: Client) -> None:
     said = blocks.text(at_console.get("/cluster/"))
     assert "No run waits." in said
     assert "No worker supervises a run." in said
+
+
+@pytest.fixture
+def census(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
+    """The workers that answer the page's question."""
+    answering = [Worker("runs-1@h1", ("runs",), 2, 2), Worker("stages@h1", ("stages",), 3, 0)]
+    found = WorkerCensus(lambda: tuple(answering))
+    monkeypatch.setattr("console.ui.cluster.CENSUS", found)
+    monkeypatch.setattr("console.ui.views.cluster.CENSUS", found)
+    found.last()
+    until(found.last, 5)
+    return answering
+
+
+def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, census: list[Worker]) -> None:
+    said = blocks.text(at_console.get("/cluster/"))
+    assert "Queue runs none of 2 places free Queue stages 3 of 3 places free" in said
+    assert "runs-1@h1 runs Executes 2 2 0" in said
+    assert "stages@h1 stages Idle 3 3" in said
+
+
+def test_a_cluster_without_workers_says_so(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.ui.cluster.CENSUS", found := WorkerCensus(lambda: ()))
+    assert "The workers are being asked." in blocks.text(at_console.get("/cluster/"))
+    until(found.last, 5)
+    assert "No Celery worker answers." in blocks.text(at_console.get("/cluster/"))
+
+
+def test_a_run_links_its_spark_ui_while_records_flow(at_console: Client) -> None:
+    run = rows.run(rows.job(), live=rows.live(spark_ui="http://10.0.0.5:4040"))
+    assert f'id="spark-{run.pk}" href="http://10.0.0.5:4040"' in at_console.get("/cluster/").content.decode()
+    Run.objects.update(state="restarting")
+    assert "10.0.0.5" not in at_console.get("/cluster/").content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_cluster_is_live(at_console: Client, census: list[Worker]) -> None:
+    run = rows.run(rows.job(), lease_owner="node-1:4711:abc")
+    page = at_console.get("/cluster/")
+    assert "data-poll" in page.content.decode()
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    first = at_console.get("/cluster/", headers={"HX-Request": "true", "X-Blocks": known})
+    again = {"HX-Request": "true", "X-Blocks": known, "If-None-Match": first["ETag"]}
+    assert at_console.get("/cluster/", headers=again).status_code == 304
+    Run.objects.filter(pk=run.pk).update(state="queued", lease_owner="")
+    poll = at_console.get("/cluster/", headers=again)
+    assert {"queue", "places"} <= blocks.swapped(poll)
+    assert "a worker of the queue runs" in blocks.text(poll)

@@ -1,0 +1,61 @@
+"""The census of Celery workers: a real worker on a real broker, old answers at once, a broker that is gone."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery.contrib.testing.worker import start_worker
+
+from console.celery import app
+from console.operations import workers
+from console.operations.workers import Answer, Worker, WorkerCensus, ask_workers
+from tests.waiting import until
+
+
+def test_a_worker_answers_with_its_queues_and_places(broker_url: str) -> None:
+    options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False}
+    options |= {"hostname": "runs-1@here", "queues": ["runs", "stages"]}
+    with start_worker(app, **options):
+        found = until(lambda: [worker for worker in ask_workers() if worker.queues], 20)
+    assert found == [Worker("runs-1@here", ("runs", "stages"), places=2, busy=0)]
+
+
+def test_an_answer_comes_at_once_and_an_old_one_starts_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, may_answer = threading.Semaphore(0), threading.Event()
+
+    def ask() -> tuple[Worker, ...]:
+        asked.release()
+        may_answer.wait(10)
+        return (Worker("a", ("runs",), 2, 1),)
+
+    census = WorkerCensus(ask)
+    assert census.last() is None
+    assert asked.acquire(timeout=5)
+    assert census.last() is None, "while the workers are being asked"
+    may_answer.set()
+    answer = until(census.last, 5)
+    assert answer is not None
+    assert answer.workers[0].free == 1
+    assert census.last() is answer
+    assert not asked.acquire(timeout=0.2), "a young answer starts no question"
+    monkeypatch.setattr(workers, "_MAX_AGE", timedelta(0))
+    assert census.last() is answer
+    assert asked.acquire(timeout=5)
+
+
+def test_a_broker_that_is_gone_is_named() -> None:
+    def ask() -> tuple[Worker, ...]:
+        raise ConnectionRefusedError
+
+    census = WorkerCensus(ask)
+    census.last()
+    answer = until(census.last, 5)
+    assert answer is not None
+    assert answer.error == "The broker does not answer: ConnectionRefusedError."
+
+
+def test_free_places_are_summed_by_queue() -> None:
+    own = (Worker("a", ("runs",), 2, 1), Worker("b", ("runs", "stages"), 3, 0), Worker("c", ("housekeeping",), 1, 4))
+    answer = Answer(at=None, workers=own)  # type: ignore[arg-type]
+    assert answer.queues == (("housekeeping", 1, 0), ("runs", 5, 4), ("stages", 3, 3))

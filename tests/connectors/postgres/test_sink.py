@@ -72,6 +72,12 @@ def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
 
 
+def write_and_prepare(writer: Any, batch: pa.RecordBatch) -> None:
+    """Rows reach the server by the barrier at the latest."""
+    writer.write(batch)
+    writer.prepare(1)
+
+
 def commit(of: PostgresSink, *committables: Any, token: int = 1, job: str = "7") -> int:
     return of.committer().commit(permit_from_master(job, Token(token), CheckpointId(1)), committables)
 
@@ -414,8 +420,7 @@ def test_a_deletion_needs_its_key_only_and_frees_unique_values(database: Databas
     with pytest.raises(DataRejected, match=r"1 rows have no 'id', which belongs to the key"):
         writer.write(changes((None, None, "delete")))  # type: ignore[arg-type]
     with pytest.raises(DataRejected, match=r"violates check constraint"):
-        writer.write(changes((5, "bad", "insert")))
-        writer.prepare(2)
+        write_and_prepare(writer, changes((5, "bad", "insert")))
     writer.close()
 
 
@@ -550,8 +555,7 @@ def test_problems_are_named_before_the_first_row(database: Database, mode: Any) 
     with pytest.raises(DataRejected, match=r"1 rows have no 'id', which belongs to the key: filter"):
         writer.write(rows((1, None), (None, None)))
     with pytest.raises(DataRejected, match="invalid byte sequence"):
-        writer.write(rows((1, "a\0b")))
-        writer.prepare(1)
+        write_and_prepare(writer, rows((1, "a\0b")))
     writer.close()
     assert database.rows() == []
     with pytest.raises(JobRejected, match=r"no table nowhere\.rows: create it"):
@@ -562,8 +566,7 @@ def test_a_check_of_the_table_fails_before_the_checkpoint(database: Database) ->
     database.run(f"ALTER TABLE {database.table} ADD CHECK (id < 5)")
     writer = open_writer(database.sink())
     with pytest.raises(DataRejected, match="violates check constraint"):
-        writer.write(rows((7, None)))
-        writer.prepare(1)
+        write_and_prepare(writer, rows((7, None)))
     writer.close()
 
 

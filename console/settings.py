@@ -212,6 +212,11 @@ CACHES = {
 }
 
 AUTH_USER_MODEL = "accounts.User"
+# Django replaces a hash of a later hasher when its user signs in.
+PASSWORD_HASHERS = [
+    "console.accounts.hashers.Argon2",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -251,6 +256,8 @@ SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"weir_session_{_HERE}", f"weir_csrf_{_H
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = flag("DJANGO_HTTPS")
+# A browser that has seen the console over HTTPS uses no HTTP for a year. Other services of the domain are not affected.
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if flag("DJANGO_HTTPS") else 0
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if flag("DJANGO_HTTPS") else None
 
 # ---------------------------------------------------------------- REST
@@ -285,6 +292,12 @@ SPECTACULAR_SETTINGS = {
         "RunStateEnum": "console.jobs.models.RUN_STATES",
         "VersionStateEnum": "console.jobs.models.VERSION_STATES",
         "OperationStateEnum": "console.operations.models.OPERATION_STATES",
+        "OperationKindEnum": "console.operations.models.OPERATION_KINDS",
+        "CheckpointKindEnum": "console.checkpoints.models.CHECKPOINT_KINDS",
+        "CheckpointOutcomeEnum": "console.checkpoints.filters.OUTCOMES",
+        "StateQueryStateEnum": "console.checkpoints.models.QUERY_STATES",
+        "AttemptOutcomeEnum": "console.jobs.models.ATTEMPT_OUTCOMES",
+        "StageStateEnum": "console.jobs.models.STAGE_STATES",
     },
     "SCHEMA_PATH_PREFIX": r"/api/v1",
 }

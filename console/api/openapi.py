@@ -5,6 +5,7 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.views import SpectacularSwaggerSplitView
+from rest_framework.authentication import SessionAuthentication
 
 from console.api.auth import BearerAuthentication
 
@@ -21,6 +22,18 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         return {"type": "http", "scheme": "bearer"}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """The cookie of a session. Its real name ends with a digest of the installation, which no document can have."""
+
+    target_class = SessionAuthentication
+    name = "session"
+    priority = 1  # before the scheme of the library
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        about = "The session of the pages. The name of the cookie ends with a digest of the installation."
+        return {"type": "apiKey", "in": "cookie", "name": "weir_session", "description": about}
 
 
 def inline_references(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""`/metrics` in the format of Prometheus: the newest report of each run under way. It needs a login or an API token.
+"""`/metrics` in the format of Prometheus: the newest report of each run under way, and numbers of the console itself.
+
+It needs a login or an API token.
 
     scrape_configs:
       - job_name: weir
@@ -10,10 +12,12 @@ which `rate()` and `increase()` take into account.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, OuterRef, Subquery
+from django.db.models import Count, Max, Min, OuterRef, Q, Subquery
 from django.http import HttpResponse
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,9 +30,11 @@ from rest_framework.views import APIView
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.health.models import JobHealth
 from console.jobs.models import Run
+from console.operations.models import ACTIVE_STATES, Operation, OperationState
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 _Part = Mapping[str, Any]
+_RECENT: Final = timedelta(hours=1)
 
 #: Name, help, member of an operator in the live report, divisor to the base unit.
 _OPERATOR_COUNTERS: Final = (
@@ -63,6 +69,7 @@ class PrometheusMetrics(APIView):
     def get(self, request: Request) -> HttpResponse:
         registry = CollectorRegistry()
         registry.register(_Runs())
+        registry.register(_Console())
         return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
@@ -87,6 +94,33 @@ class _Runs(Collector):
         yield from _of_runs(runs)
         yield from _of_operators(runs)
         yield from _of_slots(runs)
+
+
+class _Console(Collector):
+    """The console's own numbers, in three queries."""
+
+    def collect(self) -> Iterator[Metric]:
+        operations = GaugeMetricFamily(
+            "weir_operations",
+            "Operations that are active or were requested in the last hour.",
+            labels=["kind", "state"],
+        )
+        recent = Q(state__in=ACTIVE_STATES) | Q(created_at__gte=timezone.now() - _RECENT)
+        counted = Operation.objects.filter(recent).order_by().values_list("kind", "state").annotate(Count("pk"))
+        _add(operations, (([kind, state], number) for kind, state, number in counted))
+        yield operations
+        queued = Operation.objects.filter(state=OperationState.QUEUED).aggregate(at=Min("created_at"))["at"]
+        yield _moment("weir_operation_queued_timestamp_seconds", "Request of the oldest queued operation.", queued)
+        passed = Run.objects.exclude(state__in=TERMINAL_STATES).aggregate(at=Max("observed_at"))["at"]
+        yield _moment(
+            "weir_reconciler_pass_timestamp_seconds", "Newest pass of the reconciler over a run under way.", passed
+        )
+
+
+def _moment(name: str, about: str, at: datetime | None) -> Metric:
+    family = GaugeMetricFamily(name, about)
+    _add(family, [([], _timestamp(at))])
+    return family
 
 
 def _health() -> Iterator[Metric]:

@@ -11,7 +11,8 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from console.api.openapi import inline_references
-from console.checkpoints.models import ABORTED, SUPERSEDED, Checkpoint, Status
+from console.checkpoints.filters import OUTCOMES
+from console.checkpoints.models import Checkpoint, Status
 from console.health.findings import Level, Verdict
 from console.health.housekeeping import encode, verdicts
 from console.health.models import JobHealth
@@ -288,9 +289,7 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
 
     completed_at = serializers.SerializerMethodField()
     ended_at = serializers.DateTimeField(source="completed_at", read_only=True, allow_null=True)
-    outcome = serializers.ChoiceField(
-        choices=[*(status.value for status in Status), ABORTED, SUPERSEDED], read_only=True
-    )
+    outcome = serializers.ChoiceField(choices=OUTCOMES, read_only=True)
 
     @extend_schema_field(serializers.DateTimeField(allow_null=True))
     def get_completed_at(self, checkpoint: Checkpoint) -> Any:

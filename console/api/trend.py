@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from console.api.base import ScopedView
 from console.api.parsing import number_between
 from console.api.serializers import Problem
+from console.checkpoints.models import Checkpoint
 from console.checkpoints.trend import daily_trend
 
 MAX_DAYS: Final = 90
@@ -30,6 +31,7 @@ class DayTrendSerializer(serializers.Serializer[Any]):
 class CheckpointTrend(ScopedView):
     """Percentiles of the duration and the full size of completed checkpoints, by day."""
 
+    queryset = Checkpoint.objects.none()  # for the OpenAPI document: lists have a model
     serializer_class = DayTrendSerializer
     query = frozenset({"days"})
     pagination_class = None

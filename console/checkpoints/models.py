@@ -57,6 +57,7 @@ class QueryState(StrEnum):
 
 
 QUERY_STATES = choices(QueryState)
+CHECKPOINT_KINDS = choices(Kind)
 ACTIVE_QUERIES = (QueryState.QUEUED, QueryState.RUNNING)
 
 
@@ -107,7 +108,7 @@ class Checkpoint(models.Model):
     run = models.ForeignKey(Run, models.CASCADE, related_name="checkpoints", db_index=False)
     token = models.BigIntegerField()
     number = models.BigIntegerField()
-    kind = models.TextField(choices=choices(Kind))
+    kind = models.TextField(choices=CHECKPOINT_KINDS)
     status = models.TextField(choices=choices(Status))
     triggered_at = models.DateTimeField(db_default=Now())
     completed_at = models.DateTimeField(null=True)

@@ -228,6 +228,9 @@ class StageState(StrEnum):
     FAILED = "failed"  #: it cannot succeed, and its run has failed too
 
 
+STAGE_STATES = choices(StageState)
+
+
 class StandingStage(Leased):
     """A PySpark stage that runs beside an operator for as long as the run lasts.
 
@@ -239,7 +242,7 @@ class StandingStage(Leased):
     operator = models.TextField()
     verb = models.TextField()  #: of `python -m spark_jobs stand`
     state = models.TextField(
-        choices=choices(StageState), default=StageState.WAITING.value, db_default=StageState.WAITING.value
+        choices=STAGE_STATES, default=StageState.WAITING.value, db_default=StageState.WAITING.value
     )
     deaths = models.IntegerField(default=0, db_default=0)
     reason = models.TextField(default="", db_default="", blank=True)  #: why the last process died
@@ -265,6 +268,9 @@ class AttemptOutcome(StrEnum):
     LOST = "lost"
 
 
+ATTEMPT_OUTCOMES = choices(AttemptOutcome)
+
+
 class Attempt(models.Model):
     """An attempt of a run: the execution under a token."""
 
@@ -273,7 +279,7 @@ class Attempt(models.Model):
     token = models.BigIntegerField(unique=True)
     started_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True)
-    outcome = models.TextField(choices=choices(AttemptOutcome), default="", db_default="", blank=True)
+    outcome = models.TextField(choices=ATTEMPT_OUTCOMES, default="", db_default="", blank=True)
     reason = models.TextField(default="", db_default="", blank=True)
     detail = models.JSONField(null=True)
     restored_checkpoint = models.ForeignKey("checkpoints.Checkpoint", models.PROTECT, null=True, related_name="+")

@@ -54,6 +54,7 @@ class OperationState(StrEnum):
 
 
 OPERATION_STATES = choices(OperationState)
+OPERATION_KINDS = choices(OperationKind)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
 #: Operations of a review. They take effect at once; their rows are the history of the review, with its comments.
 REVIEW_OPERATIONS = (OperationKind.ASSIGN, OperationKind.COMMENT, OperationKind.REVIEW)
@@ -85,7 +86,7 @@ class Operation(models.Model):
     job = models.ForeignKey(Job, models.CASCADE, related_name="operations")
     run = models.ForeignKey(Run, models.CASCADE, null=True, related_name="operations")
     part_of = models.ForeignKey("self", models.CASCADE, null=True, related_name="parts")
-    kind = models.TextField(choices=choices(OperationKind))
+    kind = models.TextField(choices=OPERATION_KINDS)
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     state = models.TextField(choices=OPERATION_STATES, default=OperationState.QUEUED.value, db_default="queued")
     phase = models.TextField(default="", db_default="", blank=True)

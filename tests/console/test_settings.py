@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.hashers import check_password, make_password
 from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 
 ROOT = Path(__file__).parents[2]
 GOOD = {
@@ -66,6 +68,22 @@ def test_a_malformed_variable_is_named(changes: dict[str, str], message: str) ->
 def test_jobs_may_use_the_data_folder_alone_unless_told_otherwise() -> None:
     assert [*map(str, read()["WEIR_DATA_ROOTS"])] == ["/nowhere/data", "/nowhere/demo"]
     assert [*map(str, read(WEIR_DATA_ROOTS="/a:/b")["WEIR_DATA_ROOTS"])] == ["/a", "/b"]
+
+
+def test_browsers_use_https_for_a_year_only_if_the_console_does() -> None:
+    over_http, over_https = read(), read(DJANGO_HTTPS="1")
+    assert (over_http["SECURE_HSTS_SECONDS"], over_http["SESSION_COOKIE_SECURE"]) == (0, False)
+    assert (over_https["SECURE_HSTS_SECONDS"], over_https["SESSION_COOKIE_SECURE"]) == (365 * 24 * 3600, True)
+    assert "SECURE_HSTS_INCLUDE_SUBDOMAINS" not in over_https
+
+
+def test_new_passwords_are_hashed_by_argon2_and_earlier_hashes_stay_valid() -> None:
+    with override_settings(PASSWORD_HASHERS=read()["PASSWORD_HASHERS"]):
+        assert make_password("a long enough one").startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
+        earlier = make_password("a long enough one", hasher="pbkdf2_sha256")
+        replaced: list[str] = []
+        assert check_password("a long enough one", earlier, replaced.append)
+        assert replaced == ["a long enough one"], "Django stores a new hash"
 
 
 def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:

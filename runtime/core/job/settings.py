@@ -165,7 +165,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
     spark: Annotated[
         dict[str, str],
-        Meta(description='Settings of the run\'s Spark application as JSON, such as {"spark.executor.memory": "2g"}.'),
+        Meta(description="Settings of the run's Spark application by name, such as spark.executor.memory: 2g."),
     ] = {}
 
     def __post_init__(self) -> None:

@@ -16,6 +16,8 @@ from rest_framework.test import APIClient
 
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Attempt, Run
+from console.operations.models import Operation
+from console.runs import lost_leases
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
 from tests.console.metrics.test_history import running
@@ -133,14 +135,35 @@ def test_a_run_that_has_ended_or_reported_nothing_has_its_state_only(api: APICli
 
 
 @pytest.mark.django_db
-def test_a_scrape_needs_a_login_and_three_queries(api: APIClient, client: Client, make_run: MakeRun) -> None:
+def test_the_console_has_numbers_of_its_own(api: APIClient, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING, token=1)
+    for kind, state in (("savepoint", "queued"), ("savepoint", "queued"), ("stop", "running"), ("pin", "succeeded")):
+        Operation.objects.create(job=run.job, kind=kind, state=state)
+    earlier = timezone.now() - timedelta(hours=2)
+    Operation.objects.create(job=run.job, kind="drain", state="failed", created_at=earlier)
+    oldest = Operation.objects.create(job=run.job, kind="drain", state="queued", created_at=earlier)
+    lost_leases.observe_leases()
+    run.refresh_from_db()
+    found = scrape(api)
+    shown = {(labels["kind"], labels["state"]): value for labels, value in found["weir_operations"]}
+    numbers = {("savepoint", "queued"): 2, ("stop", "running"): 1, ("pin", "succeeded"): 1, ("drain", "queued"): 1}
+    assert shown == numbers, "an old operation that has ended is left out"
+    assert found["weir_operation_queued_timestamp_seconds"][0][1] == pytest.approx(oldest.created_at.timestamp())
+    assert run.observed_at is not None
+    assert found["weir_reconciler_pass_timestamp_seconds"][0][1] == pytest.approx(run.observed_at.timestamp())
+
+
+@pytest.mark.django_db
+def test_a_scrape_needs_a_login_and_few_queries(api: APIClient, client: Client, make_run: MakeRun) -> None:
     """With a token as the rest of the API, or a browser session."""
     make_run(RunState.RUNNING, token=1)
     assert client.get("/metrics").status_code == 401
     with CaptureQueriesContext(connection) as captured:
         scrape(api)
-    tables = re.findall(r'FROM "(weir_run|weir_job_health)"', " ".join(query["sql"] for query in captured))
-    assert sorted(tables) == ["weir_job_health", "weir_run", "weir_run"]
+    tables = re.findall(
+        r'FROM "(weir_run|weir_job_health|weir_operation)"', " ".join(query["sql"] for query in captured)
+    )
+    assert sorted(tables) == ["weir_job_health", *["weir_operation"] * 2, *["weir_run"] * 3]
 
 
 @pytest.mark.django_db

@@ -1,0 +1,22 @@
+"""The committed OpenAPI document: a change of the REST API changes this file too, and is so seen in a review."""
+
+import difflib
+import json
+from pathlib import Path
+
+from drf_spectacular.generators import SchemaGenerator
+
+COMMITTED = Path(__file__).parents[3] / "docs" / "api" / "openapi.json"
+
+
+def lines(document: object) -> list[str]:
+    return json.dumps(document, indent=1, sort_keys=True).splitlines()
+
+
+def test_the_api_is_that_of_the_committed_document() -> None:
+    present = lines(SchemaGenerator().get_schema(public=True))  # type: ignore[no-untyped-call]
+    committed = lines(json.loads(COMMITTED.read_text()))
+    difference = "\n".join(
+        difflib.unified_diff(committed, present, "docs/api/openapi.json", "this API", n=8, lineterm="")
+    )
+    assert not difference, f"`make openapi` writes the file:\n{difference[:4_000]}"

@@ -59,7 +59,9 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
         return int(master(row, chosen.run, token, url))
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}
-        records_of(row, chosen.run, token, url).change_state(RunEvent.GAVE_UP, failure)
+        records = records_of(row, chosen.run, token, url)
+        records.end_attempt("failed", str(error))
+        records.change_state(RunEvent.GAVE_UP, failure)
         return int(MasterExitCode.DONE)
 
 

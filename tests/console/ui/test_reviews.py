@@ -1,5 +1,7 @@
 """The review desk: which checkpoints need a look, and how a review is assigned, discussed and ended."""
 
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +87,37 @@ def test_verification_discard_and_unpin_end_that_a_snapshot_is_unverified(run: R
     assert concerns(pinned) is None
     Checkpoint.objects.filter(pk=savepoint.pk).update(verified_at="2026-01-01T00:00Z")
     assert concerns(savepoint) is None
+
+
+def test_later_changes_keep_the_verdict_of_the_end(run: Run) -> None:
+    """Pin, discard and verification of an old checkpoint compare nothing with the figures of today."""
+    slow, usual = rows.checkpoint(run, 11, duration_ms=9_000), rows.checkpoint(run, 12, "savepoint")
+    Checkpoint.objects.filter(number__lt=11).update(duration_ms=9_000)
+    Checkpoint.objects.filter(pk=slow.pk).update(pinned_at="2026-01-01T00:00Z")
+    assert concerns(slow) == ["slow", "unverified"]
+    Checkpoint.objects.filter(pk=slow.pk).update(pinned_at=None, discarded_at="2026-01-01T00:00Z")
+    assert concerns(slow) == ["slow"]
+    Checkpoint.objects.filter(number__lt=11).update(duration_ms=1)
+    Checkpoint.objects.filter(pk=usual.pk).update(verified_at="2026-01-01T00:00Z")
+    assert concerns(usual) is None
+
+
+def test_checkpoints_before_the_desk_get_their_concerns_in_batches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    migration = import_module("console.checkpoints.migrations.0011_review_history")
+    failed = rows.checkpoint(run, 11, status="failed", reason="expired")
+    aborted = rows.checkpoint(run, 12, status="failed", reason="suspended")
+    savepoint, drain = rows.checkpoint(run, 13, "savepoint"), rows.checkpoint(run, 14, "drain")
+    verified = rows.checkpoint(run, 15, "drain", verified_at="2026-01-01T00:00Z")
+    known = rows.checkpoint(run, 16, duration_ms=9_000)
+    everything = (failed, aborted, savepoint, drain, verified, known)
+    expected = [concerns(row) for row in everything]
+    Checkpoint.objects.exclude(pk=known.pk).update(concerns=None)
+    monkeypatch.setattr(migration, "BATCH", 2)
+    for _ in range(2):  # an interrupted run is repeated
+        migration.set_concerns(None, SimpleNamespace(connection=connection))
+    assert [concerns(row) for row in everything] == expected
+    assert expected == [["failed"], None, ["unverified"], ["drained", "unverified"], ["drained"], ["slow"]]
+    assert not Checkpoint.objects.filter(number__lt=11).exclude(concerns=None).exists()
 
 
 def test_the_desk_filters_and_leads_to_the_checkpoint(at_console: Client, run: Run, operator: User) -> None:

@@ -19,7 +19,7 @@ def test_a_rejected_job_ends_its_run_and_its_attempt() -> None:
     url = "postgresql://{USER}:{PASSWORD}@{HOST}:{PORT}/{NAME}".format(**connection.settings_dict)
     command = [sys.executable, "-m", "runtime.launch.spark", "run", str(run.pk), "40"]
     environment = {**os.environ, "DATABASE_URL": url}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as master:  # noqa: S603
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as master:
         assert master.wait(60) == MasterExitCode.DONE
     run.refresh_from_db()
     attempt = Attempt.objects.get()

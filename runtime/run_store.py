@@ -21,10 +21,19 @@ PendingProgress = Mapping[CheckpointId, Sequence[SubtaskProgress]]
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """A requested operation on the run. `kind`: "savepoint", "stop", "drain" or "cancel"."""
+    """A requested operation on the run. `kind`: "savepoint", "stop", "drain" or "cancel".
+
+    `request_id`: of the HTTP request that asked for it, for the log; "" if there is none.
+    """
 
     id: str
     kind: str
+    request_id: str = ""
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        named = {"operation": self.id, "kind": self.kind}
+        return {**named, "request_id": self.request_id} if self.request_id else named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

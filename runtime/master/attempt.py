@@ -124,7 +124,7 @@ class Attempt:
         self._wake_at: list[int] = []
         self.cancel_operations: list[str] = []  #: operations that requested a cancel
         self._ending_operations: set[str] = set()  #: operations that requested a stop or drain
-        self._seen_operations: set[str] = set()
+        self._taken_operations: dict[str, OperationRequest] = {}
         self._is_taking_operations = False
         self._poked_meanwhile = False
 
@@ -436,13 +436,14 @@ class Attempt:
             self._on_superseded()
         elif not isinstance(taken, EnvironmentFailure):
             for request in taken:
-                if request.id not in self._seen_operations:
-                    self._seen_operations.add(request.id)
+                if request.id not in self._taken_operations:
+                    self._taken_operations[request.id] = request
                     self._start_operation(request)
         if self._poked_meanwhile:
             self._take_operations()
 
     def _start_operation(self, request: OperationRequest) -> None:
+        log.info("operation taken", **request.log_fields)
         if request.kind == "cancel":
             self.cancel_operations.append(request.id)
             self._change_state(RunEvent.CANCEL_REQUESTED)
@@ -455,11 +456,16 @@ class Attempt:
         self._handle(events.CheckpointRequested(self._now(), CheckpointKind(request.kind), request.id))
 
     def _complete_operation(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
+        taken = self._taken_operations[operation].log_fields
+        if checkpoint is not None:
+            log.info("savepoint of the operation is complete", checkpoint=checkpoint, **taken)
         if checkpoint is not None and operation in self._ending_operations:
             return  # the job master completes it when the run has ended
         if self._is_requeued(operation, reason):
-            log.info("operation left to the next attempt", operation=operation)
+            log.info("operation left to the next attempt", **taken)
             return
+        if checkpoint is None:
+            log.warning("operation failed", reason=reason, detail=detail, **taken)
         result = {"checkpoint": checkpoint} if checkpoint is not None else None
         error = None if result else {"code": reason, "message": detail}
         self._metadata_thread.submit(partial(self._records.complete_operation, operation, result, error))

@@ -365,7 +365,10 @@ class JobMaster:
             return
         if requests is None:
             raise _Interrupted(Superseded())
-        self._cancel_operations += [request.id for request in requests if request.id not in self._cancel_operations]
+        for request in requests:
+            if request.id not in self._cancel_operations:
+                log.info("operation taken", **request.log_fields)
+                self._cancel_operations.append(request.id)
         if requests:
             raise _Interrupted(Canceled())
 

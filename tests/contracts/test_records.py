@@ -47,7 +47,7 @@ class World(Protocol):
     @property
     def records(self) -> RunStore: ...
     def supersede(self) -> None: ...
-    def ask(self, id: str, kind: str) -> None: ...
+    def ask(self, id: str, kind: str, request_id: str = "") -> None: ...
     def answer(self, id: str) -> tuple[str, Any]: ...
 
 
@@ -58,8 +58,8 @@ class MemoryWorld:
     def supersede(self) -> None:
         self.records.superseded = True
 
-    def ask(self, id: str, kind: str) -> None:
-        self.records.operations.append(OperationRequest(id, kind))
+    def ask(self, id: str, kind: str, request_id: str = "") -> None:
+        self.records.operations.append(OperationRequest(id, kind, request_id))
 
     def answer(self, id: str) -> tuple[str, Any]:
         result, error = self.records.settled[id]
@@ -74,9 +74,9 @@ class PostgresWorld:
     def supersede(self) -> None:
         Run.objects.filter(pk=self.run.pk).update(token=self.run.token + 99)
 
-    def ask(self, id: str, kind: str) -> None:
-        user = User.objects.get()
-        Operation.objects.create(pk=id, job=self.run.job, run=self.run, kind=kind, requested_by=user)
+    def ask(self, id: str, kind: str, request_id: str = "") -> None:
+        facts = {"requested_by": User.objects.get(), "request_id": request_id}
+        Operation.objects.create(pk=id, job=self.run.job, run=self.run, kind=kind, **facts)
 
     def answer(self, id: str) -> tuple[str, Any]:
         operation = Operation.objects.get(pk=id)
@@ -168,10 +168,10 @@ def test_requests_are_told_until_settled_and_given_back_to_the_next_attempt(worl
     """An answer of the database may be lost, so what was taken is told again."""
     savepoint, cancel = "0" * 31 + "1", "0" * 31 + "2"
     ids = [f"{i[:8]}-{i[8:12]}-{i[12:16]}-{i[16:20]}-{i[20:]}" for i in (savepoint, cancel)]
-    world.ask(ids[0], "savepoint")
+    world.ask(ids[0], "savepoint", "f00d")
     assert world.records.take_operations(only_cancel=True) == []
-    assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint")]
-    assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint")]
+    assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint", "f00d")]
+    assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint", "f00d")]
     world.records.next_attempt("the master died", {})
     world.records.requeue_operations()
     world.ask(ids[1], "cancel")

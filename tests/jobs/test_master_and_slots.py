@@ -52,6 +52,7 @@ from runtime.io.control.messages import (
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
+from runtime.master import attempt
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.launcher import SlotPhase, SlotStatus
@@ -245,15 +246,21 @@ def test_a_savepoint_that_a_worker_shutting_down_cut_off_stays_asked(tmp_path: P
         assert "s" not in records.settled
 
 
-def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path) -> None:
-    """The drain may be the cause: asked again, it would fail again and again."""
-    records = MemoryRunStore(operations=[OperationRequest("d", "drain")])
+def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drain may be the cause: asked again, it would fail again and again. Log lines have the id of the request."""
+    records, logged = MemoryRunStore(operations=[OperationRequest("d", "drain", "f00d")]), LogCapture()
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(attempt, "log", structlog.wrap_logger(None, [logged], wrapper_class=level))
     with master(tmp_path, 1, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
         until(lambda: _drains(stage.slots), PATIENCE_S)
         stage.slots[0].say(SlotFailed("ValueError: in finish", "counts", "", False, [], ""))
         until(lambda: "d" in records.settled, PATIENCE_S)
         assert records.settled["d"][1] is not None
+    about = [entry for entry in logged.entries if entry.get("operation") == "d"]
+    assert [(entry["event"], entry["kind"], entry["request_id"]) for entry in about] == [
+        ("operation taken", "drain", "f00d"), ("operation failed", "drain", "f00d")
+    ]  # fmt: skip
 
 
 def _drains(slots: list[PlayedSlot]) -> bool:

@@ -131,7 +131,7 @@ UPDATE weir_operation
 SET state = 'running', phase = 'asked', token = %(token)s, started_at = coalesce(started_at, now())
 WHERE run_id = %(run)s AND kind = ANY(%(kinds)s) AND (state = 'queued' OR (state = 'running' AND token = %(token)s))
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
-RETURNING id::text, kind, created_at
+RETURNING id::text, kind, request_id, created_at
 
 -- holds_run --
 -- Whether this attempt is current.

@@ -243,7 +243,7 @@ class PostgresRunStore:
         if not rows and self._fetch_one("holds_run") is None:
             return None
         ordered = sorted(rows, key=lambda row: row["created_at"])
-        return [OperationRequest(row["id"], row["kind"]) for row in ordered]
+        return [OperationRequest(row["id"], row["kind"], row["request_id"]) for row in ordered]
 
     def requeue_operations(self) -> None:
         self._execute("requeue_operations")

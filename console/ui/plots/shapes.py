@@ -17,13 +17,18 @@ Values = Sequence[float | None]
 
 def line(values: Values, most: float) -> str:
     """A line through the middles of the intervals, interrupted where there is no value."""
-    return "".join(f"M{_points(run, most)}{'h0' if len(run) == 1 else ''}" for run in _runs(values))
+    return "".join(
+        f"M{run[0][0] + 0.5:g} {_y(run[0][1], most)}{_steps(run, most) if len(run) > 1 else 'h0'}"
+        for run in _runs(values)
+    )
 
 
 def area(values: Values, most: float) -> str:
     """The area below `line`."""
     return "".join(
-        f"M{run[0][0] + 0.5:g} {HEIGHT}L{_points(run, most)}V{HEIGHT}z" for run in _runs(values) if len(run) > 1
+        f"M{run[0][0] + 0.5:g} {HEIGHT}V{_y(run[0][1], most)}{_steps(run, most)}V{HEIGHT}z"
+        for run in _runs(values)
+        if len(run) > 1
     )
 
 
@@ -68,8 +73,10 @@ def _runs(values: Values) -> Iterable[list[tuple[int, float]]]:
         yield numbered[begin:]
 
 
-def _points(run: Sequence[tuple[int, float]], most: float) -> str:
-    return " ".join(f"{at + 0.5:g} {_y(value, most)}" for at, value in run)
+def _steps(run: Sequence[tuple[int, float]], most: float) -> str:
+    """The points after the first, each relative to the one before: small numbers compress to half."""
+    heights = [_y(value, most) for _, value in run]
+    return "l" + " ".join(f"1{after - before:+d}".replace("+", " ") for before, after in pairwise(heights))
 
 
 def _y(value: float, most: float) -> int:

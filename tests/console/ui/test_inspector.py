@@ -37,7 +37,7 @@ def test_the_skewed_come_first_on_one_scale() -> None:
     assert [line.index for line in lines] == [2, 3, 0, 1]
     assert [line.skew for line in lines] == ["2.5 × mean", "0.3 × mean", "", ""]
     assert str(lines[0].rate) == "100 /s"
-    assert lines[0].spark.endswith(" 0"), "the highest rate of all subtasks is at the top"
+    assert lines[0].spark == "M0.5 160l1 0 1-160", "the highest rate of all subtasks is at the top"
     assert subtask_lines(SubtaskHistory([], [], {}), "records_in", now) == ()
 
 

@@ -12,8 +12,14 @@ VALUES = st.lists(st.none() | st.floats(0, 100, allow_nan=False), max_size=40)
 
 def points(path: str) -> dict[int, int]:
     """Height by interval of each point of a line."""
-    found = re.findall(r"(?:M|L| )?([\d.]+) (\d+)", path)
-    return {int(float(x)): HEIGHT - int(y) for x, y in found}
+    found = {}
+    for start, height, steps in re.findall(r"M([\d.]+) (\d+)(?:h0|l([^M]*))", path):
+        at, y = int(float(start)), int(height)
+        found[at] = HEIGHT - y
+        for width, rise in re.findall(r"(\d+)( \d+|-\d+)", steps):
+            at, y = at + int(width), y + int(rise)
+            found[at] = HEIGHT - y
+    return found
 
 
 @given(VALUES)

@@ -37,9 +37,9 @@ _POLL_ROWS: Final = 65_536
 _WARM_UP_ROWS: Final = 3_000_000
 
 
-def job(rows: int) -> Dataflow:
+def job(rows: int, keys: int = KEYS) -> Dataflow:
     flow = Dataflow("kernels")
-    window(flow.source(_SOURCE, SequenceSource(rows=rows, keys=KEYS))).sink(_SINK, DiscardSink())
+    window(flow.source(_SOURCE, SequenceSource(rows=rows, keys=keys))).sink(_SINK, DiscardSink())
     return flow
 
 

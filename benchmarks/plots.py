@@ -30,6 +30,8 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
         figure = curves(entry["details"]["lines"])
     elif "traffic" in entry.get("details", {}):
         figure = traffic(entry["details"]["traffic"], entry["details"]["bin_ms"])
+    elif "latency" in entry.get("details", {}):
+        figure = latency(entry["details"]["latency"], entry["details"]["bin_s"])
     else:
         figure = bars([figure for figure in entry["figures"] if figure["value"] is not None])
     if figure is None:
@@ -107,6 +109,22 @@ def traffic(ways: dict[str, dict[str, Any]], bin_ms: int) -> Figure:
         axes.set_ylabel(f"kB in {bin_ms} ms", fontsize=9)
         _plain(axes)
     every[-1].set_xlabel("seconds since the first byte; commits dotted", fontsize=9)
+    return figure
+
+
+def latency(runs: dict[str, dict[str, Any]], bin_s: float) -> Figure:
+    """The p99 of uncommitted rows over time, a row per job and rate, with a mark at each commit."""
+    figure = Figure(figsize=(_WIDTH, 0.8 + 1.3 * len(runs)), layout="constrained")
+    every = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, (name, found) in zip(every, runs.items(), strict=True):
+        axes.plot([number * bin_s for number in range(len(found["series"]))], found["series"], color=_OWN_COLOUR)
+        for at in found["commits"]:
+            axes.axvline(at, color=_TARGET_COLOUR, linewidth=0.8, linestyle=":")
+        axes.set_title(f"{name}: p99 {found['uncommitted']['p99']:.1f} ms", fontsize=9, loc="left")
+        axes.set_ylabel("ms", fontsize=9)
+        axes.set_ylim(bottom=0)
+        _plain(axes)
+    every[-1].set_xlabel("seconds since the first measured row; commits dotted", fontsize=9)
     return figure
 
 

@@ -73,7 +73,7 @@ def _latency(job: str) -> latency.Latency:
     shares = dict.fromkeys(latency.PERCENTILES, 30.0)
     return latency.Latency(
         job=job, rate=100_000, uncommitted=shares, committed=shares, checkpoint_ms=9.0, series=(1.0,), commits=(0.5,),
-        rows=2_400_000,
+        rows=2_400_000, expected=2_400_000, label="100,000 rows/s",
     )  # fmt: skip
 
 
@@ -81,13 +81,15 @@ def test_a_goal_is_a_figure_of_a_measurement_with_its_limit() -> None:
     took = {1: RunTime(seconds=9.0, cpu_seconds=9.0), 2: RunTime(seconds=5.0, cpu_seconds=9.0)}
     reports = {
         "L1": latency.report([_latency("stateless"), _latency("running")]),
-        "W14": scaling.report([Round(weir=took, bare=took, control=took)], 1_000_000, []),
+        "W14": scaling.report([Round(weir=took, bare=took, control=took, few_keys=took, ads=took)], 1_000_000, []),
     }
     stored = {name: FigureResult(title=name, state="done", report=report).to_json() for name, report in reports.items()}
     assert values(stored) == {
         "L1: stateless, 100,000 rows/s: uncommitted, p99": (30.0, False),
         "L1: running, 100,000 rows/s: uncommitted, p99": (30.0, True),
         "W14: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
+        "W14: W1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
+        "W14: R1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
     }
     stored["L1"]["wrong"] = ["rows are lost"]
     assert values(stored)["L1: running, 100,000 rows/s: uncommitted, p99"] == (None, False)

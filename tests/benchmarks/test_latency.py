@@ -1,7 +1,9 @@
 """L1: every row is noted once, and the percentiles are those of its times."""
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import weir
 from benchmarks.latency.job import Pace, job
 from benchmarks.latency.measure import RATES, TARGETS_MS, WARM_UP_S, Latency, latency, report
+from benchmarks.latency.spark import Batch, batch_of
 
 
 def test_each_row_arrives_after_it_is_due_and_is_committed_later(tmp_path: Path) -> None:
@@ -37,7 +40,7 @@ def test_a_goal_is_missed_by_a_slow_row_and_lost_rows_are_wrong() -> None:
     shares = {"p50": 1.0, "p90": 2.0, "p99": 20.5, "p99.9": 40.0}
     slow = Latency(
         job="stateless", rate=100_000, uncommitted=shares, committed=shares, checkpoint_ms=9.0, series=(1.0,),
-        commits=(0.5,), rows=5,
+        commits=(0.5,), rows=5, expected=2_400_000, label="100,000 rows/s",
     )  # fmt: skip
     assert ("stateless", 100_000) in TARGETS_MS
     assert 100_000 in RATES
@@ -45,3 +48,12 @@ def test_a_goal_is_missed_by_a_slow_row_and_lost_rows_are_wrong() -> None:
     (goal,) = [figure for figure in found.figures if figure.at_most is not None]
     assert goal.is_met is False
     assert found.wrong == ("5 rows of 2,400,000",)
+
+
+def test_a_batch_of_the_peer_is_visible_when_it_has_ended() -> None:
+    source = SimpleNamespace(startOffset='{"id": 5}', endOffset='{"id": 9}')
+    progress = SimpleNamespace(
+        sources=[source], timestamp="2026-01-01T00:00:01.500Z", durationMs={"triggerExecution": 250}
+    )
+    began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    assert batch_of(progress) == Batch(first=5, end=9, at=began + 1.75)

@@ -75,3 +75,13 @@ def test_traffic_is_drawn_over_time_for_each_way_of_holding_output_back(tmp_path
     assert path is not None
     for shown in ("write-ahead", "two-phase commit", "kB in 100 ms", "W18: traffic"):
         assert shown in path.read_text()
+
+
+def test_latency_is_drawn_over_time_with_its_commits(tmp_path: Path) -> None:
+    found = {"series": [1.0, 2.0, 30.0], "commits": [0.2], "uncommitted": {"p99": 29.4}}
+    entry = {"title": "latency", "figures": [], "details": {"bin_s": 0.1, "latency": {"stateless, 80 %": found}}}
+    path = draw("L1", entry, tmp_path)
+    assert path is not None
+    text = path.read_text()
+    assert "stateless, 80 %: p99 29.4 ms" in text
+    assert "commits dotted" in text

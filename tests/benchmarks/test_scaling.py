@@ -6,7 +6,18 @@ import pytest
 
 from benchmarks.figures import MeasurementPlan
 from benchmarks.kernels import KEYS, DrivenSubtasks, job
-from benchmarks.scaling import RESIDENT_LOOPS, Round, RunTime, SlotRuns, bare, control, measure_round, report, steps
+from benchmarks.scaling import (
+    RESIDENT_LOOPS,
+    Round,
+    Runs,
+    RunTime,
+    SlotRuns,
+    bare,
+    control,
+    measure_round,
+    report,
+    steps,
+)
 from benchmarks.workloads.windows import totals
 from runtime.launch.local import LocalLauncher
 
@@ -59,8 +70,11 @@ def test_a_round_has_each_once_and_the_next_goes_the_other_way_round(tmp_path: P
 
     there: list[str] = []
     back: list[str] = []
-    found = measure_round(0, 8, weir, alone, alone, there.append)
-    assert measure_round(1, 8, weir, alone, alone, back.append) == found
+    runs = Runs(weir, alone, alone, weir, alone)
+    found = measure_round(0, 8, runs, there.append)
+    assert measure_round(1, 8, runs, back.append) == found
+    assert found.few_keys == {1: took(16), 2: took(8)}
+    assert set(found.ads) == {1, 2}
     assert found.control == {1: took(RESIDENT_LOOPS), 2: took(RESIDENT_LOOPS / 2)}
     assert found.weir == {1: took(16), 2: took(8)}
     assert found.bare == {1: took(8), 2: took(4)}
@@ -74,11 +88,13 @@ def test_the_gain_of_slots_is_held_against_the_gain_of_the_same_round() -> None:
             weir={1: took(18 * slow), 2: took(10 * slow)},
             bare={1: took(12), 2: took(6)},
             control={1: took(8), 2: took(5)},
+            few_keys={1: took(8), 2: took(5)},
+            ads={1: took(4), 2: took(4)},
         )
         for slow in (1.0, 3.0, 2.0)
     ]
     told = report(rounds, 90_000_000, ["2 slots: rows_out is 3, not 4"])
-    assert [figure.value for figure in told.figures] == pytest.approx([1.8, 2.0, 0.9, 1.6, 1.125])
-    assert [figure.is_met for figure in told.figures] == [True, None, True, None, True]
+    assert [figure.value for figure in told.figures] == pytest.approx([1.8, 2.0, 0.9, 1.6, 1.125, 1.0, 0.625])
+    assert [figure.is_met for figure in told.figures] == [True, None, True, None, True, True, False]
     assert told.wrong == ("2 slots: rows_out is 3, not 4",)
     assert "slots, 1: 2.5 M rec/s, 400 ns of a processor per record" in told.lines[0]

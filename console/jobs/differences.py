@@ -4,10 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from console.jobs.models import JobVersion
+from runtime.core.job.settings import JobSettings
 from runtime.redaction import Schema, mask
 
 ABSENT: Final = None  #: value of a line whose name a version does not have
+_DEFAULT_SETTINGS: Final[dict[str, Any]] = msgspec.to_builtins(JobSettings())  #: of settings that a version lacks
 OTHER_VALUE: Final = "another value, which is secret"
 
 
@@ -34,8 +38,9 @@ def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterato
     for name in _changed(base.params, other.params):
         before, after = (params.get(name, ABSENT) for params in shown)
         yield Difference("parameter", name, before, OTHER_VALUE if before == after else after)
-    for name in _changed(base.settings, other.settings):
-        yield Difference("setting", name, base.settings.get(name, ABSENT), other.settings.get(name, ABSENT))
+    before, after = ({**_DEFAULT_SETTINGS, **version.settings} for version in (base, other))
+    for name in _changed(before, after):
+        yield Difference("setting", name, before.get(name, ABSENT), after.get(name, ABSENT))
     operators = _operators(base), _operators(other)
     if None not in operators:
         first, second = (found or {} for found in operators)

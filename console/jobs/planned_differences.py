@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from console.accounts.models import User
 from console.accounts.rights import require_define
 from console.jobs.differences import Difference, differences
-from console.jobs.inputs import parse_settings
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import checked_values, newest_version, pipeline_schema
 
@@ -16,8 +13,8 @@ from console.jobs.services import checked_values, newest_version, pipeline_schem
 def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tuple[Difference, ...]:
     """The changes from the newest version of `job` to a version with `values`, which is not created.
 
-    For a job without versions they are its parameters and settings. It needs the permission to define: a comparison
-    with a secret reveals whether a guess of it is right.
+    For a job without versions they are its parameters, and its settings that are no defaults. It needs the permission
+    to define: a comparison with a secret reveals whether a guess of it is right.
 
     Raises:
         Refused: not permitted, or the version would be refused.
@@ -26,9 +23,8 @@ def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tupl
     newest = newest_version(job)
     planned = JobVersion(job=job, **checked_values(job, newest, **values))
     like = newest or planned
-    filled = msgspec.to_builtins(parse_settings(newest.settings)) if newest else {}
     base = JobVersion(
         job=job, parallelism=like.parallelism, max_parallelism=like.max_parallelism,
-        params=newest.params if newest else {}, settings=filled,
+        params=newest.params if newest else {}, settings=newest.settings if newest else {},
     )  # fmt: skip
     return differences(base, planned, pipeline_schema(job.pipeline))

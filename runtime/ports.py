@@ -124,9 +124,10 @@ class Operator(ABC):
         return True
 
     def open_results(self) -> Mapping[str, int]:
-        """Numbers of results that are not final yet, for the console: "windows", "panes", "sessions", "timers", "rows".
+        """Numbers of results that are not final yet, for the console.
 
-        A drain emits windows and sessions, fires timers, and commits rows. Called by the thread of the heartbeat.
+        The names are "windows", "panes", "sessions", "joined" (rows of open window joins), "timers" and "rows". A drain
+        emits windows and sessions, fires timers, and commits rows. Called by the thread of the heartbeat.
         """
         return {}
 

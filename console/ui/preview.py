@@ -21,6 +21,7 @@ _OPEN_RESULTS: Final = {
     "windows": ("Open windows", "emitted early, one per key", "stay in the savepoint, one per key"),
     "panes": ("Panes of open windows", "their windows are emitted early", "stay in the savepoint"),
     "sessions": ("Open sessions", "emitted early", "stay in the savepoint"),
+    "joined": ("Rows in open window joins", "their pairs are emitted early", "stay in the savepoint"),
     "timers": ("Timers", "fire early", "stay in the savepoint"),
     "rows": ("Rows not committed", "committed with the savepoint", "committed with the savepoint"),
 }

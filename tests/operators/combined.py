@@ -1,5 +1,6 @@
 """A window behind its combiner, as on one edge: rows in, windows out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,9 @@ class Combined(Operator):
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._deal(self.combiner.advance(watermark), out)
         self.window.on_watermark(watermark, out)
+
+    def open_results(self) -> Mapping[str, int]:
+        return self.window.open_results()
 
     def snapshot(self, checkpoint: int) -> None:
         self._deal(self.combiner.flush(), Silent())

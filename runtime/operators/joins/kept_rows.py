@@ -25,7 +25,8 @@ class KeptRows:
         self._buckets: dict[int, SortedRows] = {}  #: by number, counted from the epoch
 
     def __len__(self) -> int:
-        return sum(len(run.codes) for bucket in self._buckets.values() for run in bucket.runs)
+        buckets = list(self._buckets.values())  # a copy: the thread of the heartbeat counts, too
+        return sum(len(run.codes) for bucket in buckets for run in list(bucket.runs))
 
     def add(self, key_numbers: Rows, times: Times, rows: pa.RecordBatch) -> None:
         """Adds rows, which are sorted by key and then by time."""

@@ -6,6 +6,7 @@ that overlaps it. A row is late if all windows that contain it have fired; a row
 in the open windows.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,9 @@ class WindowJoin(TwoStreamJoin):
         super().__init__(sides, columns, min(max(slide_ms, size_ms // _BUCKETS_PER_WINDOW), MAX_TIME_SPAN_MS))
         self._size_ms, self._slide_ms = size_ms, slide_ms
         self._start = 0  #: start of the window whose pairs are emitted
+
+    def open_results(self) -> Mapping[str, int]:
+        return {"joined": sum(len(side.kept) for side in self._sides)}
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         if watermark > self._watermark:

@@ -111,6 +111,18 @@ def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User,
     assert (job_root(snapshot.job_id) / snapshot.path / MANIFEST_FILE).exists()
 
 
+def test_a_drill_that_drops_state_verifies_nothing(operator: User, snapshot: Checkpoint) -> None:
+    found = ask(operator, snapshot, "drill", allow_unmapped=True)
+    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    Checkpoint.objects.create(
+        job=run.job, run=run, number=8, token=2, kind="checkpoint", status="completed", size_bytes=1_000,
+        completed_at=timezone.now(),
+    )  # fmt: skip
+    advance(run, "running")
+    assert advance(run, "canceled").state == "succeeded"
+    assert Checkpoint.objects.get(pk=snapshot.pk).verified_at is None
+
+
 def test_a_drill_whose_clone_fails_says_why(operator: User, snapshot: Checkpoint) -> None:
     found = ask(operator, snapshot, "drill")
     run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]

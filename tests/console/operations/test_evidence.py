@@ -87,6 +87,14 @@ def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> Non
     assert (is_complete(found), summary(found)) == (False, "2 of 3 files are missing or damaged.")
 
 
+def test_the_manifest_of_another_checkpoint_is_named(savepoint: Checkpoint) -> None:
+    Checkpoint.objects.filter(pk=savepoint.pk).update(number=savepoint.number + 1)
+    savepoint.refresh_from_db()
+    found = read_manifest(savepoint)
+    assert found.manifest is None
+    assert found.fault.startswith("The manifest is not that of this checkpoint. It is of checkpoint 5")
+
+
 def test_beyond_the_limit_only_sizes_are_checked(savepoint: Checkpoint) -> None:
     nbytes = file_of(savepoint, "a.arrow").stat().st_size
     found = results(savepoint, limit=nbytes)

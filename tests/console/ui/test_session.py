@@ -9,7 +9,7 @@ from django.template.loader import render_to_string
 from django.test import Client
 
 from console.accounts.models import User
-from console.jobs.models import Job
+from console.jobs.models import Attempt, Job
 from tests.console.ui import blocks, rows
 
 
@@ -109,6 +109,19 @@ def test_times_are_absolute_in_a_chosen_zone_and_relative_again(at_console: Clie
     assert re.search(r'title="2026-01-31 23:30:00 UTC">(2026-)?02-01 00:30:00</time>', page)
     at_console.post("/zone/", {"zone": "relative"})
     assert "02-01 00:30:00</time>" not in at_console.get("/jobs/").content.decode()
+
+
+def test_a_shared_block_has_the_times_of_each_reader(at_console: Client) -> None:
+    """Blocks with a key are rendered once for all readers of the same zone."""
+    run = rows.run(rows.job(), "failed")
+    ended = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
+    Attempt.objects.create(run=run, token=99, started_at=ended, ended_at=ended, outcome="failed", reason="disk full")
+    path, local = f"/jobs/{run.job_id}/", "02-01 00:30:00</time>"
+    assert local not in at_console.get(path).content.decode()
+    at_console.post("/zone/", {"zone": "Europe/Berlin"})
+    assert local in at_console.get(path).content.decode()
+    at_console.post("/zone/", {"zone": "relative"})
+    assert local not in at_console.get(path).content.decode()
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", '"><b>'])

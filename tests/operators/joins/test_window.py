@@ -105,3 +105,13 @@ def test_overlapping_windows_with_thousands_of_starts() -> None:
     subtask.process(batch(1, [("b", time, 0) for time in range(9_900, 20_000, 5)]), 1)
     subtask.process(batch(1, [("a", 19_895, 1)]), 1)
     assert [len(subtask.watermark(time)) for time in range(19_894, 19_901)] == [0, *[2_000] * 6]
+
+
+def test_rows_of_open_windows_are_counted_for_the_console() -> None:
+    harness = Harness(WindowJoin(SIDES, 4, 4, COLUMNS))
+    assert harness.operator.open_results() == {"joined": 0}
+    harness.operator.process(0, batch(0, [("a", 1, 0), ("a", 5, 1)]), harness.out)
+    harness.operator.process(1, batch(1, [("a", 2, 0)]), harness.out)
+    assert harness.operator.open_results() == {"joined": 3}
+    harness.operator.on_watermark(3, harness.out)
+    assert harness.operator.open_results() == {"joined": 1}

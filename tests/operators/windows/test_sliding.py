@@ -164,9 +164,11 @@ def test_a_row_is_kept_once_however_many_windows_it_lies_in() -> None:
     harness.process(batch([(f"k{number}", time, 1) for time in (100, 400) for number in range(keys)]))
     snapshot = harness.snapshot("chk-1")
     assert [segment.rows for segment in snapshot.keyed["panes"]] == [2 * keys]
+    assert harness.operator.open_results() == {"panes": 2 * keys}
     assert len(harness.watermark(158)) == keys * 59
     assert [segment.rows for segment in harness.snapshot("chk-2").keyed["panes"]] == [2 * keys]
     assert len(harness.watermark(159)) == keys
+    assert harness.operator.open_results() == {"panes": keys}
     assert [segment.rows for segment in harness.snapshot("chk-3").keyed["panes"]] == [2 * keys, keys]
     assert len(harness.watermark(MAX_WATERMARK)) == keys * 60
 

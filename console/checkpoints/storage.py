@@ -29,7 +29,7 @@ from runtime.errors import CorruptState, JobRejected
 log = structlog.get_logger(__name__)
 
 CORRUPT_CODE: Final = "corrupt-checkpoint"
-CHECKPOINT_FIELD, PATH_FIELD = "params.checkpoint", "params.path"
+CHECKPOINT_FIELD, PATH_FIELD, TARGET_FIELD = "params.checkpoint", "params.path", "params.target"
 
 
 def job_root(job_id: int) -> Path:
@@ -132,6 +132,20 @@ def load_savepoint(given: str) -> tuple[Path, Manifest]:
     return folder, manifest
 
 
+def target_folder(given: str) -> Path:
+    """The folder `given` for copies of savepoints, resolved. It need not exist.
+
+    Raises:
+        Refused: the folder is outside the allowed roots, or within the storage of Weir, which deletes what it does not
+            know.
+    """
+    folder = _allowed_folder(given, TARGET_FIELD)
+    if folder.is_relative_to(Path(settings.WEIR_STORAGE).resolve()):
+        detail = f"{TARGET_FIELD}: {given} lies within WEIR_STORAGE. Name a folder below another root of savepoints."
+        raise Refused("path-not-allowed", detail, TARGET_FIELD)
+    return folder
+
+
 def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     """Checks that the import folder has no savepoint with the same numbers from another installation.
 
@@ -156,16 +170,16 @@ def _manifest_file(checkpoint: Checkpoint) -> Path:
     return job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
 
 
-def _allowed_folder(given: str) -> Path:
+def _allowed_folder(given: str, field: str = PATH_FIELD) -> Path:
     path = Path(given)
     if not path.is_absolute() or "\0" in given:
-        raise InvalidField(PATH_FIELD, f"must be the absolute path of a folder, not {given!r}")
+        raise InvalidField(field, f"must be the absolute path of a folder, not {given!r}")
     folder = _resolve(path)
     roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
     if not any(folder.is_relative_to(root) for root in roots):
         known = ", ".join(str(root) for root in roots)
         raise Refused(
-            "path-not-allowed", f"{PATH_FIELD}: savepoints are read below {known} only, not in {given}.", PATH_FIELD
+            "path-not-allowed", f"{field}: folders of savepoints lie below {known} only, not in {given}.", field
         )
     return folder
 

@@ -21,8 +21,9 @@ from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations import services
-from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.params import NoParams
+from console.operations.passes import for_each_active
 
 LIMIT: Final = timedelta(minutes=30)  #: a clone without a checkpoint after this time ends as a failure
 _MEASURED: Final = "first_checkpoint_ms"
@@ -32,15 +33,11 @@ log = structlog.get_logger(__name__)
 
 def advance_drills() -> None:
     """Takes every drill under way as far as its clone has come."""
-    for pk in Operation.objects.filter(kind=OperationKind.DRILL, state__in=ACTIVE_STATES).values_list("pk", flat=True):
-        with transaction.atomic():
-            rows = Operation.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
-            row = rows.filter(pk=pk, state__in=ACTIVE_STATES).first()
-            if row is not None:
-                _advance(row, timezone.now())
+    for_each_active(OperationKind.DRILL, _advance)
 
 
-def _advance(row: Operation, now: datetime) -> None:
+def _advance(row: Operation) -> None:
+    now = timezone.now()
     result: dict[str, Any] = row.result or {}
     run = Run.objects.select_related("job").get(pk=result["run"])
     first = Checkpoint.objects.filter(run=run, status=Status.COMPLETED).order_by("number").first()

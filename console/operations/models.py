@@ -29,6 +29,7 @@ class OperationKind(StrEnum):
     CLONE = "clone"
     DRILL = "drill"
     VERIFY = "verify"
+    COPY = "copy"
     ASSIGN = "assign"
     COMMENT = "comment"
     REVIEW = "review"
@@ -61,7 +62,7 @@ REVIEW_OPERATIONS = (OperationKind.ASSIGN, OperationKind.COMMENT, OperationKind.
 #: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
 CHECKPOINT_OPERATIONS = (
     OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL, OperationKind.CLONE,
-    OperationKind.DRILL, OperationKind.VERIFY, *REVIEW_OPERATIONS,
+    OperationKind.DRILL, OperationKind.VERIFY, OperationKind.COPY, *REVIEW_OPERATIONS,
 )  # fmt: skip
 #: Operations on the schedules of a job, from their own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
@@ -79,7 +80,8 @@ class Operation(models.Model):
     """An operation. The run's job master ends savepoints, stops, drains and cancels; the console ends all others.
 
     A trigger refuses changes and the deletion of operations that have succeeded or failed (`migrations/0012`).
-    `part_of`: a rescale consists of a stop and a restore, which are operations of their own.
+    `part_of`: a rescale consists of a stop and a restore, which are operations of their own. A savepoint, stop or drain
+    with a target folder has a copy as its part.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)

@@ -1,12 +1,11 @@
 """Ends operations that no job master will end.
 
 `start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.waiting_starts` gives
-waiting starts their run; `console.operations.rescale` ends a rescale
-and `console.operations.discard` a discard. `console.operations.verification` ends a
-check of files. Pins, labels and schedules end when they are accepted. The run's master ends
-savepoints, stops, drains and cancels together with the run. Operations that are still open after the run's end are
-resolved here from the records: the run's final state and its completed savepoints. If the records do not show the
-outcome, the state becomes `unknown`.
+waiting starts their run; `console.operations.rescale` ends a rescale and `console.operations.discard` a discard.
+`console.operations.verification` ends a check of files, and `console.operations.copies` a copy. Pins, labels and
+schedules end when they are accepted. The run's master ends savepoints, stops, drains and cancels together with the
+run. Operations that are still open after the run's end are resolved here from the records: the run's final state and
+its completed savepoints. If the records do not show the outcome, the state becomes `unknown`.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Name, note and pin of the savepoint that a savepoint, stop or drain takes.
+    """Name, note and pin of the savepoint that a savepoint, stop or drain takes, and the folder to copy it to.
 
     A trigger of Postgres writes them to the savepoint when the operation succeeds (`operations/migrations`).
     """
@@ -28,6 +28,7 @@ class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     name: str = ""
     note: str = ""
     pin: bool = False
+    target: str | None = None
 
 
 class NewRunParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +83,12 @@ class CheckpointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Parameters of discard, pin, unpin and verify. `checkpoint` is the id of a row (not its number within the job)."""
 
     checkpoint: Id
+
+
+class CopyParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The savepoint to copy, and the folder below `WEIR_SAVEPOINT_ROOTS` that gets a folder with the copy."""
+
+    target: str
 
 
 class LabelParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,6 +175,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.CLONE: CloneParams,
     OperationKind.DRILL: CloneParams,
     OperationKind.VERIFY: CheckpointParams,
+    OperationKind.COPY: CopyParams,
     OperationKind.ASSIGN: AssignParams,
     OperationKind.COMMENT: CommentParams,
     OperationKind.REVIEW: ReviewParams,

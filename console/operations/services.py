@@ -17,10 +17,11 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints.selectors import continuable
+from console.checkpoints.storage import target_folder
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job, require_parallelism, require_present
 from console.jobs.tags import require_match
-from console.operations import clones, discard, labels, reviews, schedules, verification
+from console.operations import clones, copies, discard, labels, reviews, schedules, verification
 from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target, version_of
@@ -149,7 +150,12 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
 def _save(row: Operation, wanted: SavepointParams) -> Operation:
     """A savepoint, stop or drain."""
     labels.require_texts(wanted)
-    return _delegate_to_master(row, RunAct(row.kind))
+    if wanted.target is not None:
+        target_folder(wanted.target)
+    accepted = _delegate_to_master(row, RunAct(row.kind))
+    if wanted.target is not None:
+        copies.queue_copy(part(accepted, OperationKind.COPY, target=wanted.target))
+    return accepted
 
 
 def _cancel(row: Operation, wanted: NoParams) -> Operation:
@@ -209,6 +215,7 @@ _ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = 
     OperationKind.CLONE: clones.accept_clone,
     OperationKind.DRILL: clones.accept_drill,
     OperationKind.VERIFY: verification.accept_verify,
+    OperationKind.COPY: copies.accept_copy,
     OperationKind.ASSIGN: reviews.accept_assign,
     OperationKind.COMMENT: reviews.accept_comment,
     OperationKind.REVIEW: reviews.accept_review,

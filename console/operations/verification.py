@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 
 from console.accounts.refusals import Conflict
@@ -21,6 +20,7 @@ from console.checkpoints.storage import job_root, pin
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
 from console.operations.params import CheckpointParams
+from console.operations.passes import for_each_active
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
 from runtime.errors import CorruptState, JobRejected
@@ -155,14 +155,8 @@ def verification_under_way(checkpoint: Checkpoint) -> Operation | None:
 
 
 def run_verifications() -> None:
-    """A pass over the queued checks. A worker that dies leaves its check queued, and the next pass repeats it."""
-    queued = Operation.objects.filter(kind=OperationKind.VERIFY, state__in=ACTIVE_STATES)
-    for pk in queued.order_by("created_at").values_list("pk", flat=True):
-        with transaction.atomic():
-            rows = Operation.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
-            row = rows.filter(pk=pk, state__in=ACTIVE_STATES).first()
-            if row is not None:
-                _run(row)
+    """A pass over the queued checks."""
+    for_each_active(OperationKind.VERIFY, _run)
 
 
 def _run(row: Operation) -> None:

@@ -43,6 +43,7 @@ REQUEST_MESSAGES = {
     OperationKind.LABEL: "Name and note are saved.",
     OperationKind.CLONE: "The clone is created; its restore was requested.",
     OperationKind.DRILL: "The restore drill was requested.",
+    OperationKind.COPY: "The copy of the savepoint was requested.",
     OperationKind.VERIFY: "The check of the files was requested.",
     OperationKind.ASSIGN: "The assignment is saved.",
     OperationKind.COMMENT: "The comment is saved.",
@@ -97,8 +98,8 @@ def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
 
 
 def _savepoint_params(request: HttpRequest) -> dict[str, Any]:
-    """The name, note and pin in the form that are not empty."""
-    texts = {name: request.POST.get(name, "").strip() for name in ("name", "note")}
+    """The name, note, target folder and pin in the form that are not empty."""
+    texts = {name: request.POST.get(name, "").strip() for name in ("name", "note", "target")}
     pin = {"pin": True} if request.POST.get("pin") == "on" else {}
     return {name: text for name, text in texts.items() if text} | pin
 

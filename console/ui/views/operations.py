@@ -67,7 +67,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
             },
             "progress": _progress(found),
             "expected": expected_duration(found.job_id, found.kind) if found.is_active else None,
-            "parts": tuple(with_runs(found.parts.all())) if found.kind == OperationKind.RESCALE else (),
+            "parts": tuple(with_runs(found.parts.all())) if _has_parts(found) else (),
             "checkpoint": _checkpoint_of(found),
             "withdrawal": withdrawal_refusal(found) or operate_refusal(request.user),
         }
@@ -98,6 +98,10 @@ def _operations_by_id(rows: Sequence[Operation]) -> QuerySet[Operation]:
 
 def _runs_of(rows: Sequence[Operation]) -> list[str]:
     return [row.run.state if row.run else "" for row in rows]
+
+
+def _has_parts(found: Operation) -> bool:
+    return found.kind == OperationKind.RESCALE or bool(found.params.get("target"))
 
 
 def _progress(found: Operation) -> CheckpointLive | None:

@@ -1,0 +1,103 @@
+"""Copies of savepoints in folders below `WEIR_SAVEPOINT_ROOTS`, outside the storage of Weir.
+
+A copy is an operation of its own, also if a savepoint, stop or drain asks for it: it follows the savepoint, and its
+failure leaves the savepoint as it is. The folder gets its name last, so a folder with that name is a whole savepoint.
+A restore by folder accepts it, as the check before the rename has shown.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from django.utils import timezone
+
+from console.accounts.refusals import Conflict, Refused
+from console.checkpoints import storage
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.operations.labels import checkpoint_of
+from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.params import CopyParams
+from console.operations.passes import for_each_active
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
+from runtime.errors import JobRejected
+
+
+def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
+    """Queues the copy of a savepoint for a worker of the console.
+
+    Raises:
+        Refused: the job has no such checkpoint, or the folder is not allowed.
+        Conflict: it is no savepoint, or its files do not exist.
+    """
+    checkpoint = checkpoint_of(row.job, wanted.checkpoint)
+    if checkpoint.kind == Kind.CHECKPOINT or not checkpoint.is_restorable:
+        detail = f"{str(checkpoint).capitalize()} is not a completed savepoint with files; only these can be copied."
+        raise Conflict("cannot-copy", detail, storage.CHECKPOINT_FIELD)
+    storage.target_folder(wanted.target)
+    queue_copy(row)
+    return row
+
+
+def queue_copy(row: Operation) -> None:
+    row.phase = "waiting for the savepoint" if row.part_of_id else "waiting for a worker"
+    row.save(force_insert=True)
+    row.refresh_from_db()  # reads the times that Postgres has set
+
+
+def run_copies() -> None:
+    """A pass over the queued copies whose savepoint has been taken."""
+    for_each_active(OperationKind.COPY, _run)
+
+
+def _run(row: Operation) -> None:
+    whole = row.part_of
+    if whole is not None and (whole.is_active or whole.ended_at is None):
+        return
+    row.started_at, row.phase = timezone.now(), ""
+    try:
+        row.result, row.state = _copy(row, _savepoint_of(row)), OperationState.SUCCEEDED.value
+    except Refused as refused:
+        row.state, row.error = OperationState.FAILED.value, {"code": refused.code, "message": refused.detail}
+    except (OSError, JobRejected) as error:
+        row.state, row.error = OperationState.FAILED.value, {"code": "not-copied", "message": f"{error}."}
+    row.ended_at = timezone.now()
+    row.save(update_fields=("state", "phase", "started_at", "ended_at", "result", "error"))
+
+
+def _savepoint_of(row: Operation) -> Checkpoint:
+    whole = row.part_of
+    if whole is None:
+        return checkpoint_of(row.job, row.params["checkpoint"])
+    number: int = (whole.result or {}).get("checkpoint", 0)
+    found = Checkpoint.objects.filter(job=row.job_id, number=number, status=Status.COMPLETED).first()
+    if whole.state != OperationState.SUCCEEDED or found is None:
+        raise Conflict("no-savepoint", f"The {whole.kind} is {whole.state}: no savepoint of it is on record.")
+    return found
+
+
+def _copy(row: Operation, savepoint: Checkpoint) -> dict[str, Any]:
+    """Copies the savepoint. A repeated copy into the same folder changes nothing."""
+    manifest = storage.load_manifest(savepoint)
+    target = storage.target_folder(row.params["target"]) / savepoint.path
+    result = {"checkpoint": savepoint.number, "path": str(target), "bytes": sum(s.nbytes for s in manifest.segments())}
+    if target.exists():
+        if storage.load_savepoint(str(target))[1] == manifest:
+            return result
+        raise Conflict("target-exists", f"{target} exists and is not this savepoint.")
+    aside = target.with_name(f".{target.name}-{row.pk}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a worker that died
+    try:
+        root = storage.job_root(savepoint.job_id)
+        for path, name in relative_paths(manifest, savepoint.path).items():
+            _copy_file(root / path, aside / name)
+        _copy_file(root / savepoint.path / MANIFEST_FILE, aside / MANIFEST_FILE)
+        storage.load_savepoint(str(aside))
+        aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return result
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)

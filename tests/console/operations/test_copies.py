@@ -1,0 +1,142 @@
+"""Copies of savepoints in other folders, on request and as a part of the operation that takes the savepoint."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import job_root
+from console.jobs.models import Run
+from console.operations.copies import run_copies
+from console.operations.models import Operation
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from tests.console.conftest import api_as
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+POINTER = "/params/target"
+
+
+@pytest.fixture
+def savepoint(db: None) -> Checkpoint:
+    return rows.checkpoint(rows.run(rows.job(), "stopped"), 5, kind="stop")
+
+
+@pytest.fixture
+def api(operator: User) -> APIClient:
+    return api_as(operator)
+
+
+@pytest.fixture
+def backup(tmp_path: Path, settings: Any) -> Path:
+    settings.WEIR_SAVEPOINT_ROOTS = (*settings.WEIR_SAVEPOINT_ROOTS, str(tmp_path / "backup"))
+    return tmp_path / "backup"
+
+
+def ask(api: APIClient, job: int, kind: str, **params: Any) -> Any:
+    return api.post(f"/api/v1/jobs/{job}/operations/", {"kind": kind, "params": params}, format="json")
+
+
+def copied() -> Operation:
+    run_copies()
+    return Operation.objects.filter(kind="copy").latest("created_at")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_copy_restores_by_its_path_when_the_original_is_gone(
+    api: APIClient,
+    backup: Path,
+    savepoint: Checkpoint,
+) -> None:
+    assert (
+        ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup / "nightly")).status_code == 202
+    )
+    found = copied()
+    own = job_root(savepoint.job_id) / savepoint.path
+    path = backup / "nightly" / savepoint.path
+    result = found.result or {}
+    assert (found.state, result["checkpoint"], result["path"]) == ("succeeded", savepoint.number, str(path))
+    assert contents(path) == contents(own)
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "no temporary folder is left"
+    shutil.rmtree(own)
+    restored = ask(api, savepoint.job_id, "restore", path=str(path), allow_unmapped=True)
+    assert restored.status_code == 202, restored.json()
+    assert Run.objects.latest("pk").restore_path == str(path)
+
+
+def test_a_repeated_copy_changes_nothing_and_replaces_no_other_folder(
+    api: APIClient,
+    backup: Path,
+    savepoint: Checkpoint,
+) -> None:
+    for _ in range(2):
+        ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+        assert copied().state == "succeeded"
+    (backup / savepoint.path / MANIFEST_FILE).unlink()
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    assert copied().state == "failed"
+    assert not (backup / savepoint.path / MANIFEST_FILE).exists()
+
+
+def test_a_damaged_savepoint_is_not_copied(
+    api: APIClient,
+    backup: Path,
+    savepoint: Checkpoint,
+) -> None:
+    (job_root(savepoint.job_id) / savepoint.path / "join-0/state.arrow").write_bytes(b"short")
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    found = copied()
+    assert (found.state, (found.error or {})["code"]) == ("failed", "corrupt-checkpoint")
+    assert not backup.exists() or not list(backup.iterdir())
+
+
+def test_targets_outside_the_roots_and_within_the_storage_are_refused(
+    api: APIClient,
+    backup: Path,
+    savepoint: Checkpoint,
+    tmp_path: Path,
+) -> None:
+    backup.mkdir()
+    (backup / "link").symlink_to(tmp_path)
+    within = str(job_root(savepoint.job_id))
+    for target in (str(tmp_path / "elsewhere"), within, "relative", str(backup / ".." / "x"), str(backup / "link")):
+        found = ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=target)
+        assert (found.status_code, found.json()["errors"][0]["pointer"]) == (422, POINTER), target
+    checkpoint = rows.checkpoint(savepoint.run, 6)
+    found = ask(api, savepoint.job_id, "copy", checkpoint=checkpoint.pk, target=str(backup))
+    assert found.json()["code"] == "cannot-copy"
+    assert not Operation.objects.exists()
+
+
+def test_a_savepoint_with_a_target_is_copied_once_it_is_taken(browser: Client, backup: Path) -> None:
+    run = rows.run(rows.job())
+    browser.post(f"/jobs/{run.job_id}/savepoint/", {"target": str(backup)})
+    whole, part = Operation.objects.get(kind="savepoint"), Operation.objects.get(kind="copy")
+    assert (part.part_of, part.params, part.state) == (whole, {"target": str(backup)}, "queued")
+    assert copied().state == "queued", "the savepoint has not been taken"
+    rows.checkpoint(run, 7, kind="savepoint")
+    Operation.objects.filter(pk=whole.pk).update(state="succeeded", result={"checkpoint": 7}, ended_at=part.created_at)
+    said = blocks.text(browser.get(f"/operations/{whole.pk}/"))
+    assert "Copy Queued" in said
+    found = copied()
+    assert found.ended_at is not None
+    assert Checkpoint.objects.get(number=7).is_restorable, "whatever becomes of the copy"
+
+
+def test_a_copy_fails_with_its_savepoint(api: APIClient, backup: Path) -> None:
+    run = rows.run(rows.job())
+    assert ask(api, run.job_id, "stop", target="/nowhere").json()["errors"][0]["pointer"] == POINTER
+    assert not Operation.objects.exists()
+    ask(api, run.job_id, "stop", target=str(backup))
+    whole = Operation.objects.get(kind="stop")
+    Operation.objects.filter(pk=whole.pk).update(state="failed", ended_at=whole.created_at)
+    found = copied()
+    assert (found.state, (found.error or {})["code"]) == ("failed", "no-savepoint")

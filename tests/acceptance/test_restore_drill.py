@@ -32,6 +32,9 @@ def test_a_drill_proves_a_checkpoint_and_leaves_job_and_output_alone(checkout: C
     assert clone["archived_at"] is not None
     assert not (checkout.var / "storage" / str(result["job"])).exists()
     assert {path.name for path in words.output.glob("[!._]*")} == before, "the clone has written nothing"
+    asked = words.api.post(f"jobs/{words.job}/operations/", {"kind": "verify", "params": {"checkpoint": pinned["id"]}})
+    until(lambda: words.api.get(f"operations/{asked['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
+    assert words.api.get(f"operations/{asked['id']}/")["result"]["is_complete"], "a worker has checked the files"
     words.feed(5)
     until(words.is_exact, PATIENCE_S)
     assert words.run["id"] == run

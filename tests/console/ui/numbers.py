@@ -4,6 +4,8 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.utils import timezone
+
 from console.jobs.models import Job, Run
 from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
@@ -42,11 +44,14 @@ def wide_graph() -> dict[str, Any]:
     return {"max_parallelism": 128, "parallelism": 4, "operators": operators, "edges": edges}
 
 
-def record(run: Run, now: datetime, *, hours: float = 6, fine_minutes: float = 20) -> None:
+def record(run: Run, now: datetime, *, hours: float = 6, fine_minutes: float = 20, told: float = 1.0) -> None:
     """Rows of 1 min over `hours`, and of 5 s over the newest `fine_minutes`.
 
     Between 60 % and 75 % of the time, and of the fine part, an operator is slow: the operators before it wait, lag and
     checkpoints grow. At 75 % an attempt fails and the run restarts.
+
+    Args:
+        told: the share of this story that has happened; at 0.74 the operator is slow now.
     """
     uids = [(o["uid"], o["role"]) for o in _operators(run)]
     made = []
@@ -54,7 +59,7 @@ def record(run: Run, now: datetime, *, hours: float = 6, fine_minutes: float = 2
         end = datetime.fromtimestamp(int(now.timestamp()) // step_s * step_s, UTC)
         count = int(length.total_seconds()) // step_s
         for n in range(count):
-            at, part = end - (count - n) * timedelta(seconds=step_s), n / count
+            at, part = end - (count - n) * timedelta(seconds=step_s), told * n / count
             if 0.75 <= part < 0.765:
                 continue  # the restart
             made += _interval(run, at, step_s, part, n, uids)
@@ -158,6 +163,41 @@ def backpressure(run: Run, root: str, waiting: tuple[str, ...], now: datetime) -
 def _operators(run: Run) -> list[dict[str, Any]]:
     graph = run.version.graph or {}
     return list(graph["operators"])
+
+
+def slow_run() -> Run:
+    """A running job whose join is slow now: the operators before it wait."""
+    under_way = {"number": 31, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
+    live = rows.live(checkpoint=under_way)
+    changed = {
+        "join": {"busy": 1.0, "rate_in": 21_480.0, "rate_out": 21_470.0},
+        "flights": {"busy": 0.05, "backpressured": 0.93, "rate_out": 21_500.0},
+        "prepared": {"busy": 0.04, "backpressured": 0.91, "rate_in": 21_500.0, "rate_out": 21_490.0},
+        "window": {"busy": 0.07, "rate_in": 21_470.0, "rate_out": 3.1},
+    }
+    operators = {uid: {**told, **changed.get(uid, {})} for uid, told in live["operators"].items()}
+    run = rows.run(rows.job("flights-slow"), token=9_100, live={**live, "operators": operators})
+    now = timezone.now()
+    record(run, now, told=0.74)
+    SubtaskMetrics.objects.filter(run_id=run.pk).delete()
+    backpressure(run, "join", ("flights", "prepared"), now)
+    for number in range(1, 31):
+        at = now - timedelta(seconds=42 * (31 - number))
+        lasted = 380 + max(0, number - 18) * 3_100
+        operators = [
+            {**told, "max_start_delay_ms": lasted * 0.99 - 240 if told["uid"] in ("join", "window", "parquet") else 4.0}
+            for told in rows.OPERATORS
+        ]
+        rows.checkpoint(
+            run,
+            number,
+            triggered_at=at,
+            duration_ms=lasted,
+            operators=operators,
+            acknowledgements=rows.acknowledgements(of=operators),
+        )
+    rows.checkpoint(run, 31, status="in_progress", acknowledged=4)
+    return run
 
 
 def wide_run() -> Run:

@@ -181,10 +181,10 @@ def _operator(uid: str, state_bytes: int, alignment_ms: float, sync_ms: float, a
             "has_state": state_bytes > 0, **longest, "slowest": {"subtask": 1, **phases}}  # fmt: skip
 
 
-def acknowledgements(*missing: str) -> dict[str, Any]:
-    """The acknowledgements of a checkpoint of the flights job, without the subtasks of the `missing` operators."""
+def acknowledgements(*missing: str, of: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """The acknowledgements of a checkpoint with the operators `of`, without the subtasks of the `missing` operators."""
     found: dict[str, Any] = {}
-    for operator in OPERATORS:
+    for operator in of or OPERATORS:
         uid, phases = operator["uid"], ("start_delay", "alignment", "pre_barrier", "sync", "async")
         if operator["finished"] == "finished":
             continue
@@ -223,7 +223,7 @@ def checkpoint(
         "duration_ms": duration_ms,
         "size_bytes": 1_258_942 if done else None,
         "written_bytes": 86_311 if done else None,
-        "acknowledged": 10 if done else 5,
+        "acknowledged": 10 if done else 6,
         "subtasks": 10,
         "path": folder_of(CheckpointKind(kind), number, of.token * 10 + 1) if done else "",
         "operators": OPERATORS if done else [],

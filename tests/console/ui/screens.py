@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import FloatRect, Page
 
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
@@ -20,9 +20,11 @@ from tests.console.ui.browsing import Open
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 FOLDER = Path(__file__).parents[3] / "docs/screens"
-MAIN_PAGES = ("jobs", "job", "run", "checkpoint", "restore")  #: also dark, and at the width of a telephone
+README_PICTURES = FOLDER.parent / "images"
+MAIN_PAGES = ("jobs", "job", "job-slow", "run", "checkpoint", "restore")  #: also dark, and at the width of a telephone
 COLOURS = 128
 WIDTH, NARROW = 1440, 390
+MARGIN = 16  #: below the last section of the picture in README
 HEAD = """# Screens of the console
 
 Every page at {width} px by day; the main pages also by night and at {narrow} px. `make screens` takes these pictures of
@@ -38,25 +40,40 @@ def test_take_pictures(signed_in: Open, running: Run) -> None:
     paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states()
     store_verdicts()
     with signed_in(WIDTH) as page:
+        paths = {"job-slow": f"/jobs/{numbers.slow_run().job_id}/"} | paths  # first: its numbers must not be old
         for name, path in paths.items():
+            keep_fresh()
             page.goto(path)
             take(page, name)
+        keep_fresh()
+        page.goto(paths["job-slow"])
+        history = page.locator("section", has=page.get_by_role("heading", name="History")).bounding_box()
+        assert history is not None
+        height = history["y"] + history["height"] + MARGIN
+        take(page, "job", README_PICTURES, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
         page.emulate_media(color_scheme="dark")
         for name in MAIN_PAGES:
+            keep_fresh()
             page.goto(paths[name])
             take(page, f"{name}-dark")
     with signed_in(NARROW) as page:
         for name in MAIN_PAGES:
+            keep_fresh()
             page.goto(paths[name])
             take(page, f"{name}-narrow")
     (FOLDER / "README.md").write_text(listing(paths))
 
 
-def take(page: Page, name: str) -> None:
-    """Saves the whole page with few colours, which halves its size at least."""
-    with Image.open(BytesIO(page.screenshot(full_page=True))) as picture:
+def keep_fresh() -> None:
+    """Job masters report as time passes."""
+    Run.objects.filter(ended_at=None).update(live_at=timezone.now())
+
+
+def take(page: Page, name: str, folder: Path = FOLDER, clip: FloatRect | None = None) -> None:
+    """Saves the whole page, or a part of it, with few colours, which halves its size at least."""
+    with Image.open(BytesIO(page.screenshot(full_page=True, clip=clip))) as picture:
         few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-        few.save(FOLDER / f"{name}.png", optimize=True)
+        few.save(folder / f"{name}.png", optimize=True)
 
 
 def listing(paths: Mapping[str, str]) -> str:

@@ -28,10 +28,11 @@ FoundCheckpoints = QuerySet[Any]
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """A run's newest completed checkpoint of any kind, and its newest completed checkpoint that commits output."""
+    """The newest completed checkpoints of a run: of any kind, with output to commit, and to continue from."""
 
     newest: Checkpoint | None
     committed: Checkpoint | None
+    continuable: Checkpoint | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +110,11 @@ def _length(column: str) -> Func:
 def run_progress(run: Run | None) -> RunProgress:
     """The newest completed checkpoints of a run."""
     if run is None:
-        return RunProgress(None, None)
+        return RunProgress(None, None, None)
     own = restorable(run.job).filter(run=run)
-    return RunProgress(own.first(), own.exclude(kind=Kind.SAVEPOINT).first())
+    return RunProgress(
+        own.first(), own.exclude(kind=Kind.SAVEPOINT).first(), continuable(run.job).filter(run=run).first()
+    )
 
 
 def batch_output(run: Run) -> Checkpoint | None:

@@ -16,6 +16,7 @@ _S = RunState
 _ACTIVE: Final = frozenset(RunState) - TERMINAL_STATES
 _EXECUTING: Final = _ACTIVE - {_S.QUEUED}
 _CHECKPOINTING: Final = frozenset({_S.RUNNING, _S.RESTARTING})
+_CAUSES_OF_RESTARTS: Final = frozenset({"outage", "memory", "restart-loop", "checkpoints-fail"})
 
 #: All rules. Findings of the same level have the order of this table: causes before their effects.
 RULES: Final = (
@@ -54,9 +55,9 @@ RULES: Final = (
     ),
     Rule(
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
-        "Raise the parallelism of the operator, or make its code cheaper.",
+        "Raise the parallelism of the job, or make the code of the operator cheaper.",
     ),
-    Rule("checkpoints-overdue", _CHECKPOINTING, checkpoints.overdue, "Open the checkpoint in progress."),
+    Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),
     Rule(
         "watermark", FLOWING_STATES, flow.watermark_stands,
         "Give the source an idle timeout, or find out why it has no records.",
@@ -76,8 +77,8 @@ def assess(facts: RunFacts, found_since: Mapping[str, datetime] | None = None) -
     """
     known = found_since or {}
     findings = sorted(_findings(facts, known), key=lambda finding: -finding.level)  # stable: the order of the table
-    if "restarting" in {f.rule for f in findings} and len(findings) > 1:
-        findings = [finding for finding in findings if finding.rule != "restarting"]  # another finding has its cause
+    if _CAUSES_OF_RESTARTS & {finding.rule for finding in findings}:
+        findings = [finding for finding in findings if finding.rule != "restarting"]
     if findings:
         first = findings[0]
         return Verdict(level=first.level, sentence=first.sentence, since=first.since, findings=tuple(findings))

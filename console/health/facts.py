@@ -159,8 +159,14 @@ class RunFacts:
     lit: frozenset[str] = frozenset()
 
     @property
+    def replays_from(self) -> datetime | None:
+        """The time of the input that a failure now would read again first: the trigger of the newest checkpoint."""
+        newest = self.checkpoints.newest
+        return newest.completed_at - timedelta(milliseconds=newest.duration_ms) if newest else self.started_at
+
+    @property
     def recovery_point(self) -> datetime | None:
-        """The time back to which a failure now would go: the newest completed checkpoint, else the start."""
+        """When the run last made a restore possible: its newest completed checkpoint, else its start."""
         newest = self.checkpoints.newest
         return newest.completed_at if newest else self.started_at
 

@@ -22,7 +22,8 @@ class RecoveryHorizon:
     """The effect of a failure now.
 
     Args:
-        point: the time of the newest completed checkpoint, else the start of the run.
+        point: the trigger of the newest completed checkpoint, whose positions a restore reads from; else the start of
+            the run.
         checkpoint: number of that checkpoint; None: the run would begin anew.
         records: records of the sources since then, by their present rates; None without rates.
         restart_ms: median time from a failure of this job to the first checkpoint of the next attempt, which begins
@@ -38,7 +39,7 @@ class RecoveryHorizon:
 
 def recovery_horizon(run: Run, facts: RunFacts) -> RecoveryHorizon | None:
     """The horizon of a run whose records flow; None for other runs. A query."""
-    point = facts.recovery_point
+    point = facts.replays_from
     if run.run_state not in FLOWING_STATES or facts.is_batch or point is None:
         return None
     newest = facts.checkpoints.newest

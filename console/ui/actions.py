@@ -98,9 +98,12 @@ class Confirmation:
 def job_acts(
     job_id: int, acts: Sequence[AllowedOperation], *, start_repeats: bool, suggested: OperationKind | None
 ) -> JobActs:
-    """The operations in the order of a run's life: start, savepoint, rescale, stop, drain, restore, cancel."""
+    """The operations in the order of a run's life: start, savepoint, rescale, stop, drain, restore, cancel.
+
+    The suggested operation comes first.
+    """
     enabled = {act.act: act.enabled for act in acts}
-    possible = tuple(
+    possible = [
         Button(
             kind=kind.value,
             key=KEYS[kind],
@@ -112,13 +115,16 @@ def job_acts(
         )
         for kind, label in LABELS.items()
         if enabled[kind]
-    )
+    ]
+    possible.sort(key=lambda button: not button.primary)
     order = list(LABELS)
     grouped: dict[str, list[str]] = {}
     for act in sorted(acts, key=lambda act: order.index(act.act)):
         if not act.enabled:
             grouped.setdefault(act.reason, []).append(LABELS[act.act].rstrip("…"))
-    return JobActs(possible=possible, refused=tuple((tuple(labels), reason) for reason, labels in grouped.items()))
+    return JobActs(
+        possible=tuple(possible), refused=tuple((tuple(labels), reason) for reason, labels in grouped.items())
+    )
 
 
 def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, now: datetime) -> Confirmation:
@@ -228,13 +234,14 @@ def _cancel_batch(where: str) -> Confirmation:
 
 
 def _cancel(where: str, reached: RunProgress) -> Confirmation:
-    newest, committed = reached.newest, reached.committed
+    committed = reached.committed
     lost = f"Output since {committed} is not committed." if committed else "No output of this run is committed."
-    back = (
-        f"{lost} A restore from {newest} repeats the work since then."
-        if newest
-        else "This run has completed no checkpoint: its output is not committed, and its state cannot be restored."
-    )
+    if reached.newest is None:
+        back = "This run has completed no checkpoint: its output is not committed, and its state cannot be restored."
+    elif reached.continuable is None:
+        back = f"{lost} A run cannot continue from {reached.newest}."
+    else:
+        back = f"{lost} A restore from {reached.continuable} repeats the work since then."
     return Confirmation(
         title="Cancel",
         verb="Cancel the run",

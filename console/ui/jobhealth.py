@@ -13,6 +13,8 @@ from console.health.housekeeping import verdicts
 from console.health.models import JobHealth
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.health.rules import workers
+from console.health.rules.checkpoints import SLOW
+from console.health.rules.flow import BACKPRESSURE
 from console.jobs.models import Job, Run
 from console.operations.selectors import FoundJobs
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES
@@ -40,7 +42,10 @@ class HealthView:
 
     @property
     def others(self) -> tuple[Finding, ...]:
-        return self.verdict.findings[1:]
+        """Without backpressure by an operator that slow checkpoints name already."""
+        findings = self.verdict.findings
+        named = {finding.operator for finding in findings if finding.rule == SLOW}
+        return tuple(each for each in findings[1:] if each.rule != BACKPRESSURE or each.operator not in named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

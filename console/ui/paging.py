@@ -52,19 +52,19 @@ def by_name(rows: QuerySet[M], after: str) -> TablePage[M]:
 
 
 def by_urgency(jobs: QuerySet[Any], after: int | None) -> TablePage[Any]:
-    """Jobs that need an operator first: by the level of their health, then the oldest recovery point, then by name.
+    """Jobs that need an operator first: by `shown_level`, then the oldest recovery point, then by name.
 
     `after`: primary key of the last job of the page before; the order of jobs may have changed meanwhile.
     """
     oldest = Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
-    ordered = jobs.annotate(
-        urgency=Coalesce("health__level", 0), recovery=Coalesce("health__recovery_at", oldest)
-    ).order_by("-urgency", "recovery", "name")
+    ordered = jobs.annotate(recovery=Coalesce("health__recovery_at", oldest)).order_by(
+        "-shown_level", "recovery", "name"
+    )
     last = None if after is None else ordered.filter(pk=after).first()
     if last is not None:
-        same = Q(urgency=last.urgency)
+        same = Q(shown_level=last.shown_level)
         ordered = ordered.filter(
-            Q(urgency__lt=last.urgency)
+            Q(shown_level__lt=last.shown_level)
             | (same & Q(recovery__gt=last.recovery))
             | (same & Q(recovery=last.recovery, name__gt=last.name))
         )

@@ -57,7 +57,7 @@ def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
         note = many if expected.count > 1 else "as the last of this job"
         yield Number("Expected time", str(formats.duration(expected.median_ms)), note)
     elif newest is not None and newest.duration_ms is not None:
-        note = f"the time of {newest}: this job has no {kind} to compare with"
+        note = f"the time of {newest}: no operation of this kind has ended yet"
         yield Number("Expected time", str(formats.duration(newest.duration_ms)), note)
     if newest is not None and newest.size_bytes is not None:
         note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
@@ -88,11 +88,11 @@ def _open_results(kind: str, run: Run) -> Iterator[Number]:
 def _cancel(reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[Number]:
     if horizon is None:
         return
-    since = f"since {reached.newest}" if reached.newest else "since the run began"
+    since = f"since {reached.continuable}" if reached.continuable else "since the run began"
     if horizon.records is not None:
         note = f"read {since}; a restore reads them again"
         yield Number("Records not covered", f"about {formats.count(horizon.records)}", note)
     if horizon.restart_ms is not None:
         many = f"median of the last {horizon.restarts} restarts of this job"
         note = many if horizon.restarts > 1 else "as the last restart of this job"
-        yield Number("Restart", str(formats.duration(horizon.restart_ms)), note)
+        yield Number("A later restore", f"about {formats.duration(horizon.restart_ms)}", note)

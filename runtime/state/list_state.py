@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from runtime.errors import JobRejected
-from runtime.state.values import encode
+
+_ATOMS: Final = frozenset({int, float, bool, str, type(None)})
 
 
 class OperatorList:
@@ -33,8 +34,7 @@ class OperatorList:
             JobRejected: a value is not JSON, or would be restored as another type; the error names the state.
         """
         held = list(values)
-        _check_text_keys(self._name, held)
-        encode(self._name, held)  # refuses other types than it decodes to
+        _check(self._name, held)
         try:
             self._stored = json.dumps(held, allow_nan=False)  # strict, whereas msgspec encodes bytes as text
         except (TypeError, ValueError) as error:
@@ -44,14 +44,17 @@ class OperatorList:
         return tuple(msgspec.json.decode(self._stored))
 
 
-def _check_text_keys(state: str, value: Any) -> None:
-    """Checks that keys are text: JSON converts any other key to text."""
-    if isinstance(value, list):
+def _check(state: str, value: Any) -> None:
+    """Raises JobRejected if JSON would make another type of `value`, or of a key, which becomes text."""
+    kind = type(value)
+    if kind is list:
         for element in value:
-            _check_text_keys(state, element)
-    elif isinstance(value, dict):
+            _check(state, element)
+    elif kind is dict:
         for key, element in value.items():
             if type(key) is not str:
                 problem = f"dictionary keys in list state must be text, not {type(key).__name__}"
                 raise JobRejected("bad-state-value", state, problem)
-            _check_text_keys(state, element)
+            _check(state, element)
+    elif kind not in _ATOMS:
+        raise JobRejected("bad-state-value", state, f"list state holds JSON values only, not {kind.__name__}")

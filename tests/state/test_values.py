@@ -49,3 +49,8 @@ def test_all_others_come_back_as_they_were(value: Any) -> None:
 def test_list_state_refuses_what_json_would_change(value: Any) -> None:
     with pytest.raises(JobRejected, match="splits: "):
         OperatorList("splits").replace([value])
+
+
+def test_list_state_holds_integers_of_any_size() -> None:
+    state = OperatorList("hashes", [2**128])
+    assert OperatorList("hashes", state.capture()).get() == [2**128]

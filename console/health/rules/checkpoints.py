@@ -172,7 +172,7 @@ def overdue(facts: RunFacts) -> Iterator[Finding]:
     since = overdue_since(facts)
     if since is None or facts.checkpoints.failed:
         return
-    under_way = " No checkpoint has failed since. A failure now would repeat all work since then."
+    under_way = " No checkpoint has failed since. A failure now would repeat all work since the last was triggered."
     yield Finding(sentence=f"{_overdue_text(facts, since)}{under_way}", since=since)
 
 

@@ -55,8 +55,18 @@ def test_a_finding_lasts_since_the_former_verdict_found_it() -> None:
 
 def test_a_single_failure_is_no_second_finding_beside_its_cause() -> None:
     assert found("restarting", state=RunState.RESTARTING, attempts=(failed_attempt(2),)) is not None
+    late = CheckpointFacts(interval_ms=1_000, newest=checkpoint(completed_at=ago(40)))
+    lost = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), checkpoints=late)
+    assert [finding.rule for finding in lost.findings] == ["restarting"], "an effect hides no cause"
     loop = verdict(state=RunState.RESTARTING, attempts=tuple(failed_attempt(n) for n in (2, 5, 9)))
     assert [finding.rule for finding in loop.findings] == ["restart-loop"]
+
+
+def test_a_failure_now_goes_back_to_the_trigger_of_the_newest_checkpoint() -> None:
+    """Its positions are of that time, however long the checkpoint took."""
+    slow = facts(checkpoints=CheckpointFacts(newest=checkpoint(completed_at=ago(5), duration_ms=38_000)))
+    assert slow.replays_from == ago(43)
+    assert facts(checkpoints=CheckpointFacts(), started_at=ago(90)).replays_from == ago(90)
 
 
 def test_names_are_unique_and_every_rule_has_a_remedy() -> None:

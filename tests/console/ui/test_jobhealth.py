@@ -163,3 +163,10 @@ def test_the_list_the_cluster_and_the_pages_of_job_and_run_have_the_same_word(
     for path in ("/jobs/", "/cluster/", f"/jobs/{run.job_id}/", f"/runs/{run.pk}/"):
         page = at_console.get(path).content.decode()
         assert f'<span class="word">{word}</span>' in page, path
+
+
+def test_a_slow_operator_is_named_once_with_the_operation_that_helps(at_console: Client) -> None:
+    slow = numbers.slow_run()
+    said = page(at_console, slow)
+    assert said.count("which is 100 % busy") == 1
+    assert f'href="/jobs/{slow.job_id}/rescale/">Rescale the job…' in said

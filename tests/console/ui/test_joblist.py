@@ -200,3 +200,13 @@ def test_the_list_is_sorted_by_the_rate_of_the_newest_minute(at_console: Client)
 
     assert listed("-rate") == ["fast", "slow", "long-ago", "never"]
     assert listed("rate") == ["long-ago", "never", "slow", "fast"]
+
+
+def test_a_job_whose_health_is_not_checked_comes_before_jobs_that_are_well(at_console: Client) -> None:
+    """As its line says: the order is by the level that the page shows."""
+    verdict("a-well", Level.OK)
+    verdict("b-stale", Level.OK, seconds_ago=3_600)
+    rows.job("c-never-ran")
+    verdict("d-failing", Level.FAILED)
+    names = [line.job.name for line in at_console.get("/jobs/").context["lines"]]
+    assert names == ["d-failing", "b-stale", "a-well", "c-never-ran"]

@@ -18,7 +18,9 @@ _SECRET_NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
 )
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-_URL_PASSWORD = re.compile(r"(?P<before>\b[A-Za-z][\w+.-]*://[^/\s:@]*:)(?P<secret>[^/\s@]+)(?=@)")
+_URL_PASSWORD = re.compile(  # a user may be a reference, whose colon does not end it
+    r"(?P<before>\b[A-Za-z][\w+.-]*://(?:\$\{secret:[^}]*\}|(?!\$\{secret:)[^/\s:@])*:)(?P<secret>[^/\s@]+)(?=@)"
+)
 _CONNINFO_PASSWORD = re.compile(r"(?P<before>\bpassword\s*=\s*)(?P<secret>'(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
 
 Schema = Mapping[str, Any]
@@ -36,13 +38,17 @@ def is_declared_secret(schema: Schema) -> bool:
 
 
 def declared_secrets(params: Mapping[str, Any], schema: Schema) -> Iterator[tuple[str, str]]:
-    """Path and text of each parameter that the schema marks as secret, at any depth of objects."""
+    """Path and text of each parameter that the schema marks as secret, at any depth of objects and maps.
+
+    Numbers are included. Truth values are not: masks show them, too.
+    """
     yield from _declared_secrets("", params, schema, schema)
 
 
 def _declared_secrets(path: str, value: Any, schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str) and value and is_declared_secret(schema):
-        yield path, value
+    if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
+        if is_declared_secret(schema):
+            yield path, str(value)
     elif isinstance(value, dict):
         for name, inner in value.items():
             part = _member_schema(schema, root, name)
@@ -95,7 +101,7 @@ def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:
         case list():
             return [_mask_value("", inner, {}, root) for inner in value]
         case str():
-            return _CONNINFO_PASSWORD.sub(rf"\g<before>{MASK}", _URL_PASSWORD.sub(rf"\g<before>{MASK}", value))
+            return _CONNINFO_PASSWORD.sub(_mask_match, _URL_PASSWORD.sub(_mask_match, value))
         case _:
             return value
 
@@ -115,14 +121,37 @@ def _secrets(value: Any, shown: Any) -> Iterator[str]:
 
 
 def _matches(text: str) -> Iterator[re.Match[str]]:
-    yield from _URL_PASSWORD.finditer(text)
-    yield from _CONNINFO_PASSWORD.finditer(text)
+    """The literal passwords in `text`."""
+    found = (*_URL_PASSWORD.finditer(text), *_CONNINFO_PASSWORD.finditer(text))
+    yield from (match for match in found if not _is_reference(match))
+
+
+def _mask_match(match: re.Match[str]) -> str:
+    return match[0] if _is_reference(match) else match["before"] + MASK
+
+
+def _is_reference(match: re.Match[str]) -> bool:
+    """Whether the password is a reference, with or without quotes."""
+    return REFERENCE.fullmatch(match["secret"].strip("'")) is not None
 
 
 def _member_schema(schema: Schema, root: Schema, name: str) -> Schema:
-    """The schema of the member `name`, with a `$ref` resolved; {} if the member has no schema."""
-    found = _resolve(_resolve(schema, root).get("properties", {}).get(name, {}), root)
-    return found if isinstance(found, Mapping) else {}
+    """All schemas that the member `name` may have, as `anyOf`: of a property, else of the entries of a map."""
+    members = [part.get("properties", {}).get(name, part.get("additionalProperties")) for part in _parts(schema, root)]
+    _, *found = _parts({"anyOf": members}, root)
+    return {"anyOf": found}
+
+
+def _parts(schema: Schema, root: Schema) -> list[Schema]:
+    """`schema`, and the schemas that its references and alternatives lead to, each once."""
+    found: list[Schema] = []
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping) and part not in found:
+            found.append(part)
+            waiting += [_resolve(part, root), *part.get("anyOf", ()), *part.get("oneOf", ())]
+    return found
 
 
 def _resolve(schema: Any, root: Schema) -> Any:

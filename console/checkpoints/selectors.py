@@ -107,6 +107,11 @@ def _length(column: str) -> Func:
     return Func(F(column), function="jsonb_array_length", output_field=IntegerField())
 
 
+def newest_of(run: Run | None) -> Checkpoint | None:
+    """The newest completed checkpoint of a run, of any kind."""
+    return None if run is None else restorable(run.job).filter(run=run).first()
+
+
 def run_progress(run: Run | None) -> RunProgress:
     """The newest completed checkpoints of a run."""
     if run is None:

@@ -3,11 +3,14 @@
 A copy is an operation of its own, also if a savepoint, stop or drain asks for it: it follows the savepoint, and its
 failure leaves the savepoint as it is. The folder gets its name last, so a folder with that name is a whole savepoint.
 A restore by folder accepts it, as the check before the rename has shown.
+
+The manifest of a savepoint of a running job names output that is not committed yet; the job master removes it from the
+manifest soon afterwards. A copy waits for that: a later restore of it would look for output that is long committed.
 """
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 
@@ -18,8 +21,13 @@ from console.operations.labels import checkpoint_of
 from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
 from console.operations.passes import for_each_active
+from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
+from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
-from runtime.errors import JobRejected
+from runtime.durable import make_folder, sync_path, write_file
+from runtime.errors import EnvironmentFailure, JobRejected
+
+_WAITS: Final = "waiting for the commit of its output"
 
 
 def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
@@ -53,14 +61,21 @@ def _run(row: Operation) -> None:
     whole = row.part_of
     if whole is not None and (whole.is_active or whole.ended_at is None):
         return
-    row.started_at, row.phase = timezone.now(), ""
     try:
-        row.result, row.state = _copy(row, _savepoint_of(row)), OperationState.SUCCEEDED.value
+        savepoint = _savepoint_of(row)
+        manifest = storage.load_manifest(savepoint)
+        if pending_committables(manifest) and not savepoint.run.is_terminal:
+            if row.phase != _WAITS:
+                row.phase = _WAITS
+                row.save(update_fields=("phase",))
+            return
+        row.started_at = timezone.now()
+        row.result, row.state = _copy(row, savepoint, manifest), OperationState.SUCCEEDED.value
     except Refused as refused:
         row.state, row.error = OperationState.FAILED.value, {"code": refused.code, "message": refused.detail}
-    except (OSError, JobRejected) as error:
+    except (OSError, EnvironmentFailure, JobRejected) as error:
         row.state, row.error = OperationState.FAILED.value, {"code": "not-copied", "message": f"{error}."}
-    row.ended_at = timezone.now()
+    row.phase, row.ended_at = "", timezone.now()
     row.save(update_fields=("state", "phase", "started_at", "ended_at", "result", "error"))
 
 
@@ -75,24 +90,32 @@ def _savepoint_of(row: Operation) -> Checkpoint:
     return found
 
 
-def _copy(row: Operation, savepoint: Checkpoint) -> dict[str, Any]:
-    """Copies the savepoint. A repeated copy into the same folder changes nothing."""
-    manifest = storage.load_manifest(savepoint)
+def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str, Any]:
+    """Copies the savepoint durably; no other user may read it. A repeated copy replaces the manifest only."""
     target = storage.target_folder(row.params["target"]) / savepoint.path
-    result = {"checkpoint": savepoint.number, "path": str(target), "bytes": sum(s.nbytes for s in manifest.segments())}
+    root = storage.job_root(savepoint.job_id)
+    result = {
+        "checkpoint": savepoint.number, "path": str(target), "bytes": sum(s.nbytes for s in manifest.segments()),
+        "uncommitted": sum(map(len, pending_committables(manifest).values())),
+    }  # fmt: skip
     if target.exists():
-        if storage.load_savepoint(str(target))[1] == manifest:
+        if is_same_savepoint(storage.load_savepoint(str(target))[1], manifest):
+            write_file(target / MANIFEST_FILE, (root / savepoint.path / MANIFEST_FILE).read_bytes())
             return result
         raise Conflict("target-exists", f"{target} exists and is not this savepoint.")
     aside = target.with_name(f".{target.name}-{row.pk}")
     shutil.rmtree(aside, ignore_errors=True)  # of a worker that died
     try:
-        root = storage.job_root(savepoint.job_id)
+        make_folder(aside.parent)
+        aside.mkdir(mode=0o700)
         for path, name in relative_paths(manifest, savepoint.path).items():
             _copy_file(root / path, aside / name)
         _copy_file(root / savepoint.path / MANIFEST_FILE, aside / MANIFEST_FILE)
         storage.load_savepoint(str(aside))
+        for folder in (aside, *(each for each in aside.rglob("*") if each.is_dir())):
+            sync_path(folder)
         aside.rename(target)
+        sync_path(target.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return result
@@ -101,3 +124,4 @@ def _copy(row: Operation, savepoint: Checkpoint) -> dict[str, Any]:
 def _copy_file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
+    sync_path(target)

@@ -17,7 +17,7 @@ from console.checkpoints.selectors import batch_output
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.metrics.recent import newest_rate
 from console.operations.legality import AllowedOperation, allowed_operations
-from console.operations.models import ACTIVE_STATES, Operation, OperationState
+from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationState
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
 from runtime.redaction import Schema
@@ -142,7 +142,8 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
         [job.run_pk for job in jobs]
     )
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
-    operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("created_at")
+    of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS)
+    operations = of_runs.order_by("created_at", "pk")
     active = {row.job_id: row for row in operations.only("job", "kind", "state", "created_at")}
     return [
         JobRow(

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from console.checkpoints.models import Checkpoint, Kind, Status
-from console.checkpoints.selectors import checkpoint_table, continuable, run_progress
+from console.checkpoints.selectors import checkpoint_table, continuable, newest_of
 from console.jobs.models import JobVersion, Run, VersionState
 from console.metrics import live
 from console.metrics.live import BatchLive, Live
@@ -184,7 +184,7 @@ def _with_run_state(numbers: Live, run: Run | None) -> Live:
         return numbers
     finished = {uid for uid, operator in numbers.operators.items() if operator.finished}
     if run.run_state is RunState.STOPPED:
-        savepoint = run_progress(run).newest
+        savepoint = newest_of(run)
         finished = set(savepoint.finished_operators) if savepoint else set()
     operators = {
         uid: operator if uid in finished else msgspec.structs.replace(operator, state=word)

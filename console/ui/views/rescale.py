@@ -6,7 +6,7 @@ from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
-from console.checkpoints.selectors import run_progress
+from console.checkpoints.selectors import newest_of
 from console.jobs.models import Job, Run
 from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.legality import allowed_operation
@@ -46,7 +46,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
         "act": allowed_operation(OperationKind.RESCALE, job, run, request.user),
         "versions": versions,
         "limit": max(map(parallelism_limit, versions), default=None),
-        "newest": run_progress(run).newest,
+        "newest": newest_of(run),
         "stop": expected_duration(job.pk, OperationKind.STOP),
         "restore": expected_duration(job.pk, OperationKind.RESTORE),
         "slots_elsewhere": _slots_elsewhere(job),

@@ -10,7 +10,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Refused
 from console.jobs import services
 from console.jobs.editing import make_equal
-from console.jobs.masking import unmask
+from console.jobs.masking import require_references, unmask
 from console.jobs.models import Job, JobVersion, Pipeline
 from runtime.redaction import MASK, is_secret, mask, redact
 
@@ -24,6 +24,14 @@ SCHEMA: dict[str, Any] = {
         "sink": {"$ref": "#/$defs/Sink"},
     },
     "$defs": {"Sink": {"properties": {"opener": {"type": "string", "writeOnly": True}}}},
+}
+NESTED: dict[str, Any] = {
+    "properties": {
+        "mirror": {"anyOf": [{"$ref": "#/$defs/Sink"}, {"type": "null"}]},
+        "doors": {"type": "object", "additionalProperties": {"type": ["string", "integer"], "format": "password"}},
+        "sinks": {"type": "object", "additionalProperties": {"oneOf": [{"$ref": "#/$defs/Sink"}, {"type": "null"}]}},
+    },
+    "$defs": SCHEMA["$defs"],
 }
 PARAMS: dict[str, Any] = {
     "path": "/data",
@@ -65,6 +73,62 @@ def test_what_is_masked_comes_back_whole() -> None:
 def test_a_connection_string_hides_its_password() -> None:
     shown = mask({"dsn": "host=db password='two words' dbname=x", "q": "jdbc:x?user=a&password=b;c=d"}, {})
     assert shown == {"dsn": f"host=db password={MASK} dbname=x", "q": f"jdbc:x?user=a&password={MASK};c=d"}
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ({"mirror": {"opener": "sesame"}}, "mirror.opener"),
+        ({"doors": {"north": "sesame"}}, "doors.north"),
+        ({"doors": {"south": 4711}}, "doors.south"),
+        ({"sinks": {"a": {"opener": "sesame"}}}, "sinks.a.opener"),
+    ],
+)
+def test_secrets_in_optional_objects_and_maps_are_masked_and_refused(params: dict[str, Any], path: str) -> None:
+    assert MASK in str(mask(params, NESTED))
+    assert "sesame" not in str(mask(params, NESTED))
+    with pytest.raises(Refused, match=rf"params\.{path}: a secret must be a reference"):
+        require_references(params, NESTED)
+
+
+def test_what_is_no_secret_in_optional_objects_and_maps_is_shown() -> None:
+    params: dict[str, Any] = {
+        "mirror": None,
+        "doors": {"north": "", "south": "${secret:south}"},
+        "sinks": {"a": {"rows": 5}, "b": None},
+    }
+    assert mask(params, NESTED) == params
+    require_references(params, NESTED)
+
+
+def test_a_schema_that_contains_itself_is_followed_to_the_end() -> None:
+    tree = {"anyOf": [{"$ref": "#/$defs/Leaf"}, {"$ref": "#/$defs/Fork"}, {"$ref": "#/$defs/Tree"}]}
+    member = {"properties": {"next": {"$ref": "#/$defs/Tree"}}}
+    leaf = {"properties": {**member["properties"], "opener": {"type": "string", "writeOnly": True}}}
+    schema: dict[str, Any] = {"properties": {"tree": tree}, "$defs": {"Tree": tree, "Leaf": leaf, "Fork": member}}
+    value: dict[str, Any] = {"opener": "sesame"}
+    for _ in range(40):  # 2 to the power of 40 paths, if each alternative were followed for itself
+        value = {"next": value}
+    assert "sesame" not in str(mask({"tree": value}, schema))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgres://u:${secret:X}@h/db", "postgres://${secret:U}:${secret:P}@h", "postgres://${secret:U}@h",
+        "host=db password=${secret:X} dbname=x", "host=db password='${secret:X}'",
+    ],
+)  # fmt: skip
+def test_a_reference_within_a_text_is_shown(text: str) -> None:
+    assert mask({"url": text}, {}) == {"url": text}
+    assert unmask({"url": text}, {}, {}) == {"url": text}, "another console accepts it"
+
+
+def test_a_reference_hides_no_password_beside_it() -> None:
+    url = "postgres://u:${secret:X}@h postgres://u:s3cr3t@h"
+    assert mask({"url": url}, {}) == {"url": f"postgres://u:${{secret:X}}@h postgres://u:{MASK}@h"}
+    assert redact("no way in with s3cr3t", {"url": url}, {}) == f"no way in with {MASK}"
+    assert redact("the secret ${secret:X} is not set", {"url": url}, {}) == "the secret ${secret:X} is not set"
 
 
 def test_a_mask_without_a_value_is_refused() -> None:

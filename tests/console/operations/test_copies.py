@@ -14,8 +14,10 @@ from console.checkpoints.storage import job_root
 from console.jobs.models import Run
 from console.operations.copies import run_copies
 from console.operations.models import Operation
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.conftest import api_as
+from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -140,3 +142,39 @@ def test_a_copy_fails_with_its_savepoint(api: APIClient, backup: Path) -> None:
     Operation.objects.filter(pk=whole.pk).update(state="failed", ended_at=whole.created_at)
     found = copied()
     assert (found.state, (found.error or {})["code"]) == ("failed", "no-savepoint")
+
+
+def test_a_copy_waits_until_the_output_of_its_savepoint_is_committed(api: APIClient, backup: Path) -> None:
+    """A plain savepoint commits nothing by itself: its manifest names the output until the next checkpoint."""
+    savepoint = rows.checkpoint(rows.run(rows.job(), "running"), 5, kind="savepoint", is_stored=False)
+    sink = OperatorSnapshot(
+        parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot(committables=("x",))}
+    )
+    store(savepoint, operators={"sink": sink})
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    assert (copied().state, copied().phase) == ("queued", "waiting for the commit of its output")
+    committed = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot()})
+    store(savepoint, operators={"sink": committed})
+    found = copied()
+    assert (found.state, found.phase, (found.result or {})["uncommitted"]) == ("succeeded", "", 0)
+    assert (backup / savepoint.path).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_repeated_copy_names_no_output_that_is_committed_since(api: APIClient, backup: Path) -> None:
+    savepoint = rows.checkpoint(rows.run(rows.job(), "stopped"), 5, kind="stop", is_stored=False)
+    sink = OperatorSnapshot(
+        parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot(committables=("x",))}
+    )
+    store(savepoint, operators={"sink": sink})
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    assert (copied().result or {})["uncommitted"] == 1, "the run has ended: nothing more will be committed"
+    store(
+        savepoint,
+        operators={
+            "sink": OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot()})
+        },
+    )
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    assert copied().state == "succeeded"
+    own = job_root(savepoint.job_id) / savepoint.path / MANIFEST_FILE
+    assert (backup / savepoint.path / MANIFEST_FILE).read_bytes() == own.read_bytes()

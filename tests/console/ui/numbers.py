@@ -184,7 +184,7 @@ def slow_run() -> Run:
     for number in range(1, 31):
         at = now - timedelta(seconds=42 * (31 - number))
         lasted = 380 + max(0, number - 18) * 3_100
-        operators = [
+        late = [
             {**told, "max_start_delay_ms": lasted * 0.99 - 240 if told["uid"] in ("join", "window", "parquet") else 4.0}
             for told in rows.OPERATORS
         ]
@@ -193,8 +193,8 @@ def slow_run() -> Run:
             number,
             triggered_at=at,
             duration_ms=lasted,
-            operators=operators,
-            acknowledgements=rows.acknowledgements(of=operators),
+            operators=late,
+            acknowledgements=rows.acknowledgements(of=late),
         )
     rows.checkpoint(run, 31, status="in_progress", acknowledged=4)
     return run

@@ -210,3 +210,13 @@ def test_a_job_whose_health_is_not_checked_comes_before_jobs_that_are_well(at_co
     verdict("d-failing", Level.FAILED)
     names = [line.job.name for line in at_console.get("/jobs/").context["lines"]]
     assert names == ["d-failing", "b-stale", "a-well", "c-never-ran"]
+
+
+def test_the_active_operation_of_a_job_is_that_on_its_run(at_console: Client) -> None:
+    job = rows.job()
+    run = rows.run(job)
+    rows.operation(job, "stop", "running", run=run)
+    rows.operation(job, "copy", "queued")
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "stop running" in said
+    assert "copy queued" not in said

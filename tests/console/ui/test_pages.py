@@ -154,7 +154,7 @@ def test_micro_batches_are_counted_by_cause_with_their_mean_size(at_console: Cli
 
 def test_a_checkpoint_that_has_ended_since_the_last_numbers_is_not_under_way(at_console: Client, running: Run) -> None:
     """Table and picture must not contradict each other: completed here, five of ten there."""
-    Checkpoint.objects.filter(number=214).update(status="completed")
+    Checkpoint.objects.filter(number=214).update(status="completed", completed_at=timezone.now(), duration_ms=300)
     assert "acknowledged" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
 
 

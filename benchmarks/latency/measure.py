@@ -93,8 +93,7 @@ def _run(name: str, pace: Pace, folder: Path, launcher: SparkLauncher) -> float:
 
 
 def measure_peer(name: str, rate: int, folder: Path, session: SparkSession) -> Figure:
-    """The p99 of the rows in Structured Streaming."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """The p99 of the rows in Structured Streaming. `folder`: new, since a state store writes to it after its query."""
     pace = Pace(rate=rate, seconds=SECONDS + WARM_UP_S, began_s=time.time() + START_S)
     waits = [each.at - pace.due_s(np.arange(each.first, each.end)) for each in spark.run(session, name, pace, folder)]
     measured = np.concatenate(waits)[int(rate * WARM_UP_S) :]
@@ -157,11 +156,11 @@ def run(plan: MeasurementPlan) -> Report:
                     plan.step(f"round {turn + 1}, {name}, {rate:,} rows/s")
                     plan.report_partial(report(found))
     session = spark.start_session()
-    spark.run(session, "running", Pace(rate=RATES[0], seconds=2.0, began_s=time.time()), folder / "warm")
+    spark.run(session, "running", Pace(rate=RATES[0], seconds=2.0, began_s=time.time()), plan.folder / "peer-warm")
     for turn in rounds:
         for name in JOBS:
             for rate in RATES:
-                peers.append(measure_peer(name, rate, folder, session))
+                peers.append(measure_peer(name, rate, plan.folder / f"peer-{turn}-{name}-{rate}", session))
                 plan.step(f"round {turn + 1}, {name} in Structured Streaming, {rate:,} rows/s")
                 plan.report_partial(report(found, peers))
     return report(found, peers)

@@ -4,6 +4,7 @@ The snapshot becomes a savepoint of the clone. Its state files are hard links, s
 sinks is left out: it describes output that the clone must neither commit nor clean.
 """
 
+import itertools
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,8 +110,11 @@ def create_clone(row: Operation, wanted: CloneParams, purpose: str) -> Clone:
 
 
 def _default_name(job: Job, purpose: str) -> str:
-    count = Job.objects.filter(cloned_from__job=job).count()
-    return f"{job.name[:70]}, {purpose} {count + 1}"
+    """The next name that no job has: jobs are renamed, and long names begin alike."""
+    prefix = f"{job.name[:70]}, {purpose} "
+    taken = set(Job.objects.filter(name__startswith=prefix).values_list("name", flat=True))
+    number = Job.objects.filter(cloned_from__job=job).count() + 1
+    return next(name for count in itertools.count(number) if (name := f"{prefix}{count}") not in taken)
 
 
 def _copy_definition(

@@ -64,7 +64,7 @@ def _run(row: Operation) -> None:
     try:
         savepoint = _savepoint_of(row)
         manifest = storage.load_manifest(savepoint)
-        if pending_committables(manifest) and not savepoint.run.is_terminal:
+        if pending_committables(manifest) and _is_reduced_later(savepoint):
             if row.phase != _WAITS:
                 row.phase = _WAITS
                 row.save(update_fields=("phase",))
@@ -77,6 +77,15 @@ def _run(row: Operation) -> None:
         row.state, row.error = OperationState.FAILED.value, {"code": "not-copied", "message": f"{error}."}
     row.phase, row.ended_at = "", timezone.now()
     row.save(update_fields=("state", "phase", "started_at", "ended_at", "result", "error"))
+
+
+def _is_reduced_later(savepoint: Checkpoint) -> bool:
+    """Whether the job master will remove committed output from the manifest. Only the attempt of the savepoint does."""
+    if savepoint.run.is_terminal:
+        return False
+    return not Checkpoint.objects.filter(
+        run=savepoint.run_id, token__gt=savepoint.token, status=Status.COMPLETED
+    ).exists()
 
 
 def _savepoint_of(row: Operation) -> Checkpoint:

@@ -1,4 +1,7 @@
-"""The evidence that a snapshot of a job can be restored: the restore drill that ended last."""
+"""The evidence that a snapshot of a job can be restored: the restore drill that ended last.
+
+A drill that may drop state (`allow_unmapped`) proves nothing.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -31,7 +34,8 @@ class RestoreProof(msgspec.Struct, frozen=True, kw_only=True):
 
 def latest_proof(job: str) -> Subquery:
     """The drill of a job that ended last, as JSON: an annotation of rows whose column `job` is the id of the job."""
-    drills = Operation.objects.filter(job=OuterRef(job), kind=OperationKind.DRILL, state__in=_ENDED)
+    ended = Operation.objects.filter(job=OuterRef(job), kind=OperationKind.DRILL, state__in=_ENDED)
+    drills = ended.exclude(params__contains={"allow_unmapped": True})
     pk: Any = Cast(KeyTextTransform("checkpoint", "params"), BigIntegerField())
     numbers = Checkpoint.objects.filter(pk=OuterRef("snapshot")).values("number")
     proof = JSONObject(
@@ -49,7 +53,8 @@ def read_proof(found: dict[str, Any] | None) -> RestoreProof | None:
 
 def proof_of(checkpoint: Checkpoint, drills: Iterable[Operation]) -> RestoreProof | None:
     """The drill of `checkpoint` that ended last, of `drills`, which are sorted newest first."""
-    ended = next((drill for drill in drills if drill.state in _ENDED and drill.ended_at), None)
+    whole = (drill for drill in drills if not drill.params.get("allow_unmapped"))
+    ended = next((drill for drill in whole if drill.state in _ENDED and drill.ended_at), None)
     if ended is None or ended.ended_at is None:
         return None
     return RestoreProof(

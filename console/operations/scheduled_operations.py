@@ -15,7 +15,7 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import continuable
 from console.jobs.models import Job
-from console.jobs.services import require_present
+from console.jobs.services import lock_job, require_present
 from console.operations import services
 from console.operations.models import Operation, OperationKind, OperationState, Schedule, ScheduledOperation
 from console.operations.schedules import next_time
@@ -28,8 +28,9 @@ log = structlog.get_logger(__name__)
 def run_schedules() -> None:
     """A pass over all schedules."""
     now = timezone.now()
-    for pk in Schedule.objects.filter(next_at__lte=now).values_list("pk", flat=True):
+    for pk, job in Schedule.objects.filter(next_at__lte=now).values_list("pk", "job"):
         with transaction.atomic():
+            lock_job(Job(pk=job))  # before the schedule, as a change of it does
             found = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
             due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
             if due is not None:

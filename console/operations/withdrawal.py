@@ -35,6 +35,6 @@ def withdraw_operation(user: User, row: Operation) -> None:
     error = {"code": "withdrawn", "message": f"{user} withdrew the request before a job master had begun it."}
     begins_later = Q(kind__in=WITHDRAWABLE) | Q(kind=OperationKind.START, run=None)
     queued = Operation.objects.filter(begins_later, pk=row.pk, state=OperationState.QUEUED)
-    if not queued.update(state=OperationState.FAILED, ended_at=Now(), error=error):
+    if not queued.update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error):
         row.refresh_from_db()
         raise Conflict("cannot-withdraw", withdrawal_refusal(row))

@@ -13,6 +13,7 @@ from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Run
 from console.operations import drills
 from console.operations.models import Operation, OperationKind
+from console.operations.restore_proof import latest_proof, proof_of
 from console.operations.services import OperationRequestContext, request
 from console.runs import run_store
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
@@ -121,6 +122,16 @@ def test_a_drill_that_drops_state_verifies_nothing(operator: User, snapshot: Che
     advance(run, "running")
     assert advance(run, "canceled").state == "succeeded"
     assert Checkpoint.objects.get(pk=snapshot.pk).verified_at is None
+    assert proof_of(snapshot, Operation.objects.filter(kind="drill")) is None
+    (found_by_job,) = Job.objects.filter(pk=snapshot.job_id).annotate(proof=latest_proof("pk")).values_list("proof")
+    assert found_by_job == (None,)
+
+
+def test_a_drill_takes_a_name_that_no_other_job_has(operator: User, snapshot: Checkpoint) -> None:
+    taken = f"{snapshot.job.name}, drill 1"
+    rows.job(taken)
+    found = ask(operator, snapshot, "drill")
+    assert Run.objects.get(pk=found.result["run"]).job.name == f"{snapshot.job.name}, drill 2"  # type: ignore[index]
 
 
 def test_a_drill_whose_clone_fails_says_why(operator: User, snapshot: Checkpoint) -> None:

@@ -160,6 +160,20 @@ def test_a_copy_waits_until_the_output_of_its_savepoint_is_committed(api: APICli
     assert (backup / savepoint.path).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_copy_does_not_wait_for_an_attempt_that_has_ended(api: APIClient, backup: Path) -> None:
+    """Only the attempt that took the savepoint removes output from its manifest."""
+    savepoint = rows.checkpoint(rows.run(rows.job(), "running"), 5, kind="savepoint", is_stored=False)
+    sink = OperatorSnapshot(
+        parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot(committables=("x",))}
+    )
+    store(savepoint, operators={"sink": sink})
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    assert copied().state == "queued"
+    rows.checkpoint(savepoint.run, 6, token=savepoint.token + 1)
+    found = copied()
+    assert (found.state, (found.result or {})["uncommitted"]) == ("succeeded", 1)
+
+
 def test_a_repeated_copy_names_no_output_that_is_committed_since(api: APIClient, backup: Path) -> None:
     savepoint = rows.checkpoint(rows.run(rows.job(), "stopped"), 5, kind="stop", is_stored=False)
     sink = OperatorSnapshot(

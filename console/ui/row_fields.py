@@ -13,6 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 BLANK_ROWS: Final = 3  #: after the elements
+MAX_ROWS: Final = 200  #: that a value may have; Django refuses a form with more than 1,000 inputs
 _NAME: Final = "-name"  #: suffix of the inputs with the names of a map
 
 
@@ -86,10 +87,17 @@ class RowsField(forms.Field):
         return dict(found) if self.has_names else [inner for _, inner in found]
 
     def can_show(self, value: Any) -> bool:
-        """Whether rows can show `value`: a list has no empty texts, which would be blank rows."""
-        if self.has_names:
-            return isinstance(value, dict) and all(isinstance(inner, str | int | float) for inner in value.values())
-        return isinstance(value, list) and all(isinstance(inner, str | int | float) and inner != "" for inner in value)
+        """Whether rows keep `value` as it is.
+
+        Blank rows stand for empty names and elements, and no rows for an omitted value. Browsers drop line breaks.
+        """
+        if not isinstance(value, dict if self.has_names else list) or len(value) > MAX_ROWS or "" in value:
+            return False
+        if not value:
+            return self.keeps_empty or value == self.initial
+        inner = value.values() if isinstance(value, dict) else value
+        has_scalars = all(isinstance(each, str | int | float) for each in inner)
+        return has_scalars and set("".join(map(str, (*value, *inner)))).isdisjoint("\r\n")
 
 
 def _texts(data: Any, name: str) -> list[str]:

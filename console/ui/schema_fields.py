@@ -109,8 +109,8 @@ def field(parameter: Parameter) -> forms.Field:
 
 
 def shown_as_text(made: forms.Field, value: Any) -> forms.Field:
-    """`made`, or a field for JSON text if rows cannot show `value`."""
-    if not isinstance(made, RowsField) or not value or made.can_show(value):
+    """`made`, or a field for JSON text if rows cannot keep the given `value`."""
+    if not isinstance(made, RowsField) or value is None or made.can_show(value):
         return made
     text = JsonField(required=made.required, label=made.label, help_text=made.help_text)
     text.widget.attrs["data-type"] = "JSON"

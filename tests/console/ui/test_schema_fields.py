@@ -1,5 +1,6 @@
 """Parameters as form fields, and back."""
 
+import json
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -8,7 +9,7 @@ from django import forms
 
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.ui.forms import SchemaForm
-from console.ui.row_fields import BLANK_ROWS, RowsField
+from console.ui.row_fields import BLANK_ROWS, MAX_ROWS, RowsField
 from console.ui.schema_fields import JsonChoiceField, JsonField
 from tests.console.ui.rows import SCHEMA
 
@@ -27,6 +28,7 @@ class Params(msgspec.Struct):
     flags: dict[str, bool] = {}
     cuts: list[float] = []
     notes: dict[str, str] = {}
+    limits: dict[str, int] | None = None
     pairs: list[list[int]] = []
 
 
@@ -117,11 +119,24 @@ def test_rows_show_the_values_of_a_version() -> None:
     assert form["names"].id_for_label == "id_names_1"
 
 
-def test_a_value_that_rows_cannot_show_is_json() -> None:
-    form = SchemaForm(STRUCT, {"names": '["a", ""]', "path": "/in"}, initial={"names": ["a", ""]})
-    assert isinstance(form.fields["names"], JsonField)
-    form.is_valid()
-    assert form.values["names"] == ["a", ""]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("names", ["a", ""]), ("names", ["two\nlines"]), ("names", ["a"] * (MAX_ROWS + 1)), ("parts", []),
+        ("sizes", {"": 1}), ("notes", {"two\r\nlines": "a"}), ("notes", {"a": "two\nlines"}), ("limits", {}),
+    ],
+)  # fmt: skip
+def test_a_value_that_rows_would_change_is_json_and_stays(name: str, value: Any) -> None:
+    form = SchemaForm(STRUCT, {name: json.dumps(value), "path": "/in", "mode": '"safe"'}, initial={name: value})
+    assert isinstance(form.fields[name], JsonField)
+    assert form.is_valid()
+    assert form.values[name] == value
+
+
+@pytest.mark.parametrize(("name", "value"), [("names", []), ("sizes", {}), ("cuts", []), ("names", ["a"] * MAX_ROWS)])
+def test_a_value_that_rows_keep_has_rows(name: str, value: Any) -> None:
+    """An empty value is that of the default, or the default is not empty."""
+    assert isinstance(SchemaForm(STRUCT, initial={name: value}).fields[name], RowsField)
 
 
 def test_a_plain_schema_works_too_and_units_stand_in_brackets() -> None:

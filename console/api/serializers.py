@@ -173,7 +173,7 @@ class JobRequest(StrictSerializer):
 class DifferenceSerializer(serializers.Serializer[Any]):
     """A value that differs. Secrets are masked; null: the value is absent."""
 
-    part = serializers.ChoiceField(choices=["parameter", "setting", "parallelism", "operator"])
+    part = serializers.ChoiceField(choices=["parameter", "setting", "parallelism", "operator", "version"])
     name = serializers.CharField()
     before = serializers.JSONField(allow_null=True)
     after = serializers.JSONField(allow_null=True)

@@ -19,7 +19,7 @@ OTHER_VALUE: Final = "another value, which is secret"
 class Difference:
     """`before` and `after` are JSON values, with secrets masked; None: absent."""
 
-    part: str  #: "parameter", "setting", "parallelism" or "operator"
+    part: str  #: "parameter", "setting", "parallelism" or "operator"; "version" before it is created
     name: str
     before: Any
     after: Any

@@ -5,16 +5,17 @@ from typing import Any
 
 from console.accounts.models import User
 from console.accounts.rights import require_define
-from console.jobs.differences import Difference, differences
-from console.jobs.models import Job, JobVersion
+from console.jobs.differences import ABSENT, Difference, differences
+from console.jobs.models import Job, JobVersion, VersionState
 from console.jobs.services import checked_values, newest_version, pipeline_schema
 
 
 def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tuple[Difference, ...]:
     """The changes from the newest version of `job` to a version with `values`, which is not created.
 
-    For a job without versions they are its parameters, and its settings that are no defaults. It needs the permission
-    to define: a comparison with a secret reveals whether a guess of it is right.
+    For a job without versions they are its parameters, and its settings that are no defaults. A version with the values
+    of a rejected one differs in its state. It needs the permission to define: a comparison with a secret reveals
+    whether a guess of it is right.
 
     Raises:
         Refused: not permitted, or the version would be refused.
@@ -27,4 +28,7 @@ def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tupl
         job=job, parallelism=like.parallelism, max_parallelism=like.max_parallelism,
         params=newest.params if newest else {}, settings=newest.settings if newest else {},
     )  # fmt: skip
-    return differences(base, planned, pipeline_schema(job.pipeline))
+    found = differences(base, planned, pipeline_schema(job.pipeline))
+    if not found and (newest is None or newest.state == VersionState.REJECTED):
+        return (Difference("version", "state", newest.state if newest else ABSENT, VersionState.COMPILING),)
+    return found

@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 from pytest_django.live_server_helper import LiveServer
@@ -177,6 +178,22 @@ def test_a_difference_is_shown_without_a_change(weirctl: Commands, job: Job, tmp
     assert JobVersion.objects.count() == 1
 
 
+def test_a_version_that_would_be_created_is_a_difference(
+    weirctl: Commands, job: Job, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """`apply` creates one with equal values if the newest was rejected, or if the job has none."""
+    pipeline.schema = {"type": "object"}
+    pipeline.save()
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: daily sums, pipeline: sums, parallelism: 2, params: {}}")
+    assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: null -> "compiling"\n'
+    weirctl("apply", "-f", str(file))
+    assert weirctl("diff", "-f", str(file)).stdout == ""
+    JobVersion.objects.update(state="rejected")
+    assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: "rejected" -> "compiling"\n'
+    assert weirctl("apply", "-f", str(file)).stdout == "daily sums: version 2 created\n"
+
+
 def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.schema["properties"] |= {"password": {"type": "string", "format": "password"}, "token": {"type": "string"}}
     pipeline.save()
@@ -300,6 +317,27 @@ def test_a_bulk_has_a_result_for_each_job(weirctl: Commands, make_run: MakeRun) 
     late = weirctl("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
     assert "daily sums" in late.stdout
     assert Operation.objects.get(kind="savepoint").reason == "upgrade"
+
+
+@pytest.mark.parametrize("at", ["operations/", "jobs/"])
+def test_a_bulk_keeps_its_results_if_the_console_is_away(
+    weirctl: Commands, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """The connection fails for the wait, or for each request."""
+    make_run(RunState.RUNNING)
+    send = httpx.Client.request
+
+    def fail(self: httpx.Client, method: str, path: str, **request: Any) -> httpx.Response:
+        if path.startswith(at):
+            raise httpx.ConnectError("the connection is refused")
+        return send(self, method, path, **request)
+
+    monkeypatch.setattr(httpx.Client, "request", fail)
+    rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", code=1)
+    taken, other = ("unknown", "refused") if at == "operations/" else ("unknown", "unknown")
+    assert [(row["job"], row["state"]) for row in rows] == [("daily sums", taken), ("nobody", other)]
+    assert "no console answers" in rows[0]["detail"]
+    assert [row["operation"] is not None for row in rows] == [at == "operations/", False]
 
 
 def test_a_definition_is_copied_to_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:

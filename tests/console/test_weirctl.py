@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from pytest_django.fixtures import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from console.accounts import tokens
@@ -117,6 +118,19 @@ def test_an_operation_is_requested_once_and_awaited(weirctl: Commands, make_run:
     again = weirctl(*asked, "--no-wait").stdout.strip()
     Operation.objects.filter(pk=again).update(state="succeeded")
     assert weirctl.json("wait", again)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("act", [("savepoint",), ("stop",), ("drain", "--yes")])
+def test_a_savepoint_is_copied_to_a_target_folder(
+    weirctl: Commands, make_run: MakeRun, settings: Settings, tmp_path: Path, act: tuple[str, ...]
+) -> None:
+    settings.WEIR_SAVEPOINT_ROOTS = (tmp_path,)
+    make_run(RunState.RUNNING)
+    kind, *options = act
+    asked = (kind, "daily sums", *options, "--no-wait")
+    assert "not in /elsewhere" in weirctl(*asked, "--target", "/elsewhere", code=3).stderr
+    assert weirctl.json(*asked, "--target", str(tmp_path))["params"]["target"] == str(tmp_path)
+    assert Operation.objects.get(kind="copy").part_of == Operation.objects.get(kind=kind)
 
 
 def test_a_refusal_has_its_reason_and_exit_code(weirctl: Commands, job: Job, make_run: MakeRun) -> None:
@@ -277,7 +291,7 @@ def test_a_snapshot_is_pinned_named_reviewed_and_discarded(
     assert reasons[0] == ("pin", "audit")
 
 
-def test_a_snapshot_is_cloned_and_drilled(
+def test_a_snapshot_is_cloned_drilled_and_verified(
     weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:
     made = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
@@ -285,6 +299,8 @@ def test_a_snapshot_is_cloned_and_drilled(
     assert (found["state"], Job.objects.get(name="copy").cloned_from) == ("succeeded", made)
     drill = weirctl.json("drill", "daily sums", "4", "--version", "1", "--no-wait")
     assert (drill["kind"], drill["params"]["version"]) == ("drill", version.pk)
+    check = weirctl.json("verify", "daily sums", "4", "--no-wait")
+    assert (check["kind"], check["params"]) == ("verify", {"checkpoint": made.pk})
 
 
 def test_a_schedule_is_set_shown_and_removed(weirctl: Commands, job: Job) -> None:

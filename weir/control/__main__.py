@@ -18,6 +18,8 @@ from weir.control.command import (
     FAILED,
     STILL_RUNNING,
     confirm,
+    copied_to,
+    copy_option,
     end,
     json_option,
     operate,
@@ -222,33 +224,37 @@ def start(
 @click.option("--name", default="", help="A name to find the savepoint by.")
 @click.option("--note", default="")
 @click.option("--pin", is_flag=True, help="Retention never deletes it.")
+@copy_option
 @wait_options
 @with_console
-def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, **asked: Any) -> None:
+def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, folder: str | None, **asked: Any) -> None:
     """Takes a savepoint of JOB, which goes on."""
-    operate(console, console.job(job), "savepoint", {"name": name, "note": note, "pin": pin}, **asked)
+    params = {"name": name, "note": note, "pin": pin, **copied_to(folder)}
+    operate(console, console.job(job), "savepoint", params, **asked)
 
 
 @main.command()
 @click.argument("job")
 @click.option("--name", default="", help="A name to find the savepoint by.")
+@copy_option
 @wait_options
 @with_console
-def stop(console: Console, /, job: str, name: str, **asked: Any) -> None:
+def stop(console: Console, /, job: str, name: str, folder: str | None, **asked: Any) -> None:
     """Takes a savepoint of JOB and ends the run; it can be restored without loss."""
-    operate(console, console.job(job), "stop", {"name": name}, **asked)
+    operate(console, console.job(job), "stop", {"name": name, **copied_to(folder)}, **asked)
 
 
 @main.command()
 @click.argument("job")
+@copy_option
 @click.option("--yes", is_flag=True, help="Ask no question.")
 @wait_options
 @with_console
-def drain(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
+def drain(console: Console, /, job: str, folder: str | None, yes: bool, **asked: Any) -> None:
     """Ends JOB for good: every window and timer fires now, then a last savepoint is taken."""
     found = console.job(job)
     confirm(f"Every open window and timer of {job} fires early, and the run ends. Drain it?", yes)
-    operate(console, found, "drain", {}, **asked)
+    operate(console, found, "drain", copied_to(folder), **asked)
 
 
 @main.command()

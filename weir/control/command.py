@@ -50,6 +50,16 @@ def wait_options(command: Callable[P, None]) -> Callable[P, None]:
     return json_option(command)
 
 
+def copy_option(command: Callable[P, None]) -> Callable[P, None]:
+    """Option of a command that takes a savepoint."""
+    return click.option("--target", "folder", help="Folder that gets a copy of the savepoint.")(command)
+
+
+def copied_to(folder: str | None) -> Row:
+    """The parameter of the operation for `copy_option`."""
+    return {} if folder is None else {"target": folder}
+
+
 def target(console: Console, job: Row, version: int | None, parallelism: int | None) -> dict[str, Any]:
     found = {"version": console.version(job, version)["id"]} if version is not None else {}
     return {**found, "parallelism": parallelism} if parallelism is not None else found

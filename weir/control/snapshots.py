@@ -1,4 +1,4 @@
-"""Commands on checkpoints and savepoints: clones, drills, pins, names, schedules and reviews.
+"""Commands on checkpoints and savepoints: clones, drills, checks, pins, names, schedules and reviews.
 
 A checkpoint or savepoint is named by its job and its number within the job.
 """
@@ -59,7 +59,17 @@ def drill(
     _request(console, job, number, "drill", {**wanted, "allow_unmapped": allow_unmapped}, **asked)
 
 
-# ---------------------------------------------------------------- pins, names, disposal
+# ---------------------------------------------------------------- checks, pins, names, disposal
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
+@wait_options
+@with_console
+def verify(console: Console, /, job: str, number: int, **asked: Any) -> None:
+    """Compares the files of snapshot NUMBER of JOB with its manifest; the console keeps the result."""
+    _request(console, job, number, "verify", {}, **asked)
 
 
 @click.command()
@@ -201,5 +211,5 @@ def review(console: Console, /, job: str, number: int, state: str, note: str | N
 
 
 COMMANDS: Final = (
-    clone, drill, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
+    clone, drill, verify, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
 )  # fmt: skip

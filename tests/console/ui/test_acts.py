@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from console.accounts.models import User
-from console.jobs.models import Run
+from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunAct, RunState, refusal
 from tests.console.ui import blocks, rows
@@ -362,6 +362,20 @@ def test_a_rescale_is_requested_with_its_reason(at_console: Client) -> None:
     whole = blocks.text(at_console.get(f"/operations/{found.pk}/"))
     assert "Steps Stop Queued" in whole
     assert "Part of rescale" in blocks.text(at_console.get(f"/operations/{found.parts.get().pk}/"))
+
+
+def test_a_rescale_without_a_change_is_refused_at_its_field(at_console: Client) -> None:
+    """The same parallelism with another version is an upgrade."""
+    run = rows.run(rows.job())
+    other = JobVersion.objects.create(
+        job=run.job, number=2, parallelism=2, params=rows.PARAMS, state="ready", graph=rows.GRAPH
+    )
+    path, same = f"/jobs/{run.job_id}/rescale/", {"parallelism": run.parallelism, "version": run.version_id}
+    response = at_console.post(path, same)
+    assert response.status_code == 422
+    assert "The run has this parallelism and version already" in blocks.text(response)
+    assert not Operation.objects.exists()
+    assert at_console.post(path, {**same, "version": other.pk}).status_code == 302
 
 
 def test_an_impossible_parallelism_is_named_at_its_field(at_console: Client) -> None:

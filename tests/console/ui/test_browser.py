@@ -188,6 +188,19 @@ def test_tables_of_a_restore_are_not_cut_off_on_a_phone(signed_in: Open, running
             assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth")
 
 
+def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open, running: Run) -> None:
+    shown = rows.checkpoint(running, 215)
+    with signed_in(390, has_touch=True, is_mobile=True) as page:
+        page.goto(f"/checkpoints/{shown.pk}/")
+        expect(page.get_by_text("Hover for UTC and local time.")).to_be_hidden()
+        labels = [label.bounding_box() for label in page.locator(".gantt thead text").all() if label.is_visible()]
+        assert len(labels) == 2
+        first, last = labels
+        assert first
+        assert last
+        assert first["x"] + first["width"] < last["x"]
+
+
 def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in: Open, running: Run) -> None:
     """By mouse and by keys; without scripts the parts of the time axis are links."""
     numbers.record(running, timezone.now(), hours=1, fine_minutes=15)

@@ -119,7 +119,9 @@ def test_the_last_warnings_of_the_job_master_stand_beside_the_causes(
 ) -> None:
     settings.WEIR_LOGS = tmp_path
     run = rows.run(rows.job())
-    assert "This host does not have the log." in blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["warnings"]
+    absent = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["warnings"]
+    assert "This host does not have the log." in absent
+    assert "#log-head" not in absent
     lines = [
         f'{{"timestamp": "2026-11-26T12:00:{n:02}Z", "event": "event {n}", "level": "{level}"}}'
         for n, level in enumerate(["warning", "info", *["error"] * 10])

@@ -88,6 +88,16 @@ def test_the_page_shows_readable_lines_and_keeps_the_filter_in_polls(
     assert "No line matches the filter" in blocks.text(nothing)
 
 
+def test_a_log_on_another_host_has_no_filter(at_console: Client, settings: Settings, tmp_path: Path) -> None:
+    run = run_with_log(settings, tmp_path, "plain\n")
+    form, path = 'aria-label="Lines of the log"', f"/runs/{run.pk}/"
+    assert form in at_console.get(path).content.decode()
+    (tmp_path / f"run-{run.pk}.log").unlink()
+    page = at_console.get(path)
+    assert "This host does not have the log." in blocks.text(page)
+    assert form not in page.content.decode()
+
+
 def test_the_whole_log_is_a_download_without_secrets(
     at_console: Client, stranger: Client, settings: Settings, tmp_path: Path
 ) -> None:

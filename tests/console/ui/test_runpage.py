@@ -1,5 +1,6 @@
 """The page of a run: why it ended, attempts with whole reasons, phases of the start, and the restore."""
 
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -75,6 +76,19 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
     assert "window 1 day restored 1.2 MiB" in said
     assert "hx-get" not in page.content.decode()
     assert len(asked) <= 12
+
+
+@pytest.mark.parametrize("outcome", ["", "running"])
+def test_an_open_attempt_ends_with_its_run(at_console: Client, outcome: str) -> None:
+    job = rows.job()
+    begun = timezone.now() - timedelta(hours=3)
+    ended = rows.run(job, "failed", ended_at=begun + timedelta(hours=1))
+    Attempt.objects.create(run=ended, token=77, started_at=begun, outcome=outcome)
+    said = blocks.text(at_console.get(f"/runs/{ended.pk}/"))
+    assert re.search(r"77 Ended – – .* ago 1 h", said)
+    running = rows.run(job)
+    Attempt.objects.create(run=running, token=78, outcome="running")
+    assert "78 Running" in blocks.text(at_console.get(f"/runs/{running.pk}/"))
 
 
 def test_a_run_that_was_stopped_names_the_operation(at_console: Client) -> None:

@@ -201,7 +201,9 @@ class Supervisor:
 
     def wait(self, longest_s: float) -> None:
         """Waits until a child ends, a signal arrives, or `longest_s` seconds have passed."""
-        if select.select([self._wake], [], [], longest_s)[0]:
+        poll = select.poll()  # unlike select(), it takes descriptors above 1,023
+        poll.register(self._wake, select.POLLIN)
+        if poll.poll(max(longest_s, 0.0) * 1000):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
 

@@ -1,5 +1,6 @@
 """Source readers driven by hand, for the tests of sources: the real reader and state over real files."""
 
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def drop(folder: Path, name: str, content: str | bytes) -> None:
 
 
 class Reading:
-    """One subtask of a source."""
+    """One subtask of a source. Its reader is closed at the latest when the subtask is collected, as a crash does."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Reading:
             restored=bool(found),
         )
         self.reader = source.reader()
+        weakref.finalize(self, self.reader.close).atexit = False
         self.reader.open(self.context)
         self.state.check_declarations()
 

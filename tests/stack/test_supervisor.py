@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -229,3 +231,16 @@ def test_a_held_socket_is_handed_to_each_new_start(bench: Bench) -> None:
             assert child.identity is not None
             os.kill(child.identity.pid, signal.SIGKILL)
             until(lambda: bench.tended() and child.state is State.WAITING)
+
+
+def test_it_waits_in_a_process_with_many_open_files(bench: Bench) -> None:
+    """`select` refuses descriptors above 1,023."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    held = bench.supervisor._wake
+    bench.supervisor._wake = fcntl.fcntl(held, fcntl.F_DUPFD_CLOEXEC, 1_100)
+    try:
+        bench.supervisor.wait(0.01)
+    finally:
+        os.close(bench.supervisor._wake)
+        bench.supervisor._wake = held

@@ -153,7 +153,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
 
     page.goto(f"{flights.url}/jobs/{flights.job}/")
     page.get_by_role("link", name="Restore").first.click()
-    page.locator("tr", has_text="Savepoint").get_by_role("radio").last.check()  # the first is that of the drain
+    page.get_by_role("region", name="Savepoints", exact=True).get_by_role("radio").last.check()
     page.get_by_label("Parallelism").fill("3")
     page.get_by_label("Parallelism").blur()
     expect(page.locator("#plan")).to_contain_text("starts at parallelism 3")

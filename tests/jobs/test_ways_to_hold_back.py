@@ -81,8 +81,8 @@ def test_rows_stream_to_the_target_or_arrive_with_their_checkpoint(
         assert table.count() == (0, 0), "nothing is committed before the checkpoint"
         savepoint = run.end("stop")
     assert table.count() == (ROWS * SPLITS,) * 2
-    share = before / table.meter.bytes
-    assert share < 0.1 if way == "write-ahead" else share > 0.8
+    share = before / table.meter.bytes  # up to pending_rows.MAX_ROWS of 40,000 wait in each of two writers for a COPY
+    assert share < 0.1 if way == "write-ahead" else share > 0.7
 
     source.total += 1_000
     deaths.add("out: commit")

@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from django.db import connection
-
+from console.advisory_lock import try_lock
 from console.metrics import partitions, rollup
 
 _LOCK: Final = 0x57454952_4D455452  #: key of the advisory lock: a pass at a time
@@ -14,16 +13,10 @@ _LOCK: Final = 0x57454952_4D455452  #: key of the advisory lock: a pass at a tim
 def maintain(now: datetime | None = None) -> None:
     """Runs a pass, unless another pass is under way. `now` is the time by default."""
     at = now or datetime.now(UTC)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
-        (is_free,) = cursor.fetchone()
-    if not is_free:
-        return
-    try:
+    with try_lock(_LOCK) as is_free:
+        if not is_free:
+            return
         partitions.create_partitions(at)
         rollup.roll_up(at)
         coarser = pairwise(rollup.STEPS_S)
         partitions.drop_partitions(at, {finer: rollup.rolled_until(step_s) for finer, step_s in coarser})
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])

@@ -6,28 +6,34 @@ A restore by folder accepts it, as the check before the rename has shown.
 
 The manifest of a savepoint of a running job names output that is not committed yet; the job master removes it from the
 manifest soon afterwards. A copy waits for that: a later restore of it would look for output that is long committed.
+
+A console makes one copy at a time, so large copies leave the other workers of their queue to compilations. Files are
+copied outside any transaction. If the worker dies, Postgres releases its lock, and the next pass begins the copy anew.
 """
 
 import shutil
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
-from django.utils import timezone
+from django.db.models.functions import Coalesce, Now
 
 from console.accounts.refusals import Conflict, Refused
+from console.advisory_lock import try_lock
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.operations.labels import checkpoint_of
-from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
-from console.operations.passes import for_each_active
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
 from runtime.durable import make_folder, sync_path, write_file
 from runtime.errors import EnvironmentFailure, JobRejected
 
+_LOCK: Final = 0x57454952_434F5059  #: key of the advisory lock: a copy at a time
 _WAITS: Final = "waiting for the commit of its output"
+_COPIES: Final = "copying files"
 
 
 def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
@@ -53,8 +59,13 @@ def queue_copy(row: Operation) -> None:
 
 
 def run_copies() -> None:
-    """A pass over the queued copies whose savepoint has been taken."""
-    for_each_active(OperationKind.COPY, _run)
+    """A pass over the copies whose savepoint has been taken, oldest first, unless another pass is under way."""
+    with try_lock(_LOCK) as is_free:
+        if not is_free:
+            return
+        active = Operation.objects.filter(kind=OperationKind.COPY, state__in=ACTIVE_STATES)
+        for row in active.order_by("created_at").select_related("part_of"):
+            _run(row)
 
 
 def _run(row: Operation) -> None:
@@ -66,17 +77,24 @@ def _run(row: Operation) -> None:
         manifest = storage.load_manifest(savepoint)
         if pending_committables(manifest) and _is_reduced_later(savepoint):
             if row.phase != _WAITS:
-                row.phase = _WAITS
-                row.save(update_fields=("phase",))
+                _update(row, phase=_WAITS)
             return
-        row.started_at = timezone.now()
-        row.result, row.state = _copy(row, savepoint, manifest), OperationState.SUCCEEDED.value
+        _update(row, state=OperationState.RUNNING, phase=_COPIES, started_at=Coalesce("started_at", Now()))
+        result = _copy(row, savepoint, manifest)
     except Refused as refused:
-        row.state, row.error = OperationState.FAILED.value, {"code": refused.code, "message": refused.detail}
+        _end(row, OperationState.FAILED, error={"code": refused.code, "message": refused.detail})
     except (OSError, EnvironmentFailure, JobRejected) as error:
-        row.state, row.error = OperationState.FAILED.value, {"code": "not-copied", "message": f"{error}."}
-    row.phase, row.ended_at = "", timezone.now()
-    row.save(update_fields=("state", "phase", "started_at", "ended_at", "result", "error"))
+        _end(row, OperationState.FAILED, error={"code": "not-copied", "message": f"{error}."})
+    else:
+        _end(row, OperationState.SUCCEEDED, result=result)
+
+
+def _end(row: Operation, state: OperationState, **facts: Any) -> None:
+    _update(row, state=state, phase="", started_at=Coalesce("started_at", Now()), ended_at=Now(), **facts)
+
+
+def _update(row: Operation, **facts: Any) -> None:
+    Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(**facts)
 
 
 def _is_reduced_later(savepoint: Checkpoint) -> bool:
@@ -100,7 +118,10 @@ def _savepoint_of(row: Operation) -> Checkpoint:
 
 
 def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str, Any]:
-    """Copies the savepoint durably; no other user may read it. A repeated copy replaces the manifest only."""
+    """Copies the savepoint durably; no other user may read it.
+
+    A repeated copy replaces the manifest only, if the savepoint's own manifest has changed since.
+    """
     target = storage.target_folder(row.params["target"]) / savepoint.path
     root = storage.job_root(savepoint.job_id)
     result = {
@@ -109,11 +130,14 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
     }  # fmt: skip
     if target.exists():
         if is_same_savepoint(storage.load_savepoint(str(target))[1], manifest):
-            write_file(target / MANIFEST_FILE, (root / savepoint.path / MANIFEST_FILE).read_bytes())
+            body = (root / savepoint.path / MANIFEST_FILE).read_bytes()
+            if (target / MANIFEST_FILE).read_bytes() != body:
+                write_file(target / MANIFEST_FILE, body)
             return result
         raise Conflict("target-exists", f"{target} exists and is not this savepoint.")
-    aside = target.with_name(f".{target.name}-{row.pk}")
-    shutil.rmtree(aside, ignore_errors=True)  # of a worker that died
+    for unfinished in target.parent.glob(f".{target.name}-{row.pk}-*"):  # of a worker that died
+        shutil.rmtree(unfinished, ignore_errors=True)
+    aside = target.with_name(f".{target.name}-{row.pk}-{uuid4().hex}")
     try:
         make_folder(aside.parent)
         aside.mkdir(mode=0o700)

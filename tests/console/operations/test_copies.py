@@ -79,9 +79,12 @@ def test_a_repeated_copy_changes_nothing_and_replaces_no_other_folder(
     backup: Path,
     savepoint: Checkpoint,
 ) -> None:
+    files = set()
     for _ in range(2):
         ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
         assert copied().state == "succeeded"
+        files.add((backup / savepoint.path / MANIFEST_FILE).stat().st_ino)
+    assert len(files) == 1, "an equal manifest is not written again"
     (backup / savepoint.path / MANIFEST_FILE).unlink()
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
     assert copied().state == "failed"

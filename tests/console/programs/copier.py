@@ -1,0 +1,24 @@
+"""A pass over the copies of savepoints that pauses before its second file, until a line arrives on its input."""
+
+import itertools
+import sys
+from typing import Any
+
+import django
+
+django.setup()
+
+from console.operations.copies import run_copies  # noqa: E402  # after the setup
+
+_files = itertools.count()
+
+
+def pause(event: str, _arguments: tuple[Any, ...]) -> None:
+    if event == "shutil.copyfile" and next(_files) == 1:
+        sys.stdout.write("paused\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+
+
+sys.addaudithook(pause)
+run_copies()

@@ -90,6 +90,10 @@ def ago(moment: datetime | None, now: datetime) -> str:
     return f"{since(moment, now)} ago"
 
 
+def utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def watermark(time_ms: int | None, now: datetime) -> Quantity:
     """A watermark: as lag for fresh data, as event time for historic data."""
     if time_ms is None or time_ms == MIN_WATERMARK:

@@ -82,7 +82,10 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
 
 class FindingSerializer(serializers.Serializer[Any]):
-    """A sickness of a run. `rule` names the rule of the console that found it; `since` is when it first did."""
+    """A sickness of a run. `rule` names the rule of the console that found it; `since` is when it first did.
+
+    `as_of` is set if newer numbers of the subtasks are overdue: the finding is the last known state, of that time.
+    """
 
     rule = serializers.CharField()
     level = serializers.ChoiceField(choices=[Level.ATTENTION.word, Level.FAILED.word])
@@ -91,6 +94,7 @@ class FindingSerializer(serializers.Serializer[Any]):
     operator = serializers.CharField(allow_blank=True)
     checkpoint = serializers.IntegerField(allow_null=True)
     since = serializers.DateTimeField()
+    as_of = serializers.DateTimeField(allow_null=True, required=False)
 
 
 class HealthSerializer(serializers.Serializer[Any]):

@@ -36,6 +36,7 @@ RULES: Final = (
     Rule("no-worker", {_S.QUEUED}, workers.no_worker, "Start a Celery worker of the queue runs, or end another job."),
     Rule("no-slots", {_S.WAITING}, workers.no_slots, "Add executors, or end another job."),
     Rule("silent-master", FLOWING_STATES, workers.silent_master, "Check the host of the Celery worker, and Postgres."),
+    Rule("old-numbers", FLOWING_STATES, workers.old_numbers, "See the log of the job master, and Postgres."),
     Rule("silent-slot", FLOWING_STATES, workers.silent_slot, "Check the host of the slot; its log is listed below."),
     Rule(
         "checkpoints-fail", _CHECKPOINTING, checkpoints.failing,
@@ -51,16 +52,16 @@ RULES: Final = (
     ),
     Rule(
         flow.SKEW, FLOWING_STATES, flow.skew,
-        "Look for a hot key; aggregate before the shuffle, or add a salt to the key.",
+        "Look for a hot key; aggregate before the shuffle, or add a salt to the key.", is_sampled=True,
     ),
     Rule(
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
-        "Raise the parallelism of the job, or make the code of the operator cheaper.",
+        "Raise the parallelism of the job, or make the code of the operator cheaper.", is_sampled=True,
     ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),
     Rule(
         "watermark", FLOWING_STATES, flow.watermark_stands,
-        "Give the source an idle timeout, or find out why it has no records.",
+        "Give the source an idle timeout, or find out why it has no records.", is_sampled=True,
     ),
     Rule("sink-backlog", FLOWING_STATES, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
     Rule("standing-stage", _ACTIVE, workers.standing_stages, "See the log of the stage, and the queue standing."),
@@ -94,6 +95,7 @@ def _findings(facts: RunFacts, known: Mapping[str, datetime]) -> list[Finding]:
             rule=rule.name,
             remedy=finding.remedy or rule.remedy,
             since=finding.since or known.get(rule.name) or facts.now,
+            as_of=facts.old_since if rule.is_sampled else None,
         )
         for rule in RULES
         if facts.state in rule.states

@@ -32,6 +32,7 @@ from runtime.redaction import redact_json
 
 FLOW_WINDOW: Final = timedelta(seconds=35)
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
+_STEP: Final = timedelta(seconds=FINEST_STEP_S)
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 
 _PAST: Final = """
@@ -67,8 +68,11 @@ LEFT JOIN LATERAL (
 WHERE r.id = ANY(%(runs)s)
 """
 _SUBTASKS: Final = """
-SELECT m.run_id, m.at, m.operators FROM weir_subtask_metrics m JOIN weir_run r ON r.id = m.run_id AND r.token = m.token
-WHERE m.run_id = ANY(%(runs)s) AND m.at >= %(begin)s ORDER BY m.run_id, m.at
+SELECT r.id, newest.at, newest.operators FROM weir_run r CROSS JOIN LATERAL (
+    SELECT at, operators FROM weir_subtask_metrics
+    WHERE run_id = r.id AND token = r.token AND at >= %(now)s - interval '1 hour' ORDER BY at DESC LIMIT %(samples)s
+) AS newest
+WHERE r.id = ANY(%(runs)s) ORDER BY r.id, newest.at
 """
 _STATE: Final = """
 SELECT run_id, operator, max(state_bytes) FILTER (WHERE at < %(now)s - interval '110 minutes'),
@@ -116,8 +120,9 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             checkpoints=checkpoints,
             attempts=failed,
             stages=tuple(stages.get(run.pk, ())),
-            operators=_operators(run, report, own, state_bytes.get(run.pk, {}), now),
-            flow_s=float(FINEST_STEP_S * len(_recent(own, now))),
+            operators=_operators(run, report, own, state_bytes.get(run.pk, {})),
+            sampled_at=_end(own[-1]) if own else None,
+            flow_s=float(FINEST_STEP_S * len(_recent(own))),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
             lit=frozenset((lit or {}).get(run.pk, ())),
         )
@@ -259,11 +264,14 @@ def _newest_checkpoint(
 
 
 def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
-    """Numbers of the subtasks in the current attempt of each run, every 5 s, oldest first."""
+    """The newest samples of the subtasks in the current attempt of each run, oldest first.
+
+    A job master that falls silent leaves its last samples. They show the last known state for an hour.
+    """
     found = defaultdict(list)
-    for run, at, operators in _fetch(_SUBTASKS, runs, begin=now - WATERMARK_WINDOW):
+    for run, at, operators in _fetch(_SUBTASKS, runs, now=now, samples=WATERMARK_WINDOW // _STEP):
         found[run].append((at, _decode(operators)))
-    return found
+    return {run: _within(samples, WATERMARK_WINDOW) for run, samples in found.items()}
 
 
 def _state_bytes(runs: Sequence[int], now: datetime) -> Mapping[int, Mapping[str, StateBytes]]:
@@ -274,12 +282,21 @@ def _state_bytes(runs: Sequence[int], now: datetime) -> Mapping[int, Mapping[str
     return found
 
 
-def _recent(samples: Sequence[Sample], now: datetime) -> list[Sample]:
-    return [sample for sample in samples if sample[0] >= now - FLOW_WINDOW]
+def _end(sample: Sample) -> datetime:
+    return sample[0] + _STEP
+
+
+def _within(samples: Sequence[Sample], window: timedelta) -> list[Sample]:
+    """The samples of the newest `window`, which ends with the newest sample."""
+    return [sample for sample in samples if sample[0] >= _end(samples[-1]) - window]
+
+
+def _recent(samples: Sequence[Sample]) -> list[Sample]:
+    return _within(samples, FLOW_WINDOW)
 
 
 def _operators(
-    run: Run, report: Live, samples: Sequence[Sample], state_bytes: Mapping[str, StateBytes], now: datetime
+    run: Run, report: Live, samples: Sequence[Sample], state_bytes: Mapping[str, StateBytes]
 ) -> dict[str, OperatorFacts]:
     """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
     if run.version.is_batch or not run.version.graph:
@@ -297,7 +314,7 @@ def _operators(
             bounded=operator.get("bounded", False),
             inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),
             finished=shown is not None and shown.finished,
-            subtasks=_subtasks(uid, samples, _recent(samples, now), idle, is_source=is_source),
+            subtasks=_subtasks(uid, samples, _recent(samples), idle, is_source=is_source),
             state_bytes=state_bytes.get(uid, (None, None, None)),
         )
     return found

@@ -6,11 +6,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from console.metrics.live import NO_METRICS, Live
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
+
+MAX_SAMPLE_AGE: Final = timedelta(seconds=20)  #: samples come every 5 s; a pause of the history is no news yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,8 @@ class RunFacts:
         queued_at: since when a queued run has waited for a worker.
         held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
         attempts: failed attempts of the last hour, newest first, at most 20.
-        flow_s: time that the means of subtasks cover; 0: the attempt is too young.
+        sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
+        flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
         watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
         operators: in topological order; empty for a run in BATCH.
         lit: rules that the former verdict found; they hold until a lower limit (hysteresis).
@@ -154,6 +157,7 @@ class RunFacts:
     attempts: tuple[FailedAttempt, ...] = ()
     stages: tuple[StageFacts, ...] = ()
     operators: Mapping[str, OperatorFacts] = field(default_factory=dict)
+    sampled_at: datetime | None = None
     flow_s: float = 0.0
     watermark_s: float = 0.0
     lit: frozenset[str] = frozenset()
@@ -169,6 +173,12 @@ class RunFacts:
         """When the run last made a restore possible: its newest completed checkpoint, else its start."""
         newest = self.checkpoints.newest
         return newest.completed_at if newest else self.started_at
+
+    @property
+    def old_since(self) -> datetime | None:
+        """`sampled_at` if newer samples are overdue; then the facts of subtasks are the last known ones."""
+        is_old = self.sampled_at is not None and self.now - self.sampled_at >= MAX_SAMPLE_AGE
+        return self.sampled_at if is_old else None
 
     def ms_since(self, moment: datetime) -> float:
         return (self.now - moment) / timedelta(milliseconds=1)

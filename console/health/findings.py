@@ -32,6 +32,7 @@ class Finding:
         waiting: uids of the operators that wait for `operator`, because of backpressure.
         checkpoint: primary key of the checkpoint that shows it.
         since: None: since the rule first found it.
+        as_of: time of the samples that show it, if newer samples are overdue: it is the last known state.
         rule, remedy: filled from the table of rules; a rule may give its own remedy.
     """
 
@@ -41,6 +42,7 @@ class Finding:
     waiting: tuple[str, ...] = ()
     checkpoint: int | None = None
     since: datetime | None = None
+    as_of: datetime | None = None
     remedy: str = ""
     rule: str = ""
 
@@ -53,12 +55,14 @@ class Rule:
         states: states of a run in which the rule applies.
         find: the findings in the facts of a run, none if the run is well.
         remedy: where to look, or the first step to take.
+        is_sampled: the rule reads samples of the subtasks, which may be old.
     """
 
     name: str
     states: Collection[RunState]
     find: Callable[[RunFacts], Iterable[Finding]]
     remedy: str
+    is_sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

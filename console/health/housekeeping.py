@@ -58,8 +58,8 @@ def rule_times(findings: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
 
 def encode(finding: Finding) -> dict[str, Any]:
     """A finding as JSON, for rows and for the API."""
-    since = finding.since.isoformat() if finding.since else None
-    return {**asdict(finding), "level": finding.level.word, "since": since}
+    times = {name: at.isoformat() if at else None for name, at in (("since", finding.since), ("as_of", finding.as_of))}
+    return {**asdict(finding), "level": finding.level.word, **times}
 
 
 def _store(found: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:

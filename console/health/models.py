@@ -10,7 +10,7 @@ class JobHealth(models.Model):
     """The verdict on the latest run of a job, as `console.health.housekeeping` has last computed it.
 
     `findings` has an object per finding, the most severe first: rule, level, sentence, remedy, operator, checkpoint,
-    since. A row is final when its run has ended.
+    since, as_of. A row is final when its run has ended.
     """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="health")

@@ -41,11 +41,16 @@ class HealthView:
         return findings[0] if findings and findings[0].rule != "run-failed" else None
 
     @property
+    def last_known(self) -> Finding | None:
+        """The most severe finding of samples that are old; the top line has it beside the age of the samples."""
+        return next((finding for finding in self.verdict.findings[1:] if finding.as_of), None)
+
+    @property
     def others(self) -> tuple[Finding, ...]:
-        """Without backpressure by an operator that slow checkpoints name already."""
-        findings = self.verdict.findings
-        named = {finding.operator for finding in findings if finding.rule == SLOW}
-        return tuple(each for each in findings[1:] if each.rule != BACKPRESSURE or each.operator not in named)
+        """Without `last_known`, and without backpressure by an operator that slow checkpoints name already."""
+        findings = [finding for finding in self.verdict.findings[1:] if finding is not self.last_known]
+        named = {finding.operator for finding in self.verdict.findings if finding.rule == SLOW}
+        return tuple(each for each in findings if each.rule != BACKPRESSURE or each.operator not in named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,8 @@ class HealthLine:
 
     level: str = Level.NONE.word
     sentence: str = ""
-    more: int = 0  #: findings beside that of the sentence
+    last_known: str = ""  #: sentence of a finding of old samples, beside the sentence on their age
+    more: int = 0  #: findings beside these
 
 
 def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
@@ -80,10 +86,12 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     if not run.is_terminal and now - stored.checked_at > MAX_AGE:
         return _not_checked(stored.checked_at, now)
     findings: list[Mapping[str, Any]] = stored.findings
+    last_known = next((finding["sentence"] for finding in findings[1:] if finding.get("as_of")), "")
     return HealthLine(
         level=Level(stored.level).word,
         sentence=stored.sentence if findings else "",
-        more=max(0, len(findings) - 1),
+        last_known=last_known,
+        more=max(0, len(findings) - 1 - bool(last_known)),
     )
 
 

@@ -11,7 +11,7 @@ from console.jobs.models import Run
 from console.metrics.live import Live
 from console.metrics.recent import RecentNumbers
 from console.operations.selectors import JobRow
-from console.ui.jobhealth import HealthLine, health_line
+from console.ui.jobhealth import HealthLine, health_line, silent_since
 from console.ui.jobpage import desired_state, live_metrics, state_since
 from console.ui.sparkline import Sparkline, sparkline
 from runtime.core.job.lifecycle import RunState
@@ -30,7 +30,10 @@ LABELS = {"running": "Running", "moving": "In transition", "attention": "Restart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine(JobRow):
-    """A job in the list. `rate_in` is the sources' output and `rate_out` the sinks' input; None without metrics."""
+    """A job in the list.
+
+    `rate_in` is the sources' output and `rate_out` the sinks' input; None without recent metrics.
+    """
 
     live: Live
     wanted: str
@@ -61,7 +64,8 @@ def _group(state: str | None) -> str:
 
 def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
-    has = bool(numbers.operators) and row.run is not None and numbers.flowing
+    is_old = silent_since(row.run, now) is not None
+    has = bool(numbers.operators) and row.run is not None and numbers.flowing and not is_old
     sources, sinks = _endpoints(row.run) if has else ([], [])
     active = (row.active,) if row.active else ()
     return JobLine(

@@ -49,9 +49,22 @@ def silent_master(facts: RunFacts) -> Iterator[Finding]:
         return
     silence = formats.duration(facts.ms_since(at))
     yield Finding(
-        sentence=f"The job master has not reported for {silence}: its process, its host or its way to Postgres is "
-        "gone. The numbers below are old.",
+        sentence=f"The job master has not reported for {silence}, since {formats.utc(at)}: its process, its host "
+        "or its way to Postgres is gone. The numbers below are old.",
         level=Level.FAILED,
+        since=at,
+    )
+
+
+def old_numbers(facts: RunFacts) -> Iterator[Finding]:
+    """A job master that reports, but stores no samples of the subtasks."""
+    at = facts.old_since
+    if at is None or silent_since(facts.live.at, facts.now):
+        return
+    age = formats.duration(facts.ms_since(at))
+    yield Finding(
+        sentence=f"The numbers of the subtasks are {age} old, of {formats.utc(at)}: the job master reports, but stores "
+        "no history.",
         since=at,
     )
 

@@ -62,6 +62,7 @@ register.filter("duration", _quantity_filter(formats.duration))
 register.filter("compact", _quantity_filter(formats.compact))
 register.filter("percent", _quantity_filter(formats.percent))
 register.filter("exact", _quantity_filter(lambda value: Quantity(formats.count(value))))
+register.filter("utc", formats.utc)
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
@@ -116,7 +117,7 @@ def _time(moment: datetime, tick: str, text: str, more: str = "") -> SafeString:
     utc = moment.astimezone(UTC)
     return format_html(
         '<time datetime="{}" title="{}" data-tick="{}"{}>{}</time>',
-        utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S} UTC", tick, more, text,
+        utc.isoformat(timespec="milliseconds"), formats.utc(moment), tick, more, text,
     )  # fmt: skip
 
 

@@ -5,11 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Attempt, Run
+from console.metrics.models import SubtaskMetrics
 from runtime.core.job.lifecycle import RunState
 from tests.console.ui import blocks, numbers, rows
 
@@ -163,6 +165,31 @@ def test_the_list_the_cluster_and_the_pages_of_job_and_run_have_the_same_word(
     for path in ("/jobs/", "/cluster/", f"/jobs/{run.job_id}/", f"/runs/{run.pk}/"):
         page = at_console.get(path).content.decode()
         assert f'<span class="word">{word}</span>' in page, path
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_old_numbers_say_so_and_keep_the_last_known_sickness(at_console: Client, reports: bool) -> None:
+    """The history has stopped 4 minutes ago, with or without the job master: head, graph and list tell."""
+    slow, old = numbers.slow_run(), timedelta(minutes=4)
+    SubtaskMetrics.objects.update(at=F("at") - old)
+    at = timezone.now() - old
+    Run.objects.update(live_at=timezone.now() if reports else at)
+    store_verdicts()
+    job, listed = (blocks.text(at_console.get(path)) for path in (f"/jobs/{slow.job_id}/", "/jobs/"))
+    cause = "The numbers of the subtasks are 4 min" if reports else "The job master has not reported for 4 min"
+    backpressure = "Backpressure from join, which is 100 % busy"
+    moment = rf"{at:%Y-%m-%d} \d\d:\d\d:\d\d UTC"
+    for said in (job, listed):
+        assert f"Running, {'needs attention' if reports else 'failing'}" in said
+        assert cause in said
+        assert re.search(rf"{cause}[^.]*{moment}", said)
+    assert re.search(rf"Last known, 4 min( \d s)? ago \({moment}\): {backpressure}", job)
+    assert f"Last known: {backpressure}" in listed
+    assert job.count(backpressure) == 1
+    assert re.search(rf"marks as of {moment}", job)
+    assert ("old numbers" in job) is not reports
+    (line,) = at_console.get("/jobs/").context["lines"]
+    assert (line.rate_in is not None) is reports, "an old rate is no rate"
 
 
 def test_a_slow_operator_is_named_once_with_the_operation_that_helps(at_console: Client) -> None:

@@ -43,6 +43,24 @@ def test_a_job_master_is_silent_after_ten_seconds(seconds: float, is_found: bool
     assert (found("silent-master", live=Live(at=ago(seconds))) is not None) is is_found
 
 
+@pytest.mark.parametrize(("seconds", "is_found"), [(20, True), (19.9, False)])
+def test_samples_are_old_after_twenty_seconds(seconds: float, is_found: bool) -> None:
+    finding = found("old-numbers", sampled_at=ago(seconds))
+    assert (finding is not None) is is_found
+    assert finding is None or finding.sentence == (
+        "The numbers of the subtasks are 20 s old, of 2026-11-23 11:59:40 UTC: the job master reports, but stores no "
+        "history."
+    )
+
+
+def test_a_silent_job_master_is_named_instead_of_its_old_samples() -> None:
+    old = {"live": Live(at=ago(25)), "sampled_at": ago(25)}
+    assert found("old-numbers", **old) is None
+    assert sentence("silent-master", **old).startswith(
+        "The job master has not reported for 25 s, since 2026-11-23 11:59:35 UTC: "
+    )
+
+
 def test_stages_and_the_backlog_of_a_sink_are_named() -> None:
     stage = StageFacts(operator="sink", is_restarting=True, deaths=3, reason="killed", created_at=ago(90))
     assert "The PySpark stage of sink has failed 3 times" in sentence("standing-stage", stages=(stage,))

@@ -33,6 +33,9 @@ RULES: Final = (
         "restart-loop", _EXECUTING, attempts.restart_loop,
         "See the attempts below for the whole reason; correct the code or the data that it names.",
     ),
+    Rule(
+        "lost-lease", _ACTIVE, workers.lost_lease, "Check the host of the Celery worker and the queue runs."
+    ),
     Rule("no-worker", {_S.QUEUED}, workers.no_worker, "Start a Celery worker of the queue runs, or end another job."),
     Rule("no-slots", {_S.WAITING}, workers.no_slots, "Add executors, or end another job."),
     Rule("silent-master", FLOWING_STATES, workers.silent_master, "Check the host of the Celery worker, and Postgres."),

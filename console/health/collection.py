@@ -36,9 +36,12 @@ _STEP: Final = timedelta(seconds=FINEST_STEP_S)
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 
 _PAST: Final = """
-SELECT r.id, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms, newest.operators,
-    recent.durations, failed.*, begun.*
+SELECT r.id, lost.ended_at, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms,
+    newest.operators, recent.durations, failed.*, begun.*
 FROM weir_run r
+LEFT JOIN LATERAL (
+    SELECT outcome, ended_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1
+) AS lost ON lost.outcome = 'lost'
 LEFT JOIN LATERAL (
     SELECT jsonb_agg(jsonb_build_array(extract(epoch FROM ended_at), reason, detail)) FROM (
         SELECT ended_at, reason, detail FROM weir_attempt
@@ -102,7 +105,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     found = {}
     for run in runs:
         report = live.parse(run.live, run.live_at)
-        own, (failed, checkpoints) = samples.get(run.pk, []), past.get(run.pk, ((), CheckpointFacts()))
+        own, (lost_at, failed, checkpoints) = samples.get(run.pk, []), past.get(run.pk, (None, (), CheckpointFacts()))
         failure, failed_operator = _failure(run, schemas)
         found[run.pk] = RunFacts(
             now=now,
@@ -114,6 +117,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             failure=failure,
             failed_operator=failed_operator,
             live=report,
+            lease_lost_at=_lease_lost_at(run, lost_at),
             queued_at=max(at for at in (run.created_at, run.live_at, *(f.ended_at for f in failed[:1])) if at),
             places=len(places),
             held_places=tuple(places[:MAX_NAMED]),
@@ -139,6 +143,20 @@ def _fetch(query: str, runs: Sequence[int], **values: Any) -> list[tuple[Any, ..
 
 
 # ---------------------------------------------------------------- the run
+
+
+def _lease_lost_at(run: Run, attempt_lost_at: datetime | None) -> datetime | None:
+    """When the run lost its worker. `attempt_lost_at`: end of its newest attempt, if the reconciler took the lease.
+
+    A lease that is expired, but still with the run, has not been renewed since the reconciler first saw it.
+    """
+    if run.is_terminal or run.run_state is RunState.QUEUED:
+        return attempt_lost_at
+    if not run.lease_owner:
+        return attempt_lost_at or run.live_at or run.started_at
+    since, seen = run.observed_since, run.observed_at
+    is_expired = since is not None and seen is not None and seen - since >= timedelta(seconds=settings.WEIR_LEASE_S)
+    return since if is_expired and run.observed_beat == run.lease_beat else None
 
 
 def _schemas(runs: Sequence[Run]) -> Mapping[str, Any]:
@@ -213,11 +231,12 @@ def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
 # ---------------------------------------------------------------- checkpoints and attempts
 
 
-Past = tuple[tuple[FailedAttempt, ...], CheckpointFacts]
+#: End of the newest attempt if its lease was lost, failed attempts, checkpoints.
+Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts]
 
 
 def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
-    """Failed attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
+    """Attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
     intervals = {
         run.pk: None if run.version.is_batch else run.version.settings.get("checkpoint_interval_ms") for run in runs
     }
@@ -226,9 +245,21 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
         "not_failures": [str(reason) for reason in NOT_FAILURES],
     }  # fmt: skip
     found = {}
-    for run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks in _fetch(
-        _PAST, list(intervals), now=now, **limits
-    ):
+    for (
+        run,
+        lost_at,
+        attempts,
+        *newest,
+        recent_ms,
+        failed,
+        pk,
+        number,
+        reason,
+        detail,
+        begun_at,
+        done,
+        subtasks,
+    ) in _fetch(_PAST, list(intervals), now=now, **limits):
         checkpoints = CheckpointFacts(
             interval_ms=intervals[run],
             newest=_newest_checkpoint(*newest),
@@ -242,7 +273,7 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
             acknowledged=done or 0,
             subtasks=subtasks or 0,
         )
-        found[run] = (_attempts(attempts), checkpoints)
+        found[run] = (lost_at, _attempts(attempts), checkpoints)
     return found
 
 

@@ -131,6 +131,7 @@ class RunFacts:
 
     Args:
         failure: message of a failed run, without secrets. `failed_operator`: the operator that it names, or "".
+        lease_lost_at: when the run lost its worker, until the next worker claims it; None while a worker holds it.
         queued_at: since when a queued run has waited for a worker.
         held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
         attempts: failed attempts of the last hour, newest first, at most 20.
@@ -150,6 +151,7 @@ class RunFacts:
     failure: str = ""
     failed_operator: str = ""
     live: Live = NO_METRICS
+    lease_lost_at: datetime | None = None
     queued_at: datetime | None = None
     places: int = 0
     held_places: tuple[str, ...] = ()

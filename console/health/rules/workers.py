@@ -15,6 +15,20 @@ MAX_MASTER_SILENCE: Final = timedelta(seconds=10)  #: a master reports each seco
 MAX_NAMED: Final = 3
 
 
+def lost_lease(facts: RunFacts) -> Iterator[Finding]:
+    at = facts.lease_lost_at
+    if at is None:
+        return
+    newest = facts.checkpoints.newest
+    point = f"checkpoint {newest.number}" if newest else "its start"
+    yield Finding(
+        sentence=f"The lease of the run's worker was lost at {formats.utc(at)}: no process runs the job. The next "
+        f"worker of the queue runs continues from {point}.",
+        level=Level.FAILED,
+        since=at,
+    )
+
+
 def no_worker(facts: RunFacts) -> Iterator[Finding]:
     since = facts.queued_at or facts.created_at
     if facts.now - since < MAX_QUEUED:

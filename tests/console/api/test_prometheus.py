@@ -174,6 +174,11 @@ def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, m
     found = scrape(api)
     assert found["weir_health_level"] == [({"job_name": run.job.name}, 2.0)]
     assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "no-worker"}, 1.0)]
+    Run.objects.filter(pk=run.pk).update(state="running", started_at=timezone.now())
+    store_verdicts()
+    found = scrape(api)
+    assert found["weir_health_level"] == [({"job_name": run.job.name}, 3.0)]
+    assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "lost-lease"}, 1.0)], "no owner"
     Run.objects.filter(pk=run.pk).update(state="canceled")
     store_verdicts()
     assert "weir_health_level" not in scrape(api)

@@ -159,8 +159,10 @@ def run(of: Job, state: str = "running", **changes: Any) -> Run:
     started = now - timedelta(hours=3, minutes=12)
     ended = now - timedelta(minutes=2) if state in ("finished", "stopped", "canceled", "failed") else None
     version = of.versions.get(number=1)
+    owner = "" if ended or state == "queued" else "host-1:4711:0badcafe"
     given = {"parallelism": version.parallelism, "created_at": started, "started_at": started, "ended_at": ended,
-             "live": live(), "live_at": ended or now, "token": 40 + Attempt.objects.count()}  # fmt: skip
+             "live": live(), "live_at": ended or now, "token": 40 + Attempt.objects.count(),
+             "lease_owner": owner}  # fmt: skip
     return Run.objects.create(job=of, version=version, state=state, **{**given, **changes})
 
 

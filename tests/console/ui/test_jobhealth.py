@@ -192,6 +192,30 @@ def test_old_numbers_say_so_and_keep_the_last_known_sickness(at_console: Client,
     assert (line.rate_in is not None) is reports, "an old rate is no rate"
 
 
+@pytest.mark.parametrize("path", ["/jobs/", "/cluster/", "/jobs/{job}/", "/runs/{run}/"])
+def test_a_run_whose_lease_is_lost_never_looks_well(at_console: Client, run: Run, path: str) -> None:
+    """The reconciler took the lease, which requeues the run; or it could not, and the lease stays expired."""
+    completed_ago(run, 2)
+    now = timezone.now()
+    where = path.format(job=run.job_id, run=run.pk)
+
+    def lost(**columns: Any) -> str:
+        Run.objects.update(**columns)
+        store_verdicts()
+        return blocks.text(at_console.get(where))
+
+    assert "lost" not in lost(observed_at=now, observed_since=now - timedelta(seconds=1), observed_beat=0)
+    for said in (lost(observed_since=now - timedelta(seconds=60)), lost(lease_owner="", observed_since=None)):
+        assert "Running, failing" in said
+    Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="lost")
+    said = lost(state=RunState.QUEUED)
+    if path != "/cluster/":
+        assert "Waiting for a worker, failing" in said
+    if "job" in path:
+        assert "The lease of the run's worker was lost at" in said
+        assert "continues from checkpoint 7" in said
+
+
 def test_a_slow_operator_is_named_once_with_the_operation_that_helps(at_console: Client) -> None:
     slow = numbers.slow_run()
     said = page(at_console, slow)

@@ -3,6 +3,7 @@
 import pytest
 
 from console.health.facts import StageFacts
+from console.health.findings import Level
 from console.metrics.live import Live, SlotLive, WaitingLive
 from runtime.core.job.lifecycle import RunState
 from tests.console.health.facts_of import ago, found, sentence
@@ -11,6 +12,18 @@ from tests.console.health.facts_of import ago, found, sentence
 @pytest.mark.parametrize(("seconds", "is_found"), [(10, True), (9.9, False)])
 def test_a_run_waits_ten_seconds_for_a_worker(seconds: float, is_found: bool) -> None:
     assert (found("no-worker", state=RunState.QUEUED, queued_at=ago(seconds)) is not None) is is_found
+
+
+def test_a_lost_lease_fails_the_job_until_a_worker_claims_it() -> None:
+    assert found("lost-lease") is None
+    for state in (RunState.RUNNING, RunState.QUEUED):
+        finding = found("lost-lease", state=state, lease_lost_at=ago(30))
+        assert finding is not None
+        assert (finding.level, finding.since) == (Level.FAILED, ago(30))
+        assert finding.sentence == (
+            "The lease of the run's worker was lost at 2026-11-23 11:59:30 UTC: no process runs the job. The next "
+            "worker of the queue runs continues from checkpoint 7."
+        )
 
 
 def test_a_run_without_a_worker_names_the_queue_or_the_jobs_that_hold_the_workers() -> None:

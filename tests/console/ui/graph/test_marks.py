@@ -9,7 +9,16 @@ from console.ui.status import Meaning
 
 NAMES = {"orders": "orders", "join": "join orders", "sink": "sink"}
 #: Rules on the run as a whole, its processes or all of its checkpoints.
-WITHOUT_OPERATOR = {"no-worker", "no-slots", "silent-master", "silent-slot", "checkpoints-overdue", "unreadable"}
+WITHOUT_OPERATOR = {
+    "lost-lease",
+    "old-numbers",
+    "no-worker",
+    "no-slots",
+    "silent-master",
+    "silent-slot",
+    "checkpoints-overdue",
+    "unreadable",
+}
 
 
 def test_the_root_of_backpressure_is_slow_and_the_others_wait_for_it() -> None:

@@ -42,6 +42,7 @@ from runtime.core.job.lifecycle import RunAct
 
 MAX_KEY_LENGTH = 200
 MAX_REASON_LENGTH = 1000
+_SAME: Final = "The run has this parallelism and version already. Choose another: a rescale stops the run."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,8 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
     version = run.version if wanted.version is None else version_of(row.job, wanted.version)
     parallelism = wanted.parallelism or version.parallelism
     require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
+    if (version.pk, parallelism) == (run.version_id, run.parallelism):
+        raise Refused("nothing-to-rescale", _SAME, "params.parallelism")
     if newest := continuable(row.job).filter(run=run).first():
         origin = Origin.from_row(row.job, newest)
         require_mapping(row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, is_rescale=True)

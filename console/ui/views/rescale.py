@@ -19,7 +19,6 @@ from console.ui.views.page import page, require_login
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 _RESCALES = 20  #: newest rescales on the page
-_SAME = "The run has this parallelism and version already. Choose another: a rescale stops the run."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -31,9 +30,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
     form = RescaleForm(request.POST if request.method == "POST" else own)
     if request.method == "POST":
         status = 422
-        if form.is_valid() and form.cleaned_data == own:
-            form.add_error("parallelism", _SAME)
-        elif form.is_valid():
+        if form.is_valid():
             try:
                 request_operation(request, job, OperationKind.RESCALE, form.cleaned_data)
             except Refused as refused:

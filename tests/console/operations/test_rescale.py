@@ -98,6 +98,17 @@ def test_a_bad_parameter_stops_nothing(operator: User, running: Run, params: dic
     assert not Operation.objects.exists()
 
 
+@pytest.mark.parametrize("names_version", [True, False])
+def test_the_parallelism_and_version_of_the_run_stop_nothing(
+    operator: User, running: Run, names_version: bool
+) -> None:
+    same = {"version": running.version_id} if names_version else {}
+    with pytest.raises(Refused, match="has this parallelism and version already") as refused:
+        ask(operator, running, parallelism=running.parallelism, **same)
+    assert (refused.value.code, refused.value.field) == ("nothing-to-rescale", "params.parallelism")
+    assert not Operation.objects.exists()
+
+
 def test_a_version_that_would_lose_state_stops_nothing(
     operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:

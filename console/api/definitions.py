@@ -79,14 +79,14 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
     @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
     def post(self, request: Request) -> Response:
         given = self.body(serializers.JobRequest)
-        version, starts, copied = given.pop("version", None), given.pop("start"), given.pop("copy_of", None)
-        if starts and version is None and copied is None:
+        version, starts, like = given.pop("version", None), given.pop("start"), given.pop("duplicate_of", None)
+        if starts and version is None and like is None:
             raise InvalidField("start", "needs a version")
         with transaction.atomic():
-            if copied is None:
+            if like is None:
                 job = services.create_job(self.user, **given)
             else:
-                job = editing.copy_definition(self.user, _version_to_copy(copied), **given)
+                job = editing.duplicate_definition(self.user, _version_to_duplicate(like), **given)
             if version is not None:
                 services.create_version(self.user, job, **version)
             if starts:
@@ -95,10 +95,10 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
         return location_response("api:job", job.pk, serializers.JobSerializer(job).data, HTTPStatus.CREATED)
 
 
-def _version_to_copy(pk: int) -> JobVersion:
+def _version_to_duplicate(pk: int) -> JobVersion:
     found = JobVersion.objects.select_related("job").filter(pk=pk).first()
     if found is None:
-        raise InvalidField("copy_of", f"there is no version with the id {pk}")
+        raise InvalidField("duplicate_of", f"there is no version with the id {pk}")
     return found
 
 

@@ -155,9 +155,9 @@ class JobRequest(StrictSerializer):
     pipeline = serializers.CharField(required=False)
     description = serializers.CharField(required=False, allow_blank=True, default="")
     version = VersionRequest(required=False, help_text="The first version. If it is refused, no job is created.")
-    copy_of = serializers.IntegerField(
+    duplicate_of = serializers.IntegerField(
         required=False,
-        help_text="Id of a version whose definition is copied, in place of `pipeline` and `version`. No state is.",
+        help_text="Id of a version whose definition the job gets, without state, in place of `pipeline` and `version`.",
     )
     start = serializers.BooleanField(
         required=False,
@@ -166,11 +166,11 @@ class JobRequest(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if "copy_of" not in attrs and "pipeline" not in attrs:
+        if "duplicate_of" not in attrs and "pipeline" not in attrs:
             raise serializers.ValidationError({"pipeline": "This field is required."}, code="required")
         for name in ("pipeline", "version"):
-            if "copy_of" in attrs and name in attrs:
-                raise serializers.ValidationError({name: "This field must not be given beside `copy_of`."})
+            if "duplicate_of" in attrs and name in attrs:
+                raise serializers.ValidationError({name: "This field must not be given beside `duplicate_of`."})
         return attrs
 
 

@@ -132,6 +132,13 @@ def load_savepoint(given: str) -> tuple[Path, Manifest]:
     return folder, manifest
 
 
+def target_roots() -> list[Path]:
+    """The folders below which savepoints may be copied: the roots outside the storage of Weir."""
+    home = Path(settings.WEIR_STORAGE).resolve()
+    roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
+    return [root for root in roots if not root.is_relative_to(home)]
+
+
 def target_folder(given: str) -> Path:
     """The folder `given` for copies of savepoints, resolved. It need not exist.
 

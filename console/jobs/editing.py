@@ -98,7 +98,7 @@ def make_equal(user: User, version: JobVersion, request_key: str | None = None) 
     return create_version(user, version.job, **_values_like(version), message=message, request_key=request_key)
 
 
-def copy_definition(user: User, version: JobVersion, *, name: str, description: str = "") -> Job:
+def duplicate_definition(user: User, version: JobVersion, *, name: str, description: str = "") -> Job:
     """A new job with the facts of the job of `version` and the values of `version`, without state.
 
     Raises:
@@ -107,14 +107,14 @@ def copy_definition(user: User, version: JobVersion, *, name: str, description: 
     source = version.job
     with transaction.atomic():
         job = create_job(user, name=name, pipeline=source.pipeline, description=description or source.description)
-        copy_facts(source, job)
-        message = f"Copy of version {version.number} of {source.name}"[:MAX_MESSAGE_LENGTH]
+        take_facts(source, job)
+        message = f"Duplicate of version {version.number} of {source.name}"[:MAX_MESSAGE_LENGTH]
         create_version(user, job, **_values_like(version), message=message)
     return job
 
 
-def copy_facts(source: Job, job: Job) -> None:
-    """Copies owner, tags and runbook."""
+def take_facts(source: Job, job: Job) -> None:
+    """Gives `job` the owner, tags and runbook of `source`."""
     job.owner, job.tags, job.runbook = source.owner, source.tags, source.runbook
     job.save(update_fields=("owner", "tags", "runbook"))
 

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from console.accounts.refusals import Conflict, Refused
 from console.advisory_lock import try_lock
 from console.checkpoints import storage
-from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.models import Checkpoint, Status
 from console.operations.labels import checkpoint_of
+from console.operations.legality import copy_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
@@ -44,12 +46,17 @@ def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
         Conflict: it is no savepoint, or its files do not exist.
     """
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
-    if checkpoint.kind == Kind.CHECKPOINT or not checkpoint.is_restorable:
-        detail = f"{str(checkpoint).capitalize()} is not a completed savepoint with files; only these can be copied."
-        raise Conflict("cannot-copy", detail, storage.CHECKPOINT_FIELD)
+    if refused := copy_conflict(checkpoint):
+        raise refused
     storage.target_folder(wanted.target)
     queue_copy(row)
     return row
+
+
+def copies_of(savepoint: Checkpoint) -> QuerySet[Operation]:
+    """The copies of a savepoint that were requested, or made for the operation that took it; newest first."""
+    own = Q(params__checkpoint=savepoint.pk) | Q(result__checkpoint=savepoint.number)
+    return Operation.objects.filter(own, job=savepoint.job_id, kind=OperationKind.COPY)
 
 
 def queue_copy(row: Operation) -> None:

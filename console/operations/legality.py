@@ -101,6 +101,18 @@ def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     return AllowedOperation(OperationKind.CLONE, operate_refusal(user) or reason)
 
 
+def allowed_copy(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
+    return AllowedOperation(OperationKind.COPY, operate_refusal(user) or _sentence(copy_conflict(checkpoint)))
+
+
+def copy_conflict(checkpoint: Checkpoint) -> Conflict | None:
+    """Why a savepoint cannot be copied to a folder; None if it can be."""
+    if checkpoint.kind != Kind.CHECKPOINT and checkpoint.is_restorable:
+        return None
+    detail = f"{str(checkpoint).capitalize()} is not a completed savepoint with files; only these can be copied."
+    return Conflict("cannot-copy", detail, storage.CHECKPOINT_FIELD)
+
+
 def allowed_verify(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     reason = "" if checkpoint.is_restorable else f"{str(checkpoint).capitalize()} has no files."
     return AllowedOperation(OperationKind.VERIFY, operate_refusal(user) or reason)

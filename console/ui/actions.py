@@ -174,7 +174,7 @@ def discard_confirmation(checkpoint: Checkpoint) -> Confirmation:
             f"The files of {checkpoint} ({held}) are deleted. It can no longer be restored.",
             "Its row and its statistics stay.",
         ),
-        instead="To keep a copy, copy its folder first: a savepoint is self-contained.",
+        instead="To keep a copy, copy it to a folder first: a savepoint is self-contained.",
         dangerous=True,
         back="Keep it",
     )

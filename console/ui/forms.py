@@ -23,10 +23,10 @@ class JobForm(forms.Form):
 
     @classmethod
     def of(cls, data: Any, like: JobVersion | None) -> Self:
-        """An empty form, or the facts of the job whose version `like` is copied."""
+        """An empty form, or the facts of the job whose version `like` is duplicated."""
         if like is None:
             return cls(data)
-        name = f"{like.job.name}, copy"[:MAX_NAME_LENGTH]
+        name = f"{like.job.name}, duplicate"[:MAX_NAME_LENGTH]
         return cls(data, initial={"name": name, "description": like.job.description})
 
 

@@ -76,6 +76,7 @@ urlpatterns = [
     path("checkpoints/<int:pk>/clone/", clones.clone, name="clone"),
     path("checkpoints/<int:pk>/pin/", labels.pin, name="pin"),
     path("checkpoints/<int:pk>/label/", labels.label, name="label"),
+    path("checkpoints/<int:pk>/copy/", labels.copy, name="copy"),
     path("checkpoints/<int:pk>/state/", state.contents, name="state"),
     path("checkpoints/<int:pk>/state/ask/", state.ask, name="ask_state"),
     path("state-queries/<int:pk>/", state.query, name="state_query"),

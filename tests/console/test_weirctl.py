@@ -133,6 +133,16 @@ def test_a_savepoint_is_copied_to_a_target_folder(
     assert Operation.objects.get(kind="copy").part_of == Operation.objects.get(kind=kind)
 
 
+def test_an_existing_savepoint_is_copied(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Settings, tmp_path: Path
+) -> None:
+    settings.WEIR_SAVEPOINT_ROOTS = (tmp_path,)
+    savepoint = make_checkpoint(make_run(RunState.STOPPED), 4, kind="stop")
+    asked = weirctl.json("copy", "daily sums", "4", str(tmp_path), "--reason", "audit", "--no-wait")
+    assert (asked["kind"], asked["reason"]) == ("copy", "audit")
+    assert asked["params"] == {"checkpoint": savepoint.pk, "target": str(tmp_path)}
+
+
 def test_a_refusal_has_its_reason_and_exit_code(weirctl: Commands, job: Job, make_run: MakeRun) -> None:
     assert "no job has the name 'nobody'" in weirctl("stop", "nobody", code=3).stderr
     make_run(RunState.FINISHED)
@@ -356,10 +366,10 @@ def test_a_bulk_keeps_its_results_if_the_console_is_away(
     assert [row["operation"] is not None for row in rows] == [at == "operations/", False]
 
 
-def test_a_definition_is_copied_to_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:
-    assert weirctl("copy", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
+def test_a_definition_is_duplicated_as_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:
+    assert weirctl("duplicate", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
     assert Job.objects.get(name="hourly sums").versions.get().params == version.params
-    assert "another job is called" in weirctl("copy", "daily sums", "hourly sums", code=3).stderr
+    assert "another job is called" in weirctl("duplicate", "daily sums", "hourly sums", code=3).stderr
 
 
 def test_a_start_waits_for_its_version(weirctl: Commands, job: Job) -> None:

@@ -176,13 +176,13 @@ def apply(console: Console, /, path: Path, message: str, dry_run: bool) -> None:
 @click.option("--start", "starts", is_flag=True, help="Start the new job once it is compiled.")
 @json_option
 @with_console
-def copy(console: Console, /, job: str, name: str, version: int | None, starts: bool, as_json: bool) -> None:
-    """Copies the definition of JOB to a new job NAME, without state."""
+def duplicate(console: Console, /, job: str, name: str, version: int | None, starts: bool, as_json: bool) -> None:
+    """Defines a new job NAME with the definition of JOB, without state."""
     found = console.job(job)
-    copied = console.version(found, version)["id"] if version else found["newest_version"]
-    if copied is None:
+    like = console.version(found, version)["id"] if version else found["newest_version"]
+    if like is None:
         raise Refused(f"{job} has no version yet")
-    made = console.post("jobs/", {"name": name, "copy_of": copied, "start": starts})
+    made = console.post("jobs/", {"name": name, "duplicate_of": like, "start": starts})
     write_json(made) if as_json else click.echo(f"{made['name']}: created, with version 1")
 
 

@@ -178,6 +178,17 @@ def reviews(console: Console, /, limit: int, as_json: bool) -> None:
 @click.command()
 @click.argument("job")
 @click.argument("number", type=int)
+@click.argument("folder")
+@wait_options
+@with_console
+def copy(console: Console, /, job: str, number: int, folder: str, **asked: Any) -> None:
+    """Copies savepoint NUMBER of JOB into FOLDER, below a folder of WEIR_SAVEPOINT_ROOTS on the console's host."""
+    _request(console, job, number, "copy", {"target": folder}, **asked)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("number", type=int)
 @click.argument("user")
 @wait_options
 @with_console
@@ -211,5 +222,5 @@ def review(console: Console, /, job: str, number: int, state: str, note: str | N
 
 
 COMMANDS: Final = (
-    clone, drill, verify, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
+    clone, copy, drill, verify, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
 )  # fmt: skip

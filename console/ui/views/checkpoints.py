@@ -17,12 +17,14 @@ from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.explanation import Circumstances, explain
 from console.checkpoints.lanes import Lane, lanes_of
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.storage import target_roots
 from console.formats import Quantity
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.selectors import mean_load
 from console.operations.clones import drills_of
-from console.operations.legality import allowed_discard, allowed_pin
+from console.operations.copies import copies_of
+from console.operations.legality import allowed_copy, allowed_discard, allowed_pin
 from console.operations.lineage import restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
@@ -42,6 +44,7 @@ from runtime.core.checkpoint.statistics import Distribution, Summary
 
 _RUNS = 6  #: newest runs in the filter
 _DRILLS = 5  #: newest drills on the page of a checkpoint
+_COPIES = 5  #: newest copies on the page of a savepoint
 _RESTORED_RUNS = 20  #: newest runs that were restored from a checkpoint
 _REVIEW_ENTRIES = 50  #: newest entries of the history of a review
 _RECENT = 100  #: newest checkpoints, which may still change
@@ -71,6 +74,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         "job", "run", "run__version", "reviewer", "assignee", "pinned_by"
     )
     found = get_object_or_404(rows, pk=pk)
+    is_savepoint = found.kind != Kind.CHECKPOINT
 
     def load_content() -> PageContent:
         show_progress(live_metrics(found.run), [found])
@@ -80,6 +84,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         lanes = lanes_of(found.acknowledgements, list(names))
         only = text(request.GET.get("operator"))
         drills = tuple(drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS])
+        copies = tuple(copies_of(found).select_related("requested_by")[:_COPIES]) if is_savepoint else ()
         context: dict[str, Any] = {
             "checkpoint": found,
             "job": found.job,
@@ -89,6 +94,9 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "phases": PHASES,
             "previous": selectors.previous_completed(found),
             "pin": allowed_pin(found, request.user),
+            "copy": allowed_copy(found, request.user) if is_savepoint else None,
+            "copies": copies,
+            "target_roots": target_roots(),
             "label_refusal": operate_refusal(request.user),
             "users": user_names(),
             "review_history": tuple(review_history(found)[:_REVIEW_ENTRIES]),
@@ -100,14 +108,15 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
         }
-        is_drilled = any(drill.is_active for drill in drills)
-        return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_drilled)
+        is_used = any(row.is_active for row in (*drills, *copies))
+        return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_used)
 
     def load_revision() -> str:
         drills = drills_of(found.job).filter(params__checkpoint=pk)
         history = review_history(found)
         own, run = rows.filter(pk=pk), Run.objects.filter(pk=found.run_id)
-        return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), (history, _REVIEW_ENTRIES)])
+        copies = [(copies_of(found), _COPIES)] if is_savepoint else []
+        return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), *copies, (history, _REVIEW_ENTRIES)])
 
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
 

@@ -17,7 +17,7 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal, operate_refusal
 from console.checkpoints.models import Checkpoint
 from console.jobs import services
-from console.jobs.editing import copy_facts
+from console.jobs.editing import take_facts
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.metrics.recent import recent_numbers
 from console.operations import selectors
@@ -115,7 +115,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def new_job(request: HttpRequest) -> HttpResponse:
     """A page for the choice of a pipeline, then a page with the pipeline's form: two pages need no scripts."""
-    like = _copied_version(request)
+    like = _duplicated_version(request)
     name = like.job.pipeline if like else text(request.POST.get("pipeline") or request.GET.get("pipeline"))
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
@@ -162,9 +162,9 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     return _form_page(request, "jobs/new_version.html", context, data)
 
 
-def _copied_version(request: HttpRequest) -> JobVersion | None:
-    """The version whose definition the new job copies; None for a job that begins with an empty form."""
-    number = whole_number(request.POST.get("copy") or request.GET.get("copy"))
+def _duplicated_version(request: HttpRequest) -> JobVersion | None:
+    """The version whose definition the new job gets; None for a job that begins with an empty form."""
+    number = whole_number(request.POST.get("duplicate") or request.GET.get("duplicate"))
     return None if number is None else get_object_or_404(JobVersion.objects.select_related("job"), pk=number)
 
 
@@ -182,7 +182,7 @@ def _define(
         with transaction.atomic():
             job = services.create_job(user, pipeline=pipeline.name, **form.cleaned_data)
             if like is not None:
-                copy_facts(like.job, job)
+                take_facts(like.job, job)
             step = "version"
             services.create_version(user, job, **version.values, request_key=_request_key(request), like=like)
             if request.POST.get("start"):

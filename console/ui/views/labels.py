@@ -1,4 +1,4 @@
-"""Names, notes and pins of checkpoints, from the page of a checkpoint."""
+"""Names, notes, pins and copies, from the page of a checkpoint."""
 
 from typing import Any
 
@@ -28,6 +28,13 @@ def label(request: HttpRequest, pk: int) -> HttpResponse:
     """Sets name and note of the checkpoint; an empty field removes the text."""
     texts = {name: request.POST.get(name, "").strip() for name in ("name", "note")}
     return _change(request, pk, OperationKind.LABEL, **texts)
+
+
+@require_POST
+@require_login
+def copy(request: HttpRequest, pk: int) -> HttpResponse:
+    """Requests a copy of the savepoint in another folder."""
+    return _change(request, pk, OperationKind.COPY, target=request.POST.get("target", "").strip())
 
 
 def _change(request: HttpRequest, pk: int, kind: OperationKind, **params: Any) -> HttpResponse:

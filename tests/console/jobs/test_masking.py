@@ -219,21 +219,21 @@ def test_an_earlier_version_with_a_literal_secret_can_be_had_again(secretive: Jo
     assert make_equal(operator, secretive).params == PARAMS
 
 
-def test_a_copy_of_a_definition_has_its_secrets_and_facts(
+def test_a_duplicate_of_a_definition_has_its_secrets_and_facts(
     secretive: JobVersion, api: APIClient, browser: Client
 ) -> None:
     Job.objects.filter(pk=secretive.job_id).update(owner="ops", tags=["night"], runbook="https://example.org/run")
-    made = api.post("/api/v1/jobs/", {"name": "copy", "copy_of": secretive.pk})
+    made = api.post("/api/v1/jobs/", {"name": "twin", "duplicate_of": secretive.pk})
     assert made.status_code == 201, made.content
-    copy = Job.objects.get(name="copy")
-    assert (copy.owner, copy.tags, copy.runbook) == ("ops", ["night"], "https://example.org/run")
-    assert copy.cloned_from is None, "it has no state"
-    version = copy.versions.get()
-    assert (version.params, version.message) == (PARAMS, f"Copy of version 2 of {secretive.job.name}")
-    page = browser.get("/jobs/new/", {"copy": secretive.pk})
+    twin = Job.objects.get(name="twin")
+    assert (twin.owner, twin.tags, twin.runbook) == ("ops", ["night"], "https://example.org/run")
+    assert twin.cloned_from is None, "it has no state"
+    version = twin.versions.get()
+    assert (version.params, version.message) == (PARAMS, f"Duplicate of version 2 of {secretive.job.name}")
+    page = browser.get("/jobs/new/", {"duplicate": secretive.pk})
     sent = {f"params-{field.name}": field.value() for field in page.context["version"].params}
-    assert page.context["form"]["name"].value() == f"{secretive.job.name}, copy"
-    given = {"copy": secretive.pk, "name": "by page", "parallelism": 1, **sent, "params-path": "/new"}
+    assert page.context["form"]["name"].value() == f"{secretive.job.name}, duplicate"
+    given = {"duplicate": secretive.pk, "name": "by page", "parallelism": 1, **sent, "params-path": "/new"}
     assert browser.post("/jobs/new/", given).status_code == 302
     assert JobVersion.objects.get(job__name="by page").params == {**PARAMS, "path": "/new"}
     assert Job.objects.get(name="by page").owner == "ops"
@@ -242,13 +242,13 @@ def test_a_copy_of_a_definition_has_its_secrets_and_facts(
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [
-        ({"name": "copy"}, 400, "pipeline"),
-        ({"name": "copy", "copy_of": 999_999}, 422, "copy_of"),
-        ({"name": "copy", "copy_of": 1, "pipeline": "sums"}, 400, "pipeline"),
-        ({"name": "copy", "copy_of": 1, "version": {"parallelism": 1, "params": {}}}, 400, "version"),
+        ({"name": "twin"}, 400, "pipeline"),
+        ({"name": "twin", "duplicate_of": 999_999}, 422, "duplicate_of"),
+        ({"name": "twin", "duplicate_of": 1, "pipeline": "sums"}, 400, "pipeline"),
+        ({"name": "twin", "duplicate_of": 1, "version": {"parallelism": 1, "params": {}}}, 400, "version"),
     ],
 )
-def test_a_copy_with_other_values_is_refused(
+def test_a_duplicate_with_other_values_is_refused(
     pipeline: Pipeline, api: APIClient, body: dict[str, Any], status: int, field: str
 ) -> None:
     refused = api.post("/api/v1/jobs/", body)

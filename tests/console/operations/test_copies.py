@@ -136,6 +136,26 @@ def test_a_savepoint_with_a_target_is_copied_once_it_is_taken(browser: Client, b
     assert Checkpoint.objects.get(number=7).is_restorable, "whatever becomes of the copy"
 
 
+def test_a_savepoint_is_copied_from_its_page(browser: Client, backup: Path, savepoint: Checkpoint) -> None:
+    page = browser.get(f"/checkpoints/{savepoint.pk}/")
+    assert f'<option value="{backup}">' in page.content.decode()
+    assert f"weirctl copy flights-delays 5 {backup}" in blocks.text(page)
+    refused = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": "/elsewhere"}, follow=True)
+    assert "not in /elsewhere" in blocks.text(refused)
+    asked = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": f" {backup} "}, follow=True)
+    assert "The copy of the savepoint was requested" in blocks.text(asked)
+    assert "waiting for a worker" in blocks.live(asked)["checkpoint"]
+    copied()
+    assert str(backup / savepoint.path) in blocks.live(browser.get(f"/checkpoints/{savepoint.pk}/"))["checkpoint"]
+
+
+def test_the_page_names_the_setting_that_allows_copies(browser: Client, savepoint: Checkpoint) -> None:
+    page = browser.get(f"/checkpoints/{savepoint.pk}/")
+    assert "WEIR_SAVEPOINT_ROOTS names the folders" in blocks.text(page)
+    checkpoint = rows.checkpoint(savepoint.run, 6)
+    assert "Copy to a folder" not in blocks.text(browser.get(f"/checkpoints/{checkpoint.pk}/"))
+
+
 def test_a_copy_fails_with_its_savepoint(api: APIClient, backup: Path) -> None:
     run = rows.run(rows.job())
     assert ask(api, run.job_id, "stop", target="/nowhere").json()["errors"][0]["pointer"] == POINTER

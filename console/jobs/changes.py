@@ -10,7 +10,7 @@ from console.jobs.models import Job
 
 #: Sent within the transaction of the change, so that no change is without its entry.
 definition_changed: Final = Signal()
-#: `edit`: facts about a job and its archive; `define`: its versions.
+#: `edit`: facts about a job and its archive; `define`: its creation and its versions.
 ChangeKind = Literal["edit", "define"]
 
 

@@ -43,9 +43,11 @@ def create_job(user: User, *, name: str, pipeline: str, description: str = "") -
     _usable_pipeline(pipeline)
     try:
         with transaction.atomic():
-            return Job.objects.create(name=name, pipeline=pipeline, description=description.strip(), created_by=user)
+            job = Job.objects.create(name=name, pipeline=pipeline, description=description.strip(), created_by=user)
+            announce("define", user, job, {"name": (None, name), "pipeline": (None, pipeline)})
     except IntegrityError as error:
         raise Conflict("name-taken", f"name: another job is called {name!r}.", field="name") from error
+    return job
 
 
 def require_name(given: str) -> str:

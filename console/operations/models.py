@@ -66,7 +66,7 @@ CHECKPOINT_OPERATIONS = (
 )  # fmt: skip
 #: Operations on the schedules of a job, from their own page. They take effect at once.
 SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
-#: Entries of changes that other requests made: facts about the job and its archive, and its versions.
+#: Entries of changes that other requests made: facts about the job and its archive; its creation and its versions.
 RECORDED_KINDS = (OperationKind.EDIT, OperationKind.DEFINE)
 #: Operations on the job or its run.
 JOB_OPERATIONS = tuple(
@@ -117,6 +117,9 @@ class Operation(models.Model):
             ),
             models.Index(
                 fields=("job", "-created_at"), condition=Q(kind=OperationKind.DRILL.value), name="weir_operation_drills"
+            ),
+            models.Index(
+                fields=("job", "-created_at"), condition=Q(kind=OperationKind.COPY.value), name="weir_operation_copies"
             ),
             models.Index(fields=("run",), condition=Q(state__in=_ACTIVE_VALUES), name="weir_operation_active"),
         ]

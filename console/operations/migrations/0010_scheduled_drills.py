@@ -1,4 +1,4 @@
-"""Schedules of restore drills beside those of savepoints."""
+"""Schedules of restore drills beside those of savepoints. A reversal deletes the schedules of drills."""
 
 import django.db.models.deletion
 from django.db import migrations, models
@@ -45,10 +45,6 @@ class Migration(migrations.Migration):
                 name="weir_schedule_rule",
             ),
         ),
-        migrations.AddIndex(
-            model_name="operation",
-            index=models.Index(
-                condition=models.Q(("kind", "drill")), fields=["job", "-created_at"], name="weir_operation_drills"
-            ),
-        ),
+        # Runs first when the migration is reversed: the earlier table has savepoints only, one schedule a job.
+        migrations.RunSQL("", "DELETE FROM weir_schedule WHERE operation = 'drill'"),
     ]

@@ -47,6 +47,20 @@ def test_archive_and_return_are_entries(browser: Client) -> None:
     assert entries(job, "edit") == [{"archived": [False, True]}, {"archived": [True, False]}]
 
 
+def test_a_new_job_is_an_entry(api: APIClient, browser: Client) -> None:
+    """Of each way in; a duplicate is a new job too."""
+    source = rows.job()
+    made = api.post("/api/v1/jobs/", {"name": "new", "pipeline": "flights"}, format="json")
+    assert made.status_code == 201, made.content
+    version = source.versions.get().pk
+    assert api.post("/api/v1/jobs/", {"name": "twin", "duplicate_of": version}, format="json").status_code == 201
+    new, twin = (Job.objects.get(name=name) for name in ("new", "twin"))
+    assert entries(new, "define") == [{"name": [None, "new"], "pipeline": [None, "flights"]}]
+    assert entries(twin, "define")[0] == {"name": [None, "twin"], "pipeline": [None, "flights"]}
+    refused = api.post("/api/v1/jobs/", {"name": "new", "pipeline": "flights"}, format="json")
+    assert (refused.status_code, Operation.objects.filter(kind="define", job=new).count()) == (409, 1)
+
+
 def test_versions_are_entries_with_their_differences(definer: User, job: Job) -> None:
     services.create_version(definer, job, parallelism=2, params={"path": "in"})
     changed = {"retained_checkpoints": 3, "retained_hours": 48}

@@ -99,9 +99,7 @@ def test_a_bad_parameter_stops_nothing(operator: User, running: Run, params: dic
 
 
 @pytest.mark.parametrize("names_version", [True, False])
-def test_the_parallelism_and_version_of_the_run_stop_nothing(
-    operator: User, running: Run, names_version: bool
-) -> None:
+def test_the_parallelism_and_version_of_the_run_stop_nothing(operator: User, running: Run, names_version: bool) -> None:
     same = {"version": running.version_id} if names_version else {}
     with pytest.raises(Refused, match="has this parallelism and version already") as refused:
         ask(operator, running, parallelism=running.parallelism, **same)

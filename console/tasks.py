@@ -8,6 +8,7 @@ from celery import shared_task
 from console import wakeups
 from console.checkpoints import state_stage
 from console.health import housekeeping as health
+from console.health import passes
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
 from console.operations import copies, lineage_folders, reconciler, scheduled_operations, verification
@@ -18,9 +19,9 @@ shared_task(name=wakeups.STAGE_TASK)(stage_supervisor.supervise)
 shared_task(name=wakeups.COMPILE_TASK)(compilation.compile_version)
 shared_task(name=wakeups.STATE_QUERY_TASK)(state_stage.answer)
 shared_task(name="console.jobs.tasks.sync_pipelines")(pipelines.sync)
-shared_task(name="console.health.tasks.store_verdicts")(health.store_verdicts)
+shared_task(name="console.health.tasks.store_verdicts")(passes.recorded("verdicts", health.store_verdicts))
 shared_task(name="console.metrics.tasks.maintain")(housekeeping.maintain)
-shared_task(name="console.operations.tasks.reconcile")(reconciler.reconcile)
+shared_task(name="console.operations.tasks.reconcile")(passes.recorded("reconciler", reconciler.reconcile))
 shared_task(name="console.operations.tasks.run_schedules")(scheduled_operations.run_schedules)
 shared_task(name="console.operations.tasks.run_verifications")(verification.run_verifications)
 shared_task(name="console.operations.tasks.run_copies")(copies.run_copies)

@@ -1,4 +1,4 @@
-"""The newest verdict on each job, a row each, so that lists can be ordered by health and keep their few queries."""
+"""The newest verdict on each job, so that lists can be ordered by health, and the newest pass of the housekeeping."""
 
 from django.db import models
 from django.db.models import Value
@@ -28,3 +28,16 @@ class JobHealth(models.Model):
 
     def __str__(self) -> str:
         return f"health of job {self.job_id}"
+
+
+class HousekeepingPass(models.Model):
+    """The newest complete pass of a periodic task of the queue housekeeping."""
+
+    task = models.TextField(primary_key=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        db_table = "weir_housekeeping_pass"
+
+    def __str__(self) -> str:
+        return f"{self.task} at {self.at}"

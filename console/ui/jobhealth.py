@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Case, F, IntegerField, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, F, FloatField, OuterRef, Q, Subquery, Value, When
 
-from console import formats
 from console.health.findings import Finding, Level, Verdict
 from console.health.housekeeping import verdicts
 from console.health.models import JobHealth
@@ -17,10 +16,11 @@ from console.health.rules.checkpoints import SLOW
 from console.health.rules.flow import BACKPRESSURE
 from console.jobs.models import Job, Run
 from console.operations.selectors import FoundJobs
+from console.ui.status import UNKNOWN_HEALTH
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES
 
 MAX_AGE: Final = timedelta(seconds=30)  #: of a stored verdict on a run under way
-NOT_CHECKED: Final = "not-checked"
+_UNKNOWN_LEVEL: Final = 1.5  #: jobs of `UNKNOWN_HEALTH` come before jobs that are well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class HealthLine:
     level: str = Level.NONE.word
     sentence: str = ""
     last_known: str = ""  #: sentence of a finding of old samples, beside the sentence on their age
+    checked_at: datetime | None = None  #: time of a verdict that is too old; None: it is recent
     more: int = 0  #: findings beside these
 
 
@@ -78,41 +79,37 @@ def silent_since(run: Run | None, now: datetime) -> datetime | None:
 
 
 def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> HealthLine:
-    """The stored health of the job's latest run. A verdict that is too old is a finding itself."""
+    """The stored health of the job's latest run. A verdict that is too old is marked; then no run looks well."""
     if run is None:
         return HealthLine()
     if stored is None or stored.run_id != run.pk:
-        return HealthLine() if run.is_terminal or now - run.created_at < MAX_AGE else _not_checked(run.created_at, now)
-    if not run.is_terminal and now - stored.checked_at > MAX_AGE:
-        return _not_checked(stored.checked_at, now)
+        is_new = run.is_terminal or now - run.created_at < MAX_AGE
+        return HealthLine() if is_new else HealthLine(level=UNKNOWN_HEALTH)
+    is_old = not run.is_terminal and now - stored.checked_at > MAX_AGE
     findings: list[Mapping[str, Any]] = stored.findings
     last_known = next((finding["sentence"] for finding in findings[1:] if finding.get("as_of")), "")
     return HealthLine(
-        level=Level(stored.level).word,
-        sentence=stored.sentence if findings else "",
+        level=UNKNOWN_HEALTH if is_old and stored.level <= Level.OK else Level(stored.level).word,
+        sentence=stored.sentence if findings or is_old else "",
         last_known=last_known,
+        checked_at=stored.checked_at if is_old else None,
         more=max(0, len(findings) - 1 - bool(last_known)),
     )
 
 
 def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:
     """The jobs annotated with `shown_level`, the level of their `health_line`. Jobs have their latest run."""
-    oldest = now - MAX_AGE
-    created = Run.objects.filter(pk=OuterRef("run_pk")).values("created_at")
     is_known, is_over = Q(health__run_id=F("run_pk")), Q(run_state__in=TERMINAL_STATES)
+    oldest = now - MAX_AGE
+    is_recent = Q(health__checked_at__gte=oldest)
+    created = Run.objects.filter(pk=OuterRef("run_pk")).values("created_at")
     found: FoundJobs = jobs.annotate(run_created=Subquery(created)).annotate(
         shown_level=Case(
-            When(is_known & (is_over | Q(health__checked_at__gte=oldest)), then=F("health__level")),
-            When(is_known, then=Value(int(Level.ATTENTION))),
-            When(Q(run_pk=None) | is_over | Q(run_created__gt=oldest), then=Value(int(Level.NONE))),
-            default=Value(int(Level.ATTENTION)),
-            output_field=IntegerField(),
+            When(is_known & (is_over | is_recent | Q(health__level__gt=Level.OK)), then=F("health__level")),
+            When(is_known & ~is_over, then=Value(_UNKNOWN_LEVEL)),
+            When(Q(run_pk=None) | is_over | Q(run_created__gt=oldest), then=Value(float(Level.NONE))),
+            default=Value(_UNKNOWN_LEVEL),
+            output_field=FloatField(),
         )
     )
     return found
-
-
-def _not_checked(since: datetime, now: datetime) -> HealthLine:
-    age = formats.duration((now - since) / timedelta(milliseconds=1))
-    sentence = f"Health has not been checked for {age}: no Celery worker of the queue housekeeping runs."
-    return HealthLine(level=Level.ATTENTION.word, sentence=sentence)

@@ -52,6 +52,7 @@ HEALTH_WORDS: Mapping[str, str] = {
     Level.ATTENTION.word: "needs attention",
     Level.OK.word: "well",
 }
+UNKNOWN_HEALTH = "unknown"  #: of a run that was well, or not checked, when the console's worker fell silent
 NEVER_RAN = ""  #: state of a job without runs
 DISCARDED = "discarded"  #: a checkpoint whose files were removed
 NOT_STARTED = "not_started"  #: a stage whose run ended before its first process
@@ -135,13 +136,16 @@ STATUSES: Mapping[str, Mapping[str, Status]] = {
 def status(kind: str, state: str, health: str = "") -> Status:
     """The status of a `state`; a state unknown to this console is shown under its own name.
 
-    `health` is the level of a run's health (`console.health.findings.Level.word`): a sick run never looks well.
+    `health` is the level of a run's health (`console.health.findings.Level.word`, or `UNKNOWN_HEALTH`): a run that is
+    sick, or was not checked, never looks well.
     """
     plain = _status(kind, state)
     if health == Level.FAILED.word and plain.meaning is not Meaning.FAILED:
         return Status("square", f"{plain.word}, {HEALTH_WORDS[health]}", Meaning.FAILED)
     if health == Level.ATTENTION.word and plain.meaning in (Meaning.OK, Meaning.BUSY):
         return Status("triangle", f"{plain.word}, {HEALTH_WORDS[health]}", Meaning.ATTENTION)
+    if health == UNKNOWN_HEALTH and plain.meaning in (Meaning.OK, Meaning.BUSY):
+        return Status("ring", f"{plain.word}, health not checked", Meaning.NEUTRAL)
     return plain
 
 

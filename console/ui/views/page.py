@@ -17,6 +17,7 @@ from django.utils.http import parse_etags
 from django_htmx.http import HttpResponseStopPolling
 
 from console.accounts.models import User
+from console.health import passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
 
     `once` identifies the rendered page: a form sent from it twice, by a double click, is the same request.
     """
-    given = {"section": "jobs", "now": timezone.now(), "once": uuid4().hex, **context}
+    now = timezone.now()
+    given = {"section": "jobs", "now": now, "once": uuid4().hex, "outage": passes.silent_since(now), **context}
     response = render(request, template, given, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response
@@ -87,11 +89,13 @@ def page_or_blocks(
     if not request.headers.get("HX-Request"):
         found = load_content()
         return page(request, template, {**found.context, "poll": not found.settled})
-    tag = f'"{load_revision()}"'
+    outage = passes.silent_since(timezone.now())
+    tag = f'"{load_revision()}{outage or ""}"'.replace(" ", "T")
     if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
         return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
     found = load_content()
-    answer = page(request, blocks, {**found.context, "fragment": True, "known_blocks": _known_blocks(request)})
+    known = {"fragment": True, "known_blocks": _known_blocks(request), "outage": outage, "blocks": blocks}
+    answer = page(request, "weir/_poll.html", {**found.context, **known})
     if found.settled:
         return _poll_answer(HttpResponseStopPolling(answer.content), tag)
     return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)

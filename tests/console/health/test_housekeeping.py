@@ -118,13 +118,20 @@ def test_the_api_has_health_with_every_finding(api: APIClient) -> None:
         assert finding["remedy"]
 
 
-def test_a_verdict_that_is_too_old_is_a_finding_itself(browser: Client) -> None:
-    """No worker of the queue housekeeping runs: the list must not show the last good verdict."""
+def test_a_verdict_that_is_too_old_is_the_last_known_one(browser: Client) -> None:
+    """An outage of the console's worker makes no job sick, and none looks well."""
     sick("well", 0.02)
+    sick("late", 5.1)
     store_verdicts()
-    assert "needs attention" not in blocks.text(browser.get("/jobs/"))
+    assert "Last known" not in blocks.text(browser.get("/jobs/"))
     JobHealth.objects.update(checked_at=timezone.now() - timedelta(seconds=45))
-    assert "Health has not been checked for 45 s" in blocks.text(browser.get("/jobs/"))
+    said = blocks.text(browser.get("/jobs/"))
+    assert "Running, health not checked" in said
+    assert "Last known, 45 s ago: Checkpoints take 0.31 s" in said
+    assert said.count("Running, needs attention") == 1
+    assert "Last known, 45 s ago: No checkpoint has completed for 5 min" in said
+    assert [line.job.name for line in browser.get("/jobs/?health=attention").context["lines"]] == ["late"]
+    assert not browser.get("/jobs/?health=ok").context["lines"]
 
 
 def test_the_admin_lists_verdicts_by_urgency(browser: Client) -> None:

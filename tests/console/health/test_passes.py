@@ -1,0 +1,75 @@
+"""Passes of the console's own worker: they are recorded, and a page says since when they are missing."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+
+from console.celery import app
+from console.health import passes
+from console.health.models import HousekeepingPass
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+
+AJAX = {"HX-Request": "true"}
+SAYS = "The console's worker has not answered since"
+
+
+def passed_ago(seconds: float, task: str = "reconciler") -> Any:
+    at = timezone.now() - timedelta(seconds=seconds)
+    cache.clear()
+    HousekeepingPass.objects.update_or_create(task=task, defaults={"at": at})
+    return at
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("console.operations.tasks.reconcile", "reconciler"), ("console.health.tasks.store_verdicts", "verdicts")],
+)
+def test_a_pass_of_a_task_is_recorded(task: str, name: str) -> None:
+    before = passed_ago(90, name)
+    app.loader.import_default_modules()
+    app.tasks[task]()
+    assert HousekeepingPass.objects.get().at > before + timedelta(seconds=80)
+
+
+def test_a_pass_that_fails_is_no_pass() -> None:
+    def fail() -> None:
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        passes.recorded("reconciler", fail)()
+    assert not HousekeepingPass.objects.exists()
+
+
+def test_the_task_that_is_silent_for_longest_counts() -> None:
+    now = timezone.now()
+    assert passes.silent_since(now) is None, "no worker has run yet"
+    passed_ago(1, "verdicts")
+    old = passed_ago(29)
+    assert passes.silent_since(now) is None
+    assert passes.silent_since(old + passes.MAX_SILENCE + timedelta(seconds=1)) == old
+
+
+@pytest.mark.parametrize("path", ["/jobs/", "/jobs/{job}/", "/runs/{run}/", "/operations/", "/reviews/", "/cluster/",
+                                  "/jobs/new/", "/jobs/{job}/edit/", "/checkpoints/{checkpoint}/"])  # fmt: skip
+def test_every_page_says_that_the_worker_is_silent(browser: Client, path: str) -> None:
+    """One banner; a page that is open shows it with its next poll, although no row of the page has changed."""
+    run = rows.run(rows.job())
+    where = path.format(job=run.job_id, run=run.pk, checkpoint=rows.checkpoint(run, 7).pk)
+    passed_ago(5)
+    assert SAYS not in blocks.text(browser.get(where))
+    poll = browser.get(where, headers=AJAX)
+    at = passed_ago(45)
+    said = blocks.text(browser.get(where))
+    assert said.count(f"{SAYS} {at:%Y-%m-%d %H:%M:%S} UTC, for 45 s") == 1
+    if tag := poll.headers.get("ETag"):
+        following = browser.get(where, headers={**AJAX, "If-None-Match": tag})
+        assert SAYS in blocks.live(following)["outage"]
+        passed_ago(1)
+        over = browser.get(where, headers={**AJAX, "If-None-Match": following["ETag"]})
+        assert blocks.live(over)["outage"] == ""

@@ -227,6 +227,7 @@ LOGOUT_REDIRECT_URL = "/login/"
 
 #: Limit of a request body; stored fields have much lower limits of their own.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 512 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 1000  # inputs of a form
 
 LANGUAGE_CODE = "en"
 USE_I18N = False

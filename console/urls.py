@@ -8,6 +8,8 @@ from django.views.generic import RedirectView
 from console.api import health
 from console.api.prometheus import PrometheusMetrics
 
+handler400 = "console.ui.views.session.bad_request"
+
 urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=static("weir/icon.svg")), name="favicon"),  # browsers request it
     path("livez", health.livez, name="livez"),

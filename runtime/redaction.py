@@ -38,21 +38,30 @@ def is_declared_secret(schema: Schema) -> bool:
 
 
 def declared_secrets(params: Mapping[str, Any], schema: Schema) -> Iterator[tuple[str, str]]:
-    """Path and text of each parameter that the schema marks as secret, at any depth of objects and maps.
+    """Path and text of each parameter that the schema marks as secret, at any depth of objects, maps and lists.
 
-    Numbers are included. Truth values are not: masks show them, too.
+    All texts of a marked object, map or list are secret. Numbers are included. Truth values are not: masks show them,
+    too.
     """
-    yield from _declared_secrets("", params, schema, schema)
+    for name, value in params.items():
+        yield from _declared_secrets(name, value, _member_schema(schema, schema, name), schema, is_marked=False)
 
 
-def _declared_secrets(path: str, value: Any, schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
-        if is_declared_secret(schema):
+def _declared_secrets(
+    path: str, value: Any, schema: Schema, root: Schema, *, is_marked: bool
+) -> Iterator[tuple[str, str]]:
+    is_marked = is_marked or is_declared_secret(schema)
+    match value:
+        case dict():
+            for name, inner in value.items():
+                part = _member_schema(schema, root, name)
+                yield from _declared_secrets(f"{path}.{name}", inner, part, root, is_marked=is_marked)
+        case list():
+            for at, inner in enumerate(value):
+                part = _element_schema(schema, root, at)
+                yield from _declared_secrets(f"{path}.{at}", inner, part, root, is_marked=is_marked)
+        case str() | int() | float() if is_marked and not isinstance(value, bool) and value != "":
             yield path, str(value)
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            part = _member_schema(schema, root, name)
-            yield from _declared_secrets(f"{path}.{name}" if path else name, inner, part, root)
 
 
 def mask(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -99,7 +108,7 @@ def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:
                 key: _mask_value(key, inner, _member_schema(schema, root, key), root) for key, inner in value.items()
             }
         case list():
-            return [_mask_value("", inner, {}, root) for inner in value]
+            return [_mask_value("", inner, _element_schema(schema, root, at), root) for at, inner in enumerate(value)]
         case str():
             return _CONNINFO_PASSWORD.sub(_mask_match, _URL_PASSWORD.sub(_mask_match, value))
         case _:
@@ -138,7 +147,18 @@ def _is_reference(match: re.Match[str]) -> bool:
 def _member_schema(schema: Schema, root: Schema, name: str) -> Schema:
     """All schemas that the member `name` may have, as `anyOf`: of a property, else of the entries of a map."""
     members = [part.get("properties", {}).get(name, part.get("additionalProperties")) for part in _parts(schema, root)]
-    _, *found = _parts({"anyOf": members}, root)
+    return _any_of(members, root)
+
+
+def _element_schema(schema: Schema, root: Schema, at: int) -> Schema:
+    """All schemas that the element `at` of a list may have, as `anyOf`."""
+    parts = _parts(schema, root)
+    leading = [part.get("prefixItems", ()) for part in parts]
+    return _any_of([*(each[at] for each in leading if at < len(each)), *(part.get("items") for part in parts)], root)
+
+
+def _any_of(schemas: list[Any], root: Schema) -> Schema:
+    _, *found = _parts({"anyOf": schemas}, root)
     return {"anyOf": found}
 
 

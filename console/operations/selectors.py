@@ -142,9 +142,9 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
         [job.run_pk for job in jobs]
     )
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
-    of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS)
+    of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS, part_of=None)
     operations = of_runs.order_by("created_at", "pk")
-    active = {row.job_id: row for row in operations.only("job", "kind", "state", "created_at")}
+    active = {row.job_id: row for row in operations.only("job", "part_of", "kind", "state", "created_at")}
     return [
         JobRow(
             job,

@@ -10,6 +10,7 @@ from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH
 from console.ui import schema_fields
+from console.ui.row_fields import MAX_ROWS, RowsField
 from console.ui.schema_fields import Schema
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.redaction import mask
@@ -74,10 +75,12 @@ class SchemaForm(forms.Form):
 
     def __init__(self, schema: Schema, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.schema = schema
+        self.schema, most = schema, MAX_ROWS
         for parameter in schema_fields.parameters(schema):
-            made, given = schema_fields.field(parameter), (self.initial or {}).get(parameter.name)
-            self.fields[parameter.name] = schema_fields.shown_as_text(made, given)
+            made = schema_fields.field(parameter)
+            given = (self.initial or {}).get(parameter.name, made.initial)
+            self.fields[parameter.name] = shown = schema_fields.shown_as_text(made, given, most)
+            most -= len(given or ()) if isinstance(shown, RowsField) else 0
 
     @property
     def values(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ _ENDING_STATES: Mapping[RunState, tuple[str, ...]] = {
 }
 #: Desired state of a run, by its active operation or by its own state.
 _DESIRED_STATES: Mapping[str, str] = {
+    OperationKind.RESCALE: "rescaled",
     OperationKind.STOP: "stopped",
     OperationKind.DRAIN: "finished",
     OperationKind.CANCEL: "canceled",
@@ -248,11 +249,11 @@ def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str]
 
 
 def desired_state(run: Run | None, active: tuple[Operation, ...]) -> str:
-    """The requested state if it differs from the actual state, else ''."""
+    """The requested state if it differs from the actual state, else ''. A rescale stands for its stop."""
     if run is None or run.is_terminal:
         return ""
     for operation in active:
-        if goal := _DESIRED_STATES.get(operation.kind):
+        if operation.part_of_id is None and (goal := _DESIRED_STATES.get(operation.kind)):
             return goal
     return _DESIRED_STATES.get(run.state, "running")
 

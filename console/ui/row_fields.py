@@ -13,7 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 BLANK_ROWS: Final = 3  #: after the elements
-MAX_ROWS: Final = 200  #: that a value may have; Django refuses a form with more than 1,000 inputs
+MAX_ROWS: Final = 200  #: of all values of a form; Django refuses a form with more than 1,000 inputs
 _NAME: Final = "-name"  #: suffix of the inputs with the names of a map
 
 
@@ -86,12 +86,12 @@ class RowsField(forms.Field):
             return None
         return dict(found) if self.has_names else [inner for _, inner in found]
 
-    def can_show(self, value: Any) -> bool:
-        """Whether rows keep `value` as it is.
+    def can_show(self, value: Any, most: int = MAX_ROWS) -> bool:
+        """Whether at most `most` rows keep `value` as it is.
 
         Blank rows stand for empty names and elements, and no rows for an omitted value. Browsers drop line breaks.
         """
-        if not isinstance(value, dict if self.has_names else list) or len(value) > MAX_ROWS or "" in value:
+        if not isinstance(value, dict if self.has_names else list) or len(value) > most or "" in value:
             return False
         if not value:
             return self.keeps_empty or value == self.initial

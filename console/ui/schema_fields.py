@@ -108,9 +108,9 @@ def field(parameter: Parameter) -> forms.Field:
     return made
 
 
-def shown_as_text(made: forms.Field, value: Any) -> forms.Field:
-    """`made`, or a field for JSON text if rows cannot keep the given `value`."""
-    if not isinstance(made, RowsField) or value is None or made.can_show(value):
+def shown_as_text(made: forms.Field, value: Any, most: int) -> forms.Field:
+    """`made`, or a field for JSON text if at most `most` rows cannot keep the given `value`."""
+    if not isinstance(made, RowsField) or value is None or made.can_show(value, most):
         return made
     text = JsonField(required=made.required, label=made.label, help_text=made.help_text)
     text.widget.attrs["data-type"] = "JSON"

@@ -1,14 +1,16 @@
-"""Login, logout, and the choices of a browser: the theme and the zone of times.
+"""Login, logout, refused requests, and the choices of a browser: the theme and the zone of times.
 
-Both are cookies, so that the first paint is right.
+Both choices are cookies, so that the first paint is right.
 """
 
 from http import HTTPStatus
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.views import LoginView
+from django.core.exceptions import TooManyFieldsSent
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
@@ -29,6 +31,12 @@ class Login(LoginView):
             return super().post(request, *args, **kwargs)
         context = self.get_context_data(form=self.get_form_class()(request), wait_s=wait_s)
         return self.render_to_response(context, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": wait_s})
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """The page of a request that Django refuses. A form with too many inputs is explained."""
+    limit = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS if isinstance(exception, TooManyFieldsSent) else None
+    return render(request, "400.html", {"limit": limit}, status=HTTPStatus.BAD_REQUEST)
 
 
 @require_POST

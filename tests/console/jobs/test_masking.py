@@ -30,6 +30,10 @@ NESTED: dict[str, Any] = {
         "mirror": {"anyOf": [{"$ref": "#/$defs/Sink"}, {"type": "null"}]},
         "doors": {"type": "object", "additionalProperties": {"type": ["string", "integer"], "format": "password"}},
         "sinks": {"type": "object", "additionalProperties": {"oneOf": [{"$ref": "#/$defs/Sink"}, {"type": "null"}]}},
+        "openers": {"type": "array", "items": {"type": "string", "writeOnly": True}},
+        "rings": {"additionalProperties": {"type": "array", "items": {"$ref": "#/$defs/Sink"}}},
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "string", "format": "password"}]},
+        "marked": {"type": "object", "writeOnly": True},
     },
     "$defs": SCHEMA["$defs"],
 }
@@ -82,9 +86,13 @@ def test_a_connection_string_hides_its_password() -> None:
         ({"doors": {"north": "sesame"}}, "doors.north"),
         ({"doors": {"south": 4711}}, "doors.south"),
         ({"sinks": {"a": {"opener": "sesame"}}}, "sinks.a.opener"),
+        ({"openers": ["${secret:first}", "sesame"]}, "openers.1"),
+        ({"rings": {"a": [{"opener": "sesame"}]}}, "rings.a.0.opener"),
+        ({"pair": ["host", "sesame"]}, "pair.1"),
+        ({"marked": {"a": ["sesame"]}}, "marked.a.0"),
     ],
 )
-def test_secrets_in_optional_objects_and_maps_are_masked_and_refused(params: dict[str, Any], path: str) -> None:
+def test_secrets_in_objects_maps_and_lists_are_masked_and_refused(params: dict[str, Any], path: str) -> None:
     assert MASK in str(mask(params, NESTED))
     assert "sesame" not in str(mask(params, NESTED))
     with pytest.raises(Refused, match=rf"params\.{path}: a secret must be a reference"):
@@ -96,6 +104,8 @@ def test_what_is_no_secret_in_optional_objects_and_maps_is_shown() -> None:
         "mirror": None,
         "doors": {"north": "", "south": "${secret:south}"},
         "sinks": {"a": {"rows": 5}, "b": None},
+        "openers": ["${secret:first}"],
+        "pair": ["host", "${secret:second}"],
     }
     assert mask(params, NESTED) == params
     require_references(params, NESTED)

@@ -84,7 +84,7 @@ def test_pages_of_errors_and_the_sign_in(browser: Browser, live_server: LiveServ
         template = route.request.url.rpartition("/")[2]
         route.fulfill(body=render_to_string(template, {"request_id": "7d1f0a"}), content_type="text/html")
 
-    templates = ("403.html", "403_csrf.html", "404.html", "500.html", "503.html")
+    templates = ("400.html", "403.html", "403_csrf.html", "404.html", "500.html", "503.html")
     with browser.new_context(base_url=live_server.url) as context:
         page = context.new_page()
         page.route("**/errors/*", respond)

@@ -221,3 +221,13 @@ def test_the_active_operation_of_a_job_is_that_on_its_run(at_console: Client) ->
     said = blocks.text(at_console.get("/jobs/"))
     assert "stop running" in said
     assert "copy queued" not in said
+
+
+def test_a_rescale_stands_for_its_parts(at_console: Client) -> None:
+    job = rows.job()
+    run = rows.run(job)
+    whole = rows.operation(job, "rescale", "running", run=run)
+    rows.operation(job, "stop", "running", run=run, part_of=whole, created_at=whole.created_at)
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "rescaled rescale running" in said
+    assert "stop running" not in said

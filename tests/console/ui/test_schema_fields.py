@@ -133,6 +133,13 @@ def test_a_value_that_rows_would_change_is_json_and_stays(name: str, value: Any)
     assert form.values[name] == value
 
 
+def test_the_rows_of_a_form_have_a_limit_together() -> None:
+    """Each list would fit by itself."""
+    form = SchemaForm(STRUCT, initial={"names": ["a"] * (MAX_ROWS - 1), "sizes": {"x": 1, "y": 2}, "cuts": [0.5]})
+    kinds = {name: type(form.fields[name]) for name in ("names", "sizes", "cuts")}
+    assert kinds == {"names": RowsField, "sizes": JsonField, "cuts": RowsField}
+
+
 @pytest.mark.parametrize(("name", "value"), [("names", []), ("sizes", {}), ("cuts", []), ("names", ["a"] * MAX_ROWS)])
 def test_a_value_that_rows_keep_has_rows(name: str, value: Any) -> None:
     """An empty value is that of the default, or the default is not empty."""

@@ -95,9 +95,15 @@ def test_the_icon_is_found_by_pages_and_by_those_who_ask_without_a_page(stranger
     assert (response.status_code, response.headers["Content-Type"]) == (200, "image/svg+xml")
 
 
-@pytest.mark.parametrize("code", ["403", "404", "500", "503", "403_csrf"])
+@pytest.mark.parametrize("code", ["400", "403", "404", "500", "503", "403_csrf"])
 def test_error_pages_need_no_context(code: str) -> None:
     assert "<h1>" in render_to_string(f"{code}.html")
+
+
+def test_a_form_with_too_many_inputs_is_explained(at_console: Client) -> None:
+    response = at_console.post("/theme/", {"theme": ["dark"] * 1001})
+    assert response.status_code == 400
+    assert "A form may have 1,000 inputs" in blocks.text(response)
 
 
 def test_times_are_absolute_in_a_chosen_zone_and_relative_again(at_console: Client) -> None:

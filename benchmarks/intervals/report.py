@@ -134,7 +134,7 @@ def _disk(cost: disk.DiskCost) -> str:
 
 def _output_errors(found: Sequence[Sample], keys: int) -> list[str]:
     """A text for each wrong total that the sink of a run counted."""
-    right = {sample.rows: totals(sample.rows, keys) for sample in found}
+    right = {rows: totals(rows, keys) for rows in {sample.rows for sample in found}}
     return [
         f"round {sample.round + 1}, {sample.interval_ms} ms {sample.mode}: {error}"
         for sample in found

@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import connection
 from django.utils import timezone
 
 from console.jobs.models import Job, Run
@@ -63,7 +64,10 @@ def record(run: Run, now: datetime, *, hours: float = 6, fine_minutes: float = 2
             if 0.75 <= part < 0.765:
                 continue  # the restart
             made += _interval(run, at, step_s, part, n, uids)
-    Metrics.objects.bulk_create(made, batch_size=5_000)
+    columns = [field.attname for field in Metrics._meta.concrete_fields]
+    with connection.cursor() as cursor, cursor.copy(f"COPY weir_metrics ({', '.join(columns)}) FROM STDIN") as copy:
+        for row in made:
+            copy.write_row([getattr(row, column) for column in columns])
     RollUp.objects.update_or_create(step_s=COARSE, defaults={"until": now - timedelta(seconds=75)})
     _subtasks(run, now)
 

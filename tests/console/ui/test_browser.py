@@ -11,7 +11,7 @@ from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from tests.console.ui import numbers, rows
-from tests.console.ui.browsing import POLL_MS, QUIET_MS, Open
+from tests.console.ui.browsing import ARRIVAL_MS, POLL_MS, Open, jump
 from tests.console.ui.test_every_page import CUT_OFF
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -84,11 +84,13 @@ def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db
 
 def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         expect(page.locator("svg.graph")).to_contain_text("checkpoint 214, 5 of 10 acknowledged")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
         expect(page.locator("svg.graph")).to_contain_text("7 of 10 acknowledged", timeout=POLL_MS)
         Run.objects.filter(pk=running.pk).update(state="draining")
+        jump(page)
         expect(page.locator("#live-head")).to_contain_text("Draining", timeout=POLL_MS)
         page.locator("#more-acts summary").focus()
         page.keyboard.press("Enter")
@@ -98,9 +100,11 @@ def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> No
 def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: Run) -> None:
     query = StateQuery.objects.get(state="running")
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/state-queries/{query.pk}/")
         expect(page.locator("#live-query")).to_contain_text("3 of 8 Spark tasks")
         StateQuery.objects.filter(pk=query.pk).update(state="succeeded", result=rows.TABLE, ended_at=query.created_at)
+        jump(page)
         expect(page.get_by_role("heading", name="40 rows")).to_be_visible(timeout=POLL_MS)
         page.get_by_role("button", name="Next page").click()
         expect(page.locator("#live-query")).to_contain_text("waits for a worker")
@@ -112,22 +116,27 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
 
 def test_polling_ends_when_the_run_has_ended(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         with page.expect_response(lambda r: r.status == 286, timeout=POLL_MS):
             Run.objects.filter(pk=running.pk).update(state="finished")
+            jump(page)
         expect(page.locator("#live-head")).to_contain_text("Finished")
         polls: list[str] = []
         page.on("request", lambda request: polls.append(request.url))
-        page.wait_for_timeout(QUIET_MS)
+        jump(page)
+        page.wait_for_timeout(ARRIVAL_MS)
         assert polls == []
 
 
 def test_what_has_not_changed_keeps_focus_and_what_is_open_stays_open(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         page.get_by_text("Operators as a table").click()
         page.locator("#do-stop").focus()
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        jump(page)
         expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         assert page.evaluate("document.activeElement.id") == "do-stop"
         expect(page.get_by_role("region", name="Table of operators")).to_be_visible()
@@ -135,20 +144,24 @@ def test_what_has_not_changed_keeps_focus_and_what_is_open_stays_open(signed_in:
 
 def test_a_focused_link_of_a_table_keeps_focus_when_its_table_changes(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         chosen = f"ck-{Checkpoint.objects.get(number=212).pk}"
         page.locator(f"#{chosen}").focus()
         rows.checkpoint(running, 215)
+        jump(page)
         expect(page.locator("#live-checkpoints")).to_contain_text("215", timeout=POLL_MS)
         assert page.evaluate("document.activeElement.id") == chosen
 
 
 def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: Run) -> None:
     with signed_in(390) as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         region = page.get_by_role("region", name="Picture of the job graph")
         region.evaluate("(element) => { element.scrollLeft = 400 }")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        jump(page)
         expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         assert region.evaluate("(element) => element.scrollLeft") == 400
 
@@ -256,14 +269,16 @@ def test_an_operator_is_chosen_by_arrow_keys(signed_in: Open, running: Run) -> N
 def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
         page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.away === true})")
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         with page.expect_response(lambda r: r.request.headers.get("hx-request") == "true", timeout=POLL_MS):
-            pass
+            jump(page)
         page.evaluate("window.away = true")
         page.wait_for_timeout(500)
         polls: list[str] = []
         page.on("request", lambda request: polls.append(request.url))
-        page.wait_for_timeout(QUIET_MS)
+        jump(page)
+        page.wait_for_timeout(ARRIVAL_MS)
         assert polls == []
         with page.expect_response(lambda r: r.ok or r.status == 304, timeout=1_500):  # nothing was written meanwhile
             page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
@@ -283,11 +298,12 @@ def test_polls_are_rarer_while_nothing_changes_and_while_the_console_is_slow(sig
 def test_a_reader_who_acts_sees_the_newest_state_at_once(signed_in: Open, running: Run) -> None:
     """After two polls without a change, the next is due in 4 s."""
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         page.route(f"**/jobs/{running.job_id}/", lambda route: route.fulfill(status=304))
         for _ in range(2):
             with page.expect_response(lambda r: r.status == 304, timeout=POLL_MS):
-                pass
+                jump(page)
         page.wait_for_timeout(200)
         with page.expect_response(lambda r: r.status == 304, timeout=2_000):
             page.keyboard.press("Shift")
@@ -295,19 +311,24 @@ def test_a_reader_who_acts_sees_the_newest_state_at_once(signed_in: Open, runnin
 
 def test_a_lost_console_is_said_and_old_numbers_grow_old(signed_in: Open, running: Run) -> None:
     with signed_in(forgive="503") as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         page.route("**/jobs/**", lambda route: route.fulfill(status=503, body="away"))
+        jump(page)
         expect(page.locator("#lost")).to_contain_text("The console answered with an error (503)", timeout=POLL_MS)
         expect(page.locator("#lost")).to_be_visible()
         expect(page.locator("#live-asof time.stale")).to_be_visible(timeout=20_000)
         page.unroute("**/jobs/**")
+        jump(page)
         expect(page.locator("#lost")).to_be_hidden(timeout=POLL_MS)
 
 
 def test_a_tab_that_was_signed_out_says_so(signed_in: Open, running: Run) -> None:
     with signed_in(forgive="401") as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         page.context.clear_cookies()
+        jump(page)
         expect(page.locator("#lost")).to_contain_text("You are signed out.", timeout=POLL_MS)
         expect(page.locator("#lost")).to_be_visible()
 
@@ -328,6 +349,8 @@ def test_the_colours_change_without_a_reload_and_are_kept(signed_in: Open, runni
 
 def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> None:
     with signed_in(1024) as page:
+        page.clock.install()
+        page.goto("/jobs/")
         page.get_by_label("Times").fill("UTC")
         page.get_by_role("button", name="Show").click()
         for path in ("/jobs/", f"/jobs/{running.job_id}/", "/operations/", f"/jobs/{running.job_id}/checkpoints/"):
@@ -335,7 +358,7 @@ def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> No
             assert page.evaluate(CUT_OFF) == []
         time = page.locator("tbody time:not([data-tick])").first
         shown = time.text_content()
-        page.wait_for_timeout(1_500)
+        page.clock.run_for(5_000)
         assert time.text_content() == shown
 
 

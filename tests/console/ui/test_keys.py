@@ -10,7 +10,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations.models import Operation
 from tests.console.ui import rows
-from tests.console.ui.browsing import POLL_MS, Open
+from tests.console.ui.browsing import POLL_MS, Open, jump
 from tests.console.ui.test_every_page import violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -24,6 +24,7 @@ def press(page: Page, *keys: str) -> None:
 def test_pages_rows_and_the_search_are_reached_by_letters(signed_in: Open, running: Run) -> None:
     rows.job("another-job")
     with signed_in() as page:
+        page.goto("/jobs/")
         press(page, "g", "o")
         page.wait_for_url("**/operations/")
         press(page, "g", "c")
@@ -91,6 +92,7 @@ def test_the_strip_is_one_tab_stop_with_arrows(signed_in: Open, running: Run) ->
 
 def test_a_new_state_is_announced_once(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
+        page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
         announcement = page.locator("#announcement")
         page.evaluate("""() => {
@@ -99,8 +101,10 @@ def test_a_new_state_is_announced_once(signed_in: Open, running: Run) -> None:
           new MutationObserver(() => said.push(region.textContent)).observe(region, {childList: true});
         }""")
         Run.objects.filter(pk=running.pk).update(state="draining")
+        jump(page)
         expect(announcement).to_contain_text("flights-delays: Draining", timeout=POLL_MS)
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        jump(page)
         expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         announced = page.evaluate("window.said")
         assert announced[0] == "flights-delays: Draining"

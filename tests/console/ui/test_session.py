@@ -7,10 +7,12 @@ import pytest
 from django.db import OperationalError, connections
 from django.template.loader import render_to_string
 from django.test import Client
+from playwright.sync_api import expect
 
 from console.accounts.models import User
 from console.jobs.models import Attempt, Job
 from tests.console.ui import blocks, rows
+from tests.console.ui.browsing import Open
 
 
 def test_home_leads_to_the_jobs(at_console: Client) -> None:
@@ -22,6 +24,20 @@ def test_signing_in_leads_where_one_wanted_to_go(stranger: Client, operator: Use
     response = stranger.post("/login/", credentials)
     assert response.headers["Location"] == "/operations/"
     assert stranger.get("/jobs/").status_code == 200
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_form_leads_where_one_wanted_to_go(signed_in: Open, transactional_db: None, scripts: bool) -> None:
+    rows.operator_user()
+    with signed_in(java_script_enabled=scripts) as page:
+        page.context.clear_cookies()
+        page.goto("/operations/")
+        page.get_by_label("User name").fill("operator")
+        page.get_by_label("Password").fill("a-river-runs")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Operations", exact=True)).to_be_visible()
 
 
 def test_signing_in_never_leads_elsewhere(stranger: Client, operator: User) -> None:

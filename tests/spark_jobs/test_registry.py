@@ -44,33 +44,35 @@ def listed(process: Command, site: Path) -> dict[str, Any]:
     return {one["name"]: one for one in answer.json}
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("PIPELINE = 7", "it is not a Pipeline but int"),
-        ("", "AttributeError"),
-        (MODULE.format(name="torn", about="x").replace("params=Params", "params=int"), "schema"),
-        (
-            MODULE.format(name="torn", about="x").replace("build=", "queries={'all': ' '}, build="),
-            "queries['all']: a query needs SQL",
-        ),
-    ],
-)
-def test_a_broken_entry_point_is_listed_with_its_error_and_the_rest_works(
-    process: Command, site: Path, code: str, error: str
-) -> None:
-    install(site, "acme-torn", code, "torn")
+#: Code of a package, and its error.
+BROKEN = {
+    "missing": (
+        "import a_module_that_is_not_there",
+        "ModuleNotFoundError: No module named 'a_module_that_is_not_there'",
+    ),
+    "exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "number": ("PIPELINE = 7", "it is not a Pipeline but int"),
+    "empty": ("", "AttributeError"),
+    "torn": (MODULE.format(name="torn", about="x").replace("params=Params", "params=int"), "schema"),
+    "query": (
+        MODULE.format(name="query", about="x").replace("build=", "queries={'all': ' '}, build="),
+        "queries['all']: a query needs SQL",
+    ),
+}
+
+
+def test_broken_entry_points_are_listed_with_their_errors_and_the_rest_works(process: Command, site: Path) -> None:
+    for name, (code, _) in BROKEN.items():
+        install(site, f"acme-{name}", code, name)
     found = listed(process, site)
     assert {"flights", "wordcount"} <= {name for name, one in found.items() if not one["error"]}
-    assert error in found["torn"]["error"]
-    assert "acme-torn" in found["torn"]["error"], "the package is named"
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
-    where = ("--pipeline", "torn", "--parallelism", "1")
-    refused = process("compile", *where, **environment)
-    assert refused.json["error"]["code"] == "broken-pipeline"
-    assert error in refused.json["error"]["detail"]
+    for name, (_, error) in BROKEN.items():
+        assert error in found[name]["error"]
+        assert f"acme-{name}" in found[name]["error"], "the package is named"
+        refused = process("compile", "--pipeline", name, "--parallelism", "1", **environment)
+        assert refused.json["error"]["code"] == "broken-pipeline"
+        assert error in refused.json["error"]["detail"]
     whole = ("--pipeline", "wordcount", "--parallelism", "1")
     assert process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
 

@@ -294,6 +294,8 @@ SPECTACULAR_SETTINGS = {
         "VersionStateEnum": "console.jobs.models.VERSION_STATES",
         "OperationStateEnum": "console.operations.models.OPERATION_STATES",
         "OperationKindEnum": "console.operations.models.OPERATION_KINDS",
+        "BulkKindEnum": "console.operations.bulk.BULK_ACTS",
+        "BulkStateEnum": "console.operations.bulk.BULK_STATES",
         "CheckpointKindEnum": "console.checkpoints.models.CHECKPOINT_KINDS",
         "CheckpointOutcomeEnum": "console.checkpoints.filters.OUTCOMES",
         "StateQueryStateEnum": "console.checkpoints.models.QUERY_STATES",

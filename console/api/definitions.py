@@ -172,6 +172,19 @@ class VersionDifferences(ScopedView):
         return Response({"differences": serializers.DifferenceSerializer(found, many=True).data})
 
 
+class EqualVersion(StrictView):
+    """The values of an earlier version as a new version of its job."""
+
+    queryset = JobVersion.objects.select_related("job")
+    serializer_class = serializers.VersionSerializer
+
+    @extend_schema(request=None, responses={202: serializers.VersionSerializer, 409: serializers.Problem})
+    def post(self, request: Request, pk: int) -> Response:
+        """Adds a version that is equal to this version. If the newest is equal already, it is returned."""
+        version = editing.make_equal(self.user, self.get_object())
+        return location_response("api:version", version.pk, serializers.VersionSerializer(version).data)
+
+
 class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):
     """A version, with its graph once it is ready."""
 

@@ -19,6 +19,7 @@ from console.health.models import JobHealth
 from console.jobs import services
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, ReviewPolicy, Run, StandingStage, choices
+from console.operations.bulk import BULK_ACTS, BULK_STATES
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS, Operation
 from console.operations.selectors import latest_run
@@ -335,6 +336,29 @@ class OperationRequest(StrictSerializer):
     kind = serializers.CharField()
     params = serializers.DictField(required=False)
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1_000)
+
+
+class BulkRequest(StrictSerializer):
+    """`tag` and `untag` add and remove `tags`; the others request an operation, stored with `reason`."""
+
+    kind = serializers.ChoiceField(choices=BULK_ACTS)
+    jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Ids of jobs, at most 100.")
+    tags = serializers.ListField(child=serializers.CharField(), required=False, default=list)
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1_000)
+
+
+class BulkResult(serializers.Serializer[Any]):
+    """`state`: `accepted` (the operation has its outcome), `done` (tags) or `refused`; `detail` is the reason."""
+
+    job = serializers.IntegerField(source="job.pk")
+    name = serializers.CharField(source="job.name")
+    state = serializers.ChoiceField(choices=BULK_STATES)
+    operation = serializers.UUIDField(source="operation.pk", allow_null=True, default=None)
+    detail = serializers.CharField(source="refusal")
+
+
+class BulkResults(serializers.Serializer[Any]):
+    results = BulkResult(many=True)
 
 
 class OperationSerializer(serializers.ModelSerializer[Operation]):

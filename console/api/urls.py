@@ -5,6 +5,7 @@ from drf_spectacular.views import SpectacularAPIView
 
 from console.api import (
     activity,
+    bulk,
     comparison,
     definitions,
     evidence,
@@ -25,6 +26,7 @@ urlpatterns = [
     path("auth/token/", definitions.Login.as_view(), name="login"),
     path("pipelines/", definitions.Pipelines.as_view(), name="pipelines"),
     path("jobs/", definitions.Jobs.as_view(), name="jobs"),
+    path("jobs/bulk/", bulk.BulkActs.as_view(), name="bulk"),
     path("jobs/<int:pk>/", definitions.JobDetail.as_view(), name="job"),
     path("jobs/<int:job>/versions/", definitions.Versions.as_view(), name="versions"),
     path("jobs/<int:job>/versions/difference/", definitions.VersionDifferences.as_view(), name="version-differences"),
@@ -36,6 +38,7 @@ urlpatterns = [
     path("jobs/<int:job>/checkpoints/trend/", trend.CheckpointTrend.as_view(), name="trend"),
     path("jobs/<int:job>/checkpoints/schedule/", schedule.JobSchedule.as_view(), name="schedule"),
     path("jobs/<int:job>/operations/", activity.Operations.as_view(), name="operations"),
+    path("versions/<int:pk>/equal/", definitions.EqualVersion.as_view(), name="equal-version"),
     path("versions/<int:pk>/", definitions.VersionDetail.as_view(), name="version"),
     path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),
     path("runs/<int:run>/checkpoints/", activity.RunCheckpoints.as_view(), name="run-checkpoints"),

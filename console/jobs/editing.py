@@ -57,7 +57,7 @@ def edit_job(
     if owner is not None:
         changes["owner"] = _line("owner", owner, MAX_OWNER_LENGTH)
     if tags is not None:
-        changes["tags"] = _tags(tags)
+        changes["tags"] = checked_tags(tags)
     if runbook is not None:
         changes["runbook"] = _link(runbook)
     if review_policy is not None:
@@ -74,6 +74,20 @@ def edit_job(
         raise Conflict("name-taken", f"name: another job is called {changes['name']!r}.", field="name") from error
     job.refresh_from_db()
     return job
+
+
+def change_tags(user: User, job: Job, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Job:
+    """Adds tags to those of the job, or removes some of them.
+
+    Raises:
+        InvalidField: a tag cannot be stored, or there would be too many.
+    """
+    require_define(user)
+    removed = set(checked_tags(remove))
+    with transaction.atomic():
+        lock_job(job)
+        present = Job.objects.values_list("tags", flat=True).get(pk=job.pk)
+        return edit_job(user, job, tags=[*(tag for tag in present if tag not in removed), *add])
 
 
 def archive_job(user: User, job: Job, *, archived: bool) -> None:
@@ -93,9 +107,14 @@ def archive_job(user: User, job: Job, *, archived: bool) -> None:
 
 
 def make_equal(user: User, version: JobVersion, request_key: str | None = None) -> JobVersion:
-    """A new version with the parameters, settings and key groups of `version`, an earlier version of the same job."""
+    """A new version with the parameters, settings and key groups of `version`, an earlier version of the same job.
+
+    The newest version, if it has these values already.
+    """
     message = f"Equal to version {version.number}"
-    return create_version(user, version.job, **_values_like(version), message=message, request_key=request_key)
+    return create_version(
+        user, version.job, **_values_like(version), message=message, request_key=request_key, skip_if_equal=True
+    )
 
 
 def duplicate_definition(user: User, version: JobVersion, *, name: str, description: str = "") -> Job:
@@ -171,7 +190,7 @@ def _line(field: str, given: str, limit: int) -> str:
     return text
 
 
-def _tags(given: Sequence[str]) -> list[str]:
+def checked_tags(given: Sequence[str]) -> list[str]:
     """The tags in order, each once. A comma separates tags in forms and addresses, so no tag has one."""
     found = sorted({tag for text in given if (tag := _line("tags", text, MAX_TAG_LENGTH).lower())})
     if any("," in tag for tag in found):

@@ -13,7 +13,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from console.accounts import tokens
 from console.accounts.models import User
-from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
@@ -370,6 +370,39 @@ def test_a_definition_is_duplicated_as_another_job(weirctl: Commands, job: Job, 
     assert weirctl("duplicate", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
     assert Job.objects.get(name="hourly sums").versions.get().params == version.params
     assert "another job is called" in weirctl("duplicate", "daily sums", "hourly sums", code=3).stderr
+
+
+def test_a_job_is_archived_and_brought_back(weirctl: Commands, job: Job, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    assert "end it before the job is archived" in weirctl("archive", "daily sums", code=3).stderr
+    Run.objects.update(state="stopped")
+    assert weirctl("archive", "daily sums").stdout == "daily sums: archived\n"
+    assert weirctl("unarchive", "daily sums").stdout == "daily sums: in the list\n"
+
+
+def test_versions_are_made_equal_and_deleted(weirctl: Commands, job: Job, version: JobVersion) -> None:
+    JobVersion.objects.create(job=job, number=2, parallelism=5, params=version.params, state="rejected")
+    for _ in range(2):  # the second time it is equal already
+        assert weirctl.json("equal", "daily sums", "1")["number"] == 3
+    assert job.versions.get(number=3).parallelism == version.parallelism
+    assert "--yes accepts" in weirctl("delete-version", "daily sums", "2", code=2).stderr
+    assert "only a rejected version" in weirctl("delete-version", "daily sums", "1", "--yes", code=3).stderr
+    weirctl("delete-version", "daily sums", "2", "--yes")
+    assert not job.versions.filter(number=2).exists()
+
+
+def test_tags_of_jobs(weirctl: Commands, job: Job) -> None:
+    assert [row["state"] for row in weirctl.json("tag", "eu,nightly", "daily sums")] == ["done"]
+    weirctl("untag", "eu", "daily sums")
+    job.refresh_from_db()
+    assert job.tags == ["nightly"]
+    assert "must have 40 characters at most" in weirctl("tag", "x" * 41, "daily sums", code=3).stderr
+
+
+def test_a_bulk_cancels(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    rows = weirctl.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")
+    assert [(row["job"], row["state"]) for row in rows] == [("daily sums", "queued")]
 
 
 def test_a_start_waits_for_its_version(weirctl: Commands, job: Job) -> None:

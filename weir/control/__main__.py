@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from weir.control import definition, snapshots
+from weir.control import changes, definition, snapshots
 from weir.control.bulk import FAILED_STATES, await_one, request_one
 from weir.control.command import (
     FAILED,
@@ -169,23 +169,6 @@ def apply(console: Console, /, path: Path, message: str, dry_run: bool) -> None:
         click.echo(line)
 
 
-@main.command()
-@click.argument("job")
-@click.argument("name")
-@click.option("--version", type=int, help="Number of the version (default: the newest).")
-@click.option("--start", "starts", is_flag=True, help="Start the new job once it is compiled.")
-@json_option
-@with_console
-def duplicate(console: Console, /, job: str, name: str, version: int | None, starts: bool, as_json: bool) -> None:
-    """Defines a new job NAME with the definition of JOB, without state."""
-    found = console.job(job)
-    like = console.version(found, version)["id"] if version else found["newest_version"]
-    if like is None:
-        raise Refused(f"{job} has no version yet")
-    made = console.post("jobs/", {"name": name, "duplicate_of": like, "start": starts})
-    write_json(made) if as_json else click.echo(f"{made['name']}: created, with version 1")
-
-
 def _write_differences(found: list[Row], *, as_json: bool) -> None:
     """Writes the differences, and exits with 1 if there are any."""
     if as_json:
@@ -336,7 +319,7 @@ def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("kind", type=click.Choice(["savepoint", "stop", "drain"]))
+@click.argument("kind", type=click.Choice(["savepoint", "stop", "drain", "cancel"]))
 @click.argument("jobs", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Ask no question.")
 @wait_options
@@ -345,7 +328,7 @@ def bulk(
     console: Console, /, kind: str, jobs: tuple[str, ...], yes: bool, reason: str, wait: bool, timeout: float,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Takes savepoints of JOBS, or stops or drains them. A refusal stops no other job."""
+    """Takes savepoints of JOBS, or stops, drains or cancels them. A refusal stops no other job."""
     if kind != "savepoint":
         confirm(f"{kind.capitalize()} {', '.join(jobs)}?", yes)
     results = [request_one(console, name, kind, reason) for name in dict.fromkeys(jobs)]
@@ -374,7 +357,7 @@ def _write_plan(plan: Row, *, as_json: bool) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-for command in snapshots.COMMANDS:
+for command in (*changes.COMMANDS, *snapshots.COMMANDS):
     main.add_command(command)
 
 

@@ -59,6 +59,10 @@ class Console:
         """Raises Refused, Unreachable."""
         return self._send("PATCH", path, json=body)
 
+    def delete(self, path: str) -> None:
+        """Raises Refused, Unreachable."""
+        self._send("DELETE", path)
+
     def rows(self, path: str, most: int, /, **query: Any) -> Iterator[Row]:
         """The first `most` rows of the list at `path`."""
         page = self.get(path, limit=min(most, _PAGE), **query)
@@ -138,6 +142,8 @@ class Console:
 
 
 def _answer(url: str, response: httpx.Response) -> Any:
+    if response.status_code == httpx.codes.NO_CONTENT:
+        return None
     try:
         body = response.json()
     except ValueError:

@@ -1,12 +1,15 @@
 """Acts on several jobs: what is asked before, and the result of each."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 from django.test import Client
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from console.health import passes
+from console.jobs.models import Job
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
 
@@ -44,10 +47,62 @@ def test_each_job_has_its_own_result_and_a_refusal_stops_no_other(at_console: Cl
     ]  # fmt: skip
 
 
+def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
+    now = timezone.now()
+    committed, early, queued = (rows.run(rows.job(name), state) for name, state in (
+        ("alpha", "running"), ("beta", "running"), ("gamma", "queued"),
+    ))  # fmt: skip
+    rows.checkpoint(committed, 7, triggered_at=now - timedelta(seconds=90))
+    rows.checkpoint(committed, 8, "savepoint", triggered_at=now)
+    chosen = _selection("cancel", committed.job_id, early.job_id, queued.job_id)
+    said = blocks.text(at_console.get("/jobs/bulk/", chosen))
+    assert re.search(r"Run \d+ ends at once; output since checkpoint 7, 1 min \d+ s ago, is not committed", said)
+    assert "has completed no checkpoint, so all of its work is lost" in said
+    assert re.search(r"Run \d+ leaves the queue", said)
+    assert "weirctl bulk cancel alpha beta gamma" in said
+    said = blocks.text(at_console.post("/jobs/bulk/", chosen))
+    assert "3 of 3 requests accepted." in said
+    assert {row.kind for row in Operation.objects.all()} == {"cancel"}
+
+
+def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Client) -> None:
+    tagged, plain = rows.job("alpha"), rows.job("beta")
+    Job.objects.filter(pk=tagged.pk).update(tags=["eu", "nightly"])
+    chosen = {**_selection("tag", tagged.pk, plain.pk), "tags": "Nightly, "}
+    said = blocks.text(at_console.get("/jobs/bulk/", chosen))
+    assert "alpha Nothing changes: it has these tags" in said
+    assert "beta Gets nightly" in said
+    assert "weirctl tag Nightly alpha beta" in said
+    assert "2 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", chosen))
+    assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu", "nightly"], "beta": ["nightly"]}
+    at_console.post("/jobs/bulk/", {**_selection("untag", tagged.pk, plain.pk), "tags": "nightly"})
+    assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu"], "beta": []}
+    assert Operation.objects.filter(kind="edit").count() == 3, "an unchanged job has no entry"
+    refused = at_console.get("/jobs/bulk/", {**chosen, "tags": " "})
+    assert (refused.status_code, "at least one tag" in blocks.text(refused)) == (422, True)
+
+
+def test_acts_on_several_jobs_over_rest(api: APIClient) -> None:
+    running, ended = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), "stopped")
+    asked = {"kind": "cancel", "jobs": [ended.job_id, running.job_id], "reason": "move"}
+    for _ in range(2):
+        answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "once"})
+        accepted, refused = answer.json()["results"]
+        assert (accepted["name"], accepted["state"], refused["state"]) == ("alpha", "accepted", "refused")
+        assert str(Operation.objects.get().pk) == accepted["operation"]
+        assert refused["operation"] is None
+        assert "stopped" in refused["detail"]
+    answer = api.post("/api/v1/jobs/bulk/", {"kind": "tag", "jobs": [running.job_id], "tags": ["eu"]})
+    assert [row["state"] for row in answer.json()["results"]] == ["done"]
+    for body, pointer in (({"jobs": [1], "tags": []}, "/tags"), ({"jobs": [10**6], "tags": ["a"]}, "/jobs")):
+        answer = api.post("/api/v1/jobs/bulk/", {"kind": "tag", **body})
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+
+
 def test_a_bulk_act_takes_few_queries(at_console: Client, django_assert_max_num_queries: object) -> None:
     jobs = [rows.run(rows.job(f"job {number}")).job_id for number in range(9)]
     passes.silent_since(timezone.now())  # cached from here on
-    with django_assert_max_num_queries(5):  # type: ignore[operator]
+    with django_assert_max_num_queries(6):  # type: ignore[operator]
         at_console.get("/jobs/bulk/", _selection("savepoint", *jobs))
 
 
@@ -60,5 +115,5 @@ def test_a_reader_requests_nothing(reading: Client) -> None:
 
 
 def test_an_unknown_act_and_no_selection(at_console: Client) -> None:
-    assert at_console.get("/jobs/bulk/", _selection("cancel", 1)).status_code == 400
+    assert at_console.get("/jobs/bulk/", _selection("restore", 1)).status_code == 400
     assert "No job is selected." in blocks.text(at_console.get("/jobs/bulk/", {"kind": "stop"}))

@@ -1,0 +1,145 @@
+"""The same act on several jobs: its effect on each before, and its result for each. A refusal stops no other job."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from django.db.models import OuterRef, Subquery
+
+from console import formats
+from console.accounts.refusals import InvalidField, Refused
+from console.accounts.rights import AnyUser, define_refusal, operate_refusal
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.jobs.editing import change_tags, checked_tags
+from console.jobs.models import Job, Run, choices
+from console.operations import services
+from console.operations.legality import run_conflict
+from console.operations.models import ACTIVE_STATES, Operation
+from console.operations.selectors import with_latest_run
+from runtime.core.job.lifecycle import RunAct, RunState
+
+MAX_JOBS: Final = 100
+
+
+class BulkAct(StrEnum):
+    SAVEPOINT = RunAct.SAVEPOINT.value
+    STOP = RunAct.STOP.value
+    DRAIN = RunAct.DRAIN.value
+    CANCEL = RunAct.CANCEL.value
+    TAG = "tag"
+    UNTAG = "untag"
+
+    @property
+    def is_of_tags(self) -> bool:
+        return self in (BulkAct.TAG, BulkAct.UNTAG)
+
+
+BULK_ACTS: Final = choices(BulkAct)
+BULK_STATES: Final = [("accepted", "Accepted"), ("done", "Done"), ("refused", "Refused")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkLine:
+    """A selected job. `effect`: of the act on it, or the change that was made.
+
+    `refusal`: why the act is not possible, or was refused; `operation`: the accepted request.
+    """
+
+    job: Job
+    run: Run | None
+    effect: str = ""
+    refusal: str = ""
+    operation: Operation | None = None
+
+    @property
+    def state(self) -> str:
+        if self.refusal:
+            return "refused"
+        return "accepted" if self.operation else "done"
+
+
+def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: AnyUser, now: datetime) -> list[BulkLine]:
+    """The jobs by name, with the effect of `act` on each now. At most four queries.
+
+    Raises:
+        InvalidField: there are too many jobs, or the tags cannot be stored.
+    """
+    if len(jobs) > MAX_JOBS:
+        raise InvalidField("jobs", f"at most {MAX_JOBS} jobs")
+    found: list[Any] = list(with_latest_run().filter(pk__in=jobs).order_by("name"))
+    if act.is_of_tags:
+        given = checked_tags(tags)
+        if not given:
+            raise InvalidField("tags", "at least one tag")
+        refused = define_refusal(user) or ""
+        return [BulkLine(job=job, run=None, effect=_change_of_tags(act, job, given), refusal=refused) for job in found]
+    committed = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
+    newest = committed.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("pk")[:1]
+    rows: Any = Run.objects.select_related("version").annotate(committed=Subquery(newest))
+    runs: Mapping[int, Any] = rows.in_bulk([job.run_pk for job in found])
+    checkpoints = Checkpoint.objects.defer("operators").in_bulk([run.committed for run in runs.values()])
+    ending: dict[int | None, list[Operation]] = {}
+    for row in Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES):
+        ending.setdefault(row.run_id, []).append(row)
+    refused, lines = operate_refusal(user) or "", []
+    for job in found:
+        run = runs.get(job.run_pk)
+        conflict = run_conflict(run, RunAct(act), ending.get(job.run_pk, ()))
+        why = refused or (conflict.detail if conflict else "")
+        effect = "" if run is None or why else _effect(act, run, checkpoints.get(run.committed), now)
+        lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why))
+    return lines
+
+
+def carry_out(
+    act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], asked: services.OperationRequestContext
+) -> list[BulkLine]:
+    """A request for each job. The idempotency key of `asked` is that of all of them together."""
+    return [_carry_out(act, line, tags, asked) for line in lines]
+
+
+def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext) -> BulkLine:
+    try:
+        if act.is_of_tags:
+            given = checked_tags(tags)
+            added, removed = (given, []) if act is BulkAct.TAG else ([], given)
+            change_tags(asked.user, line.job, add=added, remove=removed)
+            return replace(line, refusal="")
+        key = asked.idempotency_key
+        own = replace(asked, idempotency_key=f"{key}-{line.job.pk}" if key else None)
+        operation = services.request(own, line.job, act.value).operation
+    except Refused as refused:
+        return replace(line, refusal=refused.detail)
+    return replace(line, refusal="", operation=operation)
+
+
+def _change_of_tags(act: BulkAct, job: Job, tags: Sequence[str]) -> str:
+    """The tags that the job gets or loses, as a sentence."""
+    adds = act is BulkAct.TAG
+    changed = [tag for tag in tags if (tag in job.tags) is not adds]
+    if not changed:
+        return "nothing changes: it has these tags" if adds else "nothing changes: it has none of these tags"
+    return f"{'gets' if adds else 'loses'} {', '.join(changed)}"
+
+
+def _effect(act: BulkAct, run: Run, committed: Checkpoint | None, now: datetime) -> str:
+    """The effect of `act` on a run for which it is possible. `committed`: up to it, output is committed."""
+    name = f"run {run.pk}"
+    match act:
+        case BulkAct.SAVEPOINT:
+            return f"{name} takes a savepoint and continues"
+        case BulkAct.STOP:
+            return f"{name} takes a savepoint, commits the output up to it and ends"
+        case BulkAct.DRAIN:
+            return f"every open window of {name} fires early, its output is committed, and it finishes"
+        case _ if run.run_state is RunState.QUEUED:
+            return f"{name} leaves the queue; it has not started"
+        case _ if run.version.is_batch:
+            return f"{name} ends at once; no output of it is committed"
+        case _ if committed is None or committed.completed_at is None:
+            return f"{name} ends at once; it has completed no checkpoint, so all of its work is lost"
+        case _:
+            age = formats.duration((now - committed.completed_at).total_seconds() * 1000)
+            return f"{name} ends at once; output since {committed}, {age} ago, is not committed"

@@ -201,6 +201,40 @@ def test_tables_of_a_restore_are_not_cut_off_on_a_phone(signed_in: Open, running
             assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth")
 
 
+@pytest.mark.parametrize(
+    "path", ["/jobs/", "/jobs/{job}/", "/jobs/{job}/checkpoints/", "/runs/{run}/", "/checkpoints/{checkpoint}/"]
+)
+def test_tables_are_stacked_on_a_phone(signed_in: Open, running: Run, path: str) -> None:
+    """Rows of attempts, slots, runs, checkpoints and jobs: each cell has the name of its column."""
+    shown = rows.checkpoint(running, 215)
+    with signed_in(390) as page:
+        page.goto(path.format(job=running.job_id, run=running.pk, checkpoint=shown.pk))
+        tables = page.locator(".scroll:has(> * > .stacked), .scroll:has(> .stacked)").all()
+        assert tables
+        for region in tables:
+            assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth"), region
+        unnamed = page.locator(".stacked tbody td:not([data-label]):not([colspan]):not(:empty)")
+        assert unnamed.count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_graph_begins_with_the_slow_operator_or_with_the_chosen_one(
+    signed_in: Open, transactional_db: None, width: int
+) -> None:
+    rows.operator_user()
+    slow = numbers.slow_run()
+    with signed_in(width) as page:
+        for query, uid in (("", "join"), ("?node=parquet", "parquet")):
+            page.goto(f"/jobs/{slow.job_id}/{query}")
+            box = page.locator(f'.node-link[href*="node={uid}#"]').bounding_box()
+            region = page.get_by_role("region", name="Picture of the job graph").bounding_box()
+            assert box
+            assert region
+            assert region["x"] <= box["x"]
+            assert box["x"] + box["width"] <= region["x"] + region["width"]
+            assert page.evaluate("window.scrollY") == 0
+
+
 def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open, running: Run) -> None:
     shown = rows.checkpoint(running, 215)
     with signed_in(390, has_touch=True, is_mobile=True) as page:

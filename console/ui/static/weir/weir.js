@@ -101,7 +101,14 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("htmx:oobAfterSwap", () => rove());
 rove();  // without scripts each node is a tab stop
-nodes().find((node) => node.ariaCurrent)?.scrollIntoView({ block: "nearest", inline: "center" });
+
+// A graph that is wider than the page begins with the chosen operator, else with the operator that is failed or slow.
+const marked = [".node-link[aria-current]", ".node-link:has(.node.failed)", ".node-link:has(.node.attention)"];
+const shown = marked.map((selector) => document.querySelector(selector)).find(Boolean);
+if (shown) {
+  const region = shown.closest(".scroll"), node = shown.getBoundingClientRect(), box = region.getBoundingClientRect();
+  region.scrollLeft += node.x + node.width / 2 - box.x - box.width / 2;
+}
 
 // ---------------------------------------------------------------- connection
 

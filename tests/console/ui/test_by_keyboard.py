@@ -59,6 +59,7 @@ def test_from_the_sign_in_to_a_review(browser: Browser, live_server: LiveServer,
 
         snapshot = Checkpoint.objects.get(number=213)
         page.goto(f"/checkpoints/{snapshot.pk}/")
+        act(page, "Change the review")
         tab_to(page, "Comment")
         page.keyboard.type("looks right")
         page.keyboard.press("Tab")

@@ -55,6 +55,8 @@ def test_a_name_and_a_comment_are_stored(signed_in: Open, running: Run) -> None:
         page.locator("#name").fill("before the upgrade")
         page.get_by_role("button", name="Save name and note").click()
         expect(page.get_by_text("before the upgrade").first).to_be_visible()
+        expect(page.get_by_label("Comment")).to_be_hidden()
+        page.get_by_text("Change the review").click()
         page.get_by_label("Comment").fill("looks right")
         page.get_by_role("button", name="Add comment").click()
         expect(page.get_by_text("looks right").first).to_be_visible()

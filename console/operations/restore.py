@@ -9,7 +9,7 @@ from hashlib import blake2s
 from typing import Any
 
 import msgspec
-from django.db.models import Max, Min, QuerySet
+from django.db.models import Count, Max, Min, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
@@ -25,15 +25,21 @@ from runtime.core.restore.mapping import MappingReport, OperatorMatch, RestorePr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedCheckpoints:
-    """Committed checkpoints unknown to a new run, which would produce their output again."""
+    """Committed checkpoints unknown to a new run, which would produce their output again.
+
+    `number` is below the length of the range if savepoints, failed checkpoints or a checkpoint in progress lie in it.
+    """
 
     first: int
     last: int
+    number: int
 
     def __str__(self) -> str:
-        if self.first == self.last:
+        if self.number == 1:
             return f"Checkpoint {self.first} was committed"
-        return f"Checkpoints {self.first} to {self.last} were committed"
+        is_whole = self.number == self.last - self.first + 1
+        which = "Checkpoints" if is_whole else f"{self.number} of the checkpoints"
+        return f"{which} {self.first} to {self.last} were committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +217,8 @@ def committed_checkpoints(job_id: Any) -> QuerySet[Checkpoint]:
 def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
     """The checkpoints after number `after` whose output is committed."""
     newer = committed_checkpoints(job_id).filter(number__gt=after)
-    ends = newer.aggregate(first=Min("number"), last=Max("number"))
-    return None if ends["first"] is None else RepeatedCheckpoints(first=ends["first"], last=ends["last"])
+    found = newer.aggregate(first=Min("number"), last=Max("number"), number=Count("pk"))
+    return RepeatedCheckpoints(**found) if found["number"] else None
 
 
 def _batch_refusal(version: JobVersion) -> Refused | None:

@@ -305,7 +305,7 @@ def test_repeated_output_has_to_be_accepted_and_is_named(
     chosen = make_checkpoint(run, 3)
     for number, kind, status in [(4, "checkpoint", "completed"), (5, "checkpoint", "failed"), (6, "stop", "completed")]:
         make_checkpoint(run, number, kind, status)
-    with pytest.raises(Conflict, match="Checkpoints 4 to 6 were committed") as refused:
+    with pytest.raises(Conflict, match="2 of the checkpoints 4 to 6 were committed") as refused:
         ask(operator, job, "restore", {"checkpoint": chosen.pk})
     assert refused.value.facts == {"first": 4, "last": 6}
     accepted = ask(operator, job, "restore", {"checkpoint": chosen.pk, "accept_repeated_output": True})

@@ -167,13 +167,18 @@ def run(of: Job, state: str = "running", **changes: Any) -> Run:
 
 
 def attempts(of: Run) -> None:
+    """A failed attempt and the attempt after it, which ends with the run."""
     now = timezone.now()
     began = of.started_at or now
     Attempt.objects.create(
         run=of, token=of.token * 10, started_at=began, ended_at=now - timedelta(minutes=9), outcome="failed",
         reason="slot 1 was lost: its control connection closed",
     )  # fmt: skip
-    Attempt.objects.create(run=of, token=of.token * 10 + 1, started_at=now - timedelta(minutes=9), outcome="running")
+    outcome = {"finished": "ended", "failed": "failed"}.get(of.state, "running")
+    Attempt.objects.create(
+        run=of, token=of.token * 10 + 1, started_at=now - timedelta(minutes=9), ended_at=of.ended_at, outcome=outcome,
+        reason=of.failure["message"] if of.failure else "",
+    )  # fmt: skip
 
 
 def _operator(uid: str, state_bytes: int, alignment_ms: float, sync_ms: float, async_ms: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 from PIL import Image
 from playwright.sync_api import FloatRect, Page
@@ -28,7 +29,7 @@ MARGIN = 16  #: below the last section of the picture in README
 HEAD = """# Screens of the console
 
 Every page at {width} px by day; the main pages also by night and at {narrow} px. `make screens` takes these pictures of
-the rows of the tests, in a real Chromium. Numbers and times are made up.
+the rows of the tests, in a real Chromium. Numbers, times and folders are made up.
 """
 
 
@@ -69,8 +70,16 @@ def keep_fresh() -> None:
     Run.objects.filter(ended_at=None).update(live_at=timezone.now())
 
 
+#: Folders of this machine in the texts of a page become folders of an installation.
+RENAME_FOLDERS = """([from, to]) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
+}"""
+
+
 def take(page: Page, name: str, folder: Path = FOLDER, clip: FloatRect | None = None) -> None:
     """Saves the whole page, or a part of it, with few colours, which halves its size at least."""
+    page.evaluate(RENAME_FOLDERS, [str(settings.WEIR_VAR), "/srv/weir"])
     with Image.open(BytesIO(page.screenshot(full_page=True, clip=clip))) as picture:
         few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
         few.save(folder / f"{name}.png", optimize=True)

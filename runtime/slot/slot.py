@@ -329,11 +329,11 @@ class Slot:
         job = self._config.job
         machines = {subtask: task.machine for subtask, task in self._tasks.items()}
         panes_ms = {number: job.drifts_ms[number] for number in job.pre_aggregations}
-        waiting = waiting_edges(job.graph, source.operator, job.drifts_ms)
+        waiting, pre_aggregated = waiting_edges(job.graph, source.operator, job.drifts_ms), set(job.pre_aggregations)
         if (max_drift_ms := job.max_drifts_ms.get(source.operator)) is not None:
-            waiting = dict.fromkeys(meeting_edges(job.graph, source.operator), max_drift_ms)
+            waiting, pre_aggregated = dict.fromkeys(meeting_edges(job.graph, source.operator), max_drift_ms), set()
         return PollPolicy(
-            channel_drifts(job.graph, source, waiting, machines),
+            channel_drifts(job.graph, source, waiting, machines, pre_aggregated),
             channel_drifts(job.graph, source, waiting_edges(job.graph, source.operator, panes_ms), machines),
         )
 

@@ -3,7 +3,9 @@
 A window fires at the watermark of its slowest channel. Until then, rows of faster sources stay in window state, and
 every checkpoint writes them. Alignment concerns sources all of whose rows wait for windows, and sources whose author
 names a drift. Such a source is paused while its watermark of `MIN_DRIFT_BATCHES` batches ago is ahead of the slowest
-sibling by more than its drift. Without a drift of the author, this is a pane, or the gap of a session.
+sibling by more than its drift. Without a drift of the author, this is a pane, or the gap of a session. Windows that
+receive pre-aggregated rows hold an entry per key and window, so sources may lead them by more batches
+(`PRE_AGGREGATED_DRIFT_BATCHES`): subtasks that read different files of a folder are then paused less often.
 
 Drift is computed from the per-channel watermarks that window subtasks in the same slot already hold, so alignment needs
 no extra messages. Sources never pause each other: the slowest is always read. Idle and ended channels pause no source.
@@ -11,7 +13,7 @@ An idle source is still polled, since event time advances without it. A paused s
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -22,6 +24,7 @@ from runtime.core.subtask.watermark_valve import WatermarkValve
 
 #: always permitted lead of a source, in batches; with a smaller lead, sources would pause after each batch
 MIN_DRIFT_BATCHES: Final = 4
+PRE_AGGREGATED_DRIFT_BATCHES: Final = 16  #: the same before windows that receive pre-aggregated rows
 
 
 class MeetingSubtask(Protocol):
@@ -42,13 +45,17 @@ class ChannelDrift:
         meeting: the subtask that receives the rows of the source and of its siblings.
         channel: its input channel that carries the rows of the source.
         max_drift_ms: the permitted drift in milliseconds of event time.
+        min_batches: the always permitted lead in batches.
     """
 
     meeting: MeetingSubtask
     channel: ChannelId
     max_drift_ms: int
-    #: watermarks before the latest batches
-    _past_watermarks: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_DRIFT_BATCHES))
+    min_batches: int = MIN_DRIFT_BATCHES
+    _past_watermarks: deque[int] = field(init=False)  #: watermarks before the latest batches
+
+    def __post_init__(self) -> None:
+        self._past_watermarks = deque(maxlen=self.min_batches)
 
     def on_batch(self) -> None:
         self._past_watermarks.append(self.meeting.watermarks.watermark_of(self.channel))
@@ -56,7 +63,7 @@ class ChannelDrift:
     @property
     def exceeds_drift(self) -> bool:
         others = self.meeting.watermarks.active_watermarks(self.channel)
-        if not others or len(self._past_watermarks) < MIN_DRIFT_BATCHES:
+        if not others or len(self._past_watermarks) < self.min_batches:
             return False
         return self._past_watermarks[0] - min(others) > self.max_drift_ms
 
@@ -98,18 +105,22 @@ def channel_drifts(
     source: SubtaskId,
     max_drifts_ms: Mapping[int, int],
     machines: Mapping[SubtaskId, MeetingSubtask],
+    pre_aggregated: Container[int] = (),
 ) -> list[ChannelDrift]:
     """The drift of a source subtask at each edge of `max_drifts_ms` whose target has a subtask in its slot.
 
     Args:
         max_drifts_ms: permitted drift by edge number; see `waiting_edges` and `meeting_edges`.
         machines: the subtasks in the slot of `source`.
+        pre_aggregated: numbers of the edges whose rows are pre-aggregated.
     """
     found = []
     for number, max_drift_ms in max_drifts_ms.items():
         meeting = machines.get(SubtaskId(graph.edges[number].target, source.index))
         if meeting is not None:
-            found.append(ChannelDrift(meeting, ChannelId(number, source.index, source.index), max_drift_ms))
+            min_batches = PRE_AGGREGATED_DRIFT_BATCHES if number in pre_aggregated else MIN_DRIFT_BATCHES
+            channel = ChannelId(number, source.index, source.index)
+            found.append(ChannelDrift(meeting, channel, max_drift_ms, min_batches))
     return found
 
 

@@ -31,7 +31,7 @@ def duplicate(console: Console, /, job: str, name: str, version: int | None, sta
 @with_console
 def archive(console: Console, /, jobs: tuple[str, ...]) -> None:
     """Archives JOBS: lists leave them out, and they cannot be started. Their runs must have ended."""
-    _set_archived(console, jobs, archived=True)
+    _set_archive_mark(console, jobs, archived=True)
 
 
 @click.command()
@@ -39,10 +39,10 @@ def archive(console: Console, /, jobs: tuple[str, ...]) -> None:
 @with_console
 def unarchive(console: Console, /, jobs: tuple[str, ...]) -> None:
     """Brings archived JOBS back."""
-    _set_archived(console, jobs, archived=False)
+    _set_archive_mark(console, jobs, archived=False)
 
 
-def _set_archived(console: Console, jobs: tuple[str, ...], *, archived: bool) -> None:
+def _set_archive_mark(console: Console, jobs: tuple[str, ...], *, archived: bool) -> None:
     for name in jobs:
         changed = console.patch(f"jobs/{console.job(name)['id']}/", {"archived": archived})
         click.echo(f"{name}: {'archived' if changed['archived_at'] else 'in the list'}")

@@ -5,7 +5,9 @@ That plugin is loaded by `-p` in pyproject.toml: pytest-django reads the setting
 
 from __future__ import annotations
 
+import gc
 import logging
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,16 @@ settings.load_profile("weir")
 def pytest_configure() -> None:
     """Py4J talks when it is collected, which may be after pytest has closed what it would write to."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects tests without the garbage collector: all that is made here lives until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from runtime.simulation.simulation import Incident, Simulation, SimulationPlan
 from runtime.simulation.snapshots import read_table
 
 SEEDS = range(12)
+EACH_SEED = [*SEEDS[:6], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[6:])]
 PERIODIC = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0)
 NONE = CoordinatorSettings(interval_ms=None, timeout_ms=500, min_pause_ms=0)
 FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
@@ -93,7 +94,7 @@ def of_kind(s: Simulation, kind: CheckpointKind) -> Manifest:
 CHECKPOINT, SAVEPOINT = CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 @pytest.mark.parametrize("pair", [(CHECKPOINT, SAVEPOINT), (SAVEPOINT, CHECKPOINT), (SAVEPOINT, SAVEPOINT)])
 def test_two_overlapping_checkpoints_both_complete(seed: int, pair: tuple[CheckpointKind, CheckpointKind]) -> None:
     """S2-10, S3-49: barriers of both are on their way at once, and neither gives way to the other."""
@@ -118,7 +119,7 @@ def test_two_overlapping_checkpoints_both_complete(seed: int, pair: tuple[Checkp
     assert kinds(s)[:2] == list(pair)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_periodic_checkpoints_that_overlap_all_the_time_keep_the_output_exact(seed: int) -> None:
     """What a later one makes superfluous is given up; the job goes on and ends, and loses nothing."""
     often = CoordinatorSettings(interval_ms=5, timeout_ms=500, min_pause_ms=0, max_concurrent=4)
@@ -150,7 +151,7 @@ def passing() -> Job:
     return job
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_at_least_once_brings_nothing_again_while_nothing_fails(seed: int) -> None:
     """S4-24: stops and drains included; behind their barriers nothing comes that could be handled twice."""
     stop = Incident(lambda s: running(s) and not s.endings, ask(CheckpointKind.STOP))
@@ -176,7 +177,7 @@ def test_at_least_once_loses_nothing_in_a_crash_but_brings_some_again() -> None:
 # ---------------------------------------------------------------- ends of jobs
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_bounded_job_ends_with_exactly_one_checkpoint_after_its_input(seed: int) -> None:
     """S0-14, S0-27, S0-36: without periodic checkpoints there is one in all."""
     s = live(plan(counting(bounded=True), NONE, restores_again=False), seed)
@@ -185,14 +186,14 @@ def test_a_bounded_job_ends_with_exactly_one_checkpoint_after_its_input(seed: in
     assert len(manifest.finished_operators()) == 4
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_finished_job_that_is_restored_ends_at_once(seed: int) -> None:
     """S0-22: every operator is skipped, and one checkpoint lets the skipped ones end."""
     s = live(plan(counting(bounded=True), NONE), seed)
     assert kinds(s) == [CheckpointKind.CHECKPOINT] * 2
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_an_early_branch_ends_while_the_other_runs_on(seed: int) -> None:
     """S0-13, S0-80."""
     job = Job()
@@ -213,7 +214,7 @@ def test_an_early_branch_ends_while_the_other_runs_on(seed: int) -> None:
     assert seen, "three subtasks ended while the other three ran"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 @pytest.mark.parametrize("middle", ["map", "batching", "holding"])
 def test_a_stop_keeps_what_a_step_had_in_hand(seed: int, middle: str) -> None:
     """S0-30, S0-33, S0-34: a batch is flushed before the barrier, open work rides in the savepoint."""
@@ -221,7 +222,7 @@ def test_a_stop_keeps_what_a_step_had_in_hand(seed: int, middle: str) -> None:
     assert s.endings[:2] == [RunEnding.STOPPED, RunEnding.FINISHED]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_three_stops_in_a_row_at_changing_parallelism(seed: int) -> None:
     """S0-28, S0-30, S3-19: the output of all runs together is exact."""
     stops = [
@@ -242,7 +243,7 @@ def building(s: Simulation) -> bool:
     return any(0 < len(join.table) < 24 for join in joins)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 @pytest.mark.parametrize("kind", [CheckpointKind.STOP, CheckpointKind.DRAIN])
 def test_a_stop_and_a_drain_while_the_build_side_is_read(seed: int, kind: CheckpointKind) -> None:
     """S0-69: a stop keeps what has been read of the table; a drain reads it to its end first."""
@@ -282,7 +283,7 @@ def rows_read(s: Simulation, manifest: Manifest) -> int:
     return max((len(read_table(s.world.storage.archive, one)) for one in snapshots if one.broadcast), default=0)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_stop_that_races_with_ending_subtasks(seed: int) -> None:
     """S0-47, S0-69, S0-83: asked at the moment at which a checkpoint releases an early branch."""
     job = Job()
@@ -302,7 +303,7 @@ def test_a_stop_that_races_with_ending_subtasks(seed: int) -> None:
 # ---------------------------------------------------------------- crashes
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_crash_after_the_drain_was_recorded_and_before_any_commit(seed: int) -> None:
     """S0-21, S0-29: what finished operators had prepared is committed from the manifest; nothing is restarted."""
     drained = Incident(recorded(CheckpointKind.DRAIN), lambda s: s.crash_master())
@@ -310,7 +311,7 @@ def test_a_crash_after_the_drain_was_recorded_and_before_any_commit(seed: int) -
     assert s.endings == [RunEnding.FINISHED]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 @pytest.mark.parametrize("zombie", [False, True])
 def test_a_master_lost_after_the_stop_was_recorded_does_not_start_the_job_again(seed: int, zombie: bool) -> None:
     stopped = Incident(recorded(CheckpointKind.STOP), lambda s: s.crash_master(zombie))
@@ -327,7 +328,7 @@ def test_a_master_lost_after_the_stop_was_recorded_does_not_start_the_job_again(
     assert s.endings == [RunEnding.STOPPED, RunEnding.FINISHED]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_slot_lost_after_the_stop_was_recorded(seed: int) -> None:
     """The savepoint is there but the stop fails: it is kept, its output committed, the run stopped."""
     lost = Incident(recorded(CheckpointKind.STOP), lambda s: s.crash_slot(0))
@@ -347,7 +348,7 @@ def test_a_crash_at_any_moment_of_a_short_job(moment: int) -> None:
     live(plan(counting(bounded=True, middle="batching"), PERIODIC, crash, parallelism={0: 2, 1: 2}), seed=3)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None:
     """S1-11."""
     storing = Incident(
@@ -358,7 +359,7 @@ def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None
     assert s.world.records.token > 1
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_commit_that_fails_half_way_is_made_good_on_restore(seed: int) -> None:
     """S1-49."""
     fail = Incident(recorded(CheckpointKind.CHECKPOINT), lambda s: s.world.faults.scripted_names.append("fail_commit"))
@@ -369,7 +370,7 @@ def test_a_commit_that_fails_half_way_is_made_good_on_restore(seed: int) -> None
 # ---------------------------------------------------------------- storage
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_storage_that_is_away_at_the_end_is_not_asked_without_pause(seed: int) -> None:
     job = counting(bounded=True)
     away = plan(job, NONE, faults={"fail_manifest": 1.0}, restores_again=False)
@@ -382,7 +383,7 @@ def test_storage_that_is_away_at_the_end_is_not_asked_without_pause(seed: int) -
     s.run()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_record_of_unknown_outcome_is_read_back(seed: int) -> None:
     """S1-03: neither a failure nor a success until it is known."""
     live(plan(counting(bounded=True), PERIODIC, faults={"unknown_manifest": 1.0, "slow_manifest": 0.5}), seed)
@@ -403,7 +404,7 @@ def a_source_waits(s: Simulation) -> bool:
 
 
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: Callable[[Simulation], None]) -> None:
     """Checkpoints above all. Nothing is lost, nothing late, and no two wait for each other."""
     waited: list[int] = []
@@ -414,7 +415,7 @@ def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: C
     assert len(kinds(s)) > waited[0] + (act is None)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EACH_SEED)
 def test_one_that_has_no_more_and_does_not_say_so_is_not_waited_for_without_end(seed: int) -> None:
     """All input is read before the drain: a sibling that stands still holds no other back for more than a second."""
     waited: list[int] = []

@@ -5,7 +5,7 @@ import pytest
 from runtime.simulation.__main__ import main
 from runtime.simulation.simulation import simulate
 
-SEEDS, BLOCK = 20, 10  # `make simulate` tries more
+SEEDS, BLOCK = 10, 5  # `make simulate` tries more
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))

@@ -121,6 +121,7 @@ def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_clean_removes_all_that_a_stack_made_and_nothing_else(checkouts: tuple[Checkout, Checkout]) -> None:
     """Also what lies elsewhere because root's service account cannot reach the checkout."""
     checkout = checkouts[0]

@@ -1,4 +1,6 @@
-"""Permissions of signed-in users. Every user may read; defining jobs and operating them each need a permission.
+"""Permissions of signed-in users. Every user may read.
+
+To define jobs, to operate them, and to switch maintenance mode each need a permission.
 
 The permissions are Django's own, so the admin grants them to users and groups without any code here.
 """
@@ -11,6 +13,7 @@ AnyUser = AbstractBaseUser | AnonymousUser
 
 _DEFINE = "jobs.add_job"
 _OPERATE = "operations.add_operation"
+_MAINTAIN = "operations.add_maintenance"
 
 
 def define_refusal(user: AnyUser) -> str | None:
@@ -30,6 +33,11 @@ def require_define(user: AnyUser) -> None:
 
 def require_operate(user: AnyUser) -> None:
     if reason := operate_refusal(user):
+        raise Forbidden(reason)
+
+
+def require_maintain(user: AnyUser) -> None:
+    if reason := _missing_permission(user, _MAINTAIN, "begin or end maintenance"):
         raise Forbidden(reason)
 
 

@@ -21,7 +21,8 @@ from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, ReviewPolicy, Run, StandingStage, choices
 from console.operations.bulk import BULK_ACTS, BULK_STATES
 from console.operations.legality import AllowedOperation, allowed_operations
-from console.operations.models import JOB_OPERATIONS, Operation
+from console.operations.maintenance import MAX_REASON_LENGTH
+from console.operations.models import JOB_OPERATIONS, Maintenance, Operation
 from console.operations.selectors import latest_run
 from runtime.core.job.graph import Guarantee
 from runtime.redaction import mask, redact_json
@@ -336,6 +337,19 @@ class OperationRequest(StrictSerializer):
     kind = serializers.CharField()
     params = serializers.DictField(required=False)
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1_000)
+
+
+class MaintenanceRequest(StrictSerializer):
+    reason = serializers.CharField(max_length=MAX_REASON_LENGTH)
+
+
+class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
+    started_by = serializers.CharField(source="started_by.username", read_only=True)
+    ended_by = serializers.CharField(source="ended_by.username", read_only=True, allow_null=True, default=None)
+
+    class Meta:
+        model = Maintenance
+        fields = ("id", "reason", "started_at", "started_by", "ended_at", "ended_by")
 
 
 class BulkRequest(StrictSerializer):

@@ -2,8 +2,9 @@
 
 from typing import Any, cast
 
+from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.widgets import AdminTextInputWidget
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -15,7 +16,14 @@ from console.accounts.rights import operate_refusal
 from console.checkpoints.admin import REVIEW_FIELDS, CheckpointAdmin
 from console.checkpoints.models import Checkpoint, ReviewState
 from console.operations import services
-from console.operations.models import Operation, OperationKind, Schedule
+from console.operations.maintenance import (
+    MAX_REASON_LENGTH,
+    UNDER_WAY,
+    active_maintenance,
+    begin_maintenance,
+    end_maintenance,
+)
+from console.operations.models import Maintenance, Operation, OperationKind, Schedule
 
 _LABEL_FIELDS = ("name", "note")
 
@@ -28,6 +36,42 @@ class OperationAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "job__name", "reason", "=request_id", "requested_by__username")
     show_full_result_count = False
     list_per_page = 50
+
+
+class MaintenanceForm(forms.ModelForm):  # type: ignore[type-arg]
+    reason = forms.CharField(max_length=MAX_REASON_LENGTH, widget=AdminTextareaWidget)
+
+    def clean(self) -> None:
+        if active_maintenance():
+            raise forms.ValidationError(UNDER_WAY)
+
+
+@admin.register(Maintenance)
+class MaintenanceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """The switch of the maintenance mode: a new row begins maintenance, and an action ends it."""
+
+    list_display = ("reason", "started_by", "started_at", "ended_by", "ended_at")
+    list_select_related = ("started_by", "ended_by")
+    form = MaintenanceForm
+    fields = ("reason",)
+    actions = ("end_maintenance",)
+
+    def has_change_permission(self, request: HttpRequest, obj: Maintenance | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Maintenance | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Maintenance, form: Any, change: bool) -> None:
+        row = begin_maintenance(cast(User, request.user), form.cleaned_data["reason"])
+        obj.pk, obj.reason = row.pk, row.reason
+
+    @admin.action(description="End maintenance", permissions=["add"])
+    def end_maintenance(self, request: HttpRequest, queryset: QuerySet[Maintenance]) -> None:
+        try:
+            end_maintenance(cast(User, request.user))
+        except Refused as refused:
+            messages.error(request, refused.detail)
 
 
 class PinnedFilter(admin.SimpleListFilter):

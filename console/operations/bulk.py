@@ -10,13 +10,13 @@ from django.db.models import OuterRef, Subquery
 
 from console import formats
 from console.accounts.refusals import InvalidField, Refused
-from console.accounts.rights import AnyUser, define_refusal, operate_refusal
+from console.accounts.rights import AnyUser, define_refusal
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.editing import change_tags, checked_tags
 from console.jobs.models import Job, Run, choices
 from console.operations import services
-from console.operations.legality import run_conflict
-from console.operations.models import ACTIVE_STATES, Operation
+from console.operations.legality import request_refusal, run_conflict
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind
 from console.operations.selectors import with_latest_run
 from runtime.core.job.lifecycle import RunAct, RunState
 
@@ -83,7 +83,7 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
     ending: dict[int | None, list[Operation]] = {}
     for row in Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES):
         ending.setdefault(row.run_id, []).append(row)
-    refused, lines = operate_refusal(user) or "", []
+    refused, lines = request_refusal(OperationKind(act), user), []
     for job in found:
         run = runs.get(job.run_pk)
         conflict = run_conflict(run, RunAct(act), ending.get(job.run_pk, ()))

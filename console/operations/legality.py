@@ -16,6 +16,7 @@ from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import restorable
 from console.jobs.models import Job, Run
 from console.jobs.services import archived_conflict, newest_ready
+from console.operations.maintenance import maintenance_conflict, shown_maintenance
 from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, NEW_RUN_KINDS, Operation, OperationKind
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct, may_start, refusal
 
@@ -48,20 +49,27 @@ def allowed_operations(
     `active`: the active operations on the job; read if they are not given.
     """
     ending = ending_operations(run) if active is None else [row for row in active if run and row.run_id == run.pk]
-    refused, missing = operate_refusal(user), _MissingForNewRun(job)
+    missing = _MissingForNewRun(job)
     return tuple(
-        AllowedOperation(kind, refused or _sentence(_job_conflict(kind, run, ending, missing)))
+        AllowedOperation(kind, request_refusal(kind, user) or _sentence(_job_conflict(kind, run, ending, missing)))
         for kind in JOB_OPERATIONS
     )
 
 
 def allowed_operation(kind: OperationKind, job: Job, run: Run | None, user: AnyUser) -> AllowedOperation:
     found = _job_conflict(kind, run, ending_operations(run), _MissingForNewRun(job))
-    return AllowedOperation(kind, operate_refusal(user) or _sentence(found))
+    return AllowedOperation(kind, request_refusal(kind, user) or _sentence(found))
 
 
 def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
-    return AllowedOperation(OperationKind.DISCARD, operate_refusal(user) or _sentence(discard_conflict(checkpoint)))
+    return AllowedOperation(
+        OperationKind.DISCARD, request_refusal(OperationKind.DISCARD, user) or _sentence(discard_conflict(checkpoint))
+    )
+
+
+def request_refusal(kind: OperationKind, user: AnyUser) -> str:
+    """Why the user may not request operations of this kind now, on any job."""
+    return operate_refusal(user) or _sentence(maintenance_conflict(kind, shown_maintenance()))
 
 
 def start_conflict(run: Run | None) -> Conflict | None:
@@ -98,11 +106,13 @@ def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
 def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     """A clone or a drill, which leaves the job as it is."""
     reason = "" if checkpoint.is_restorable else f"{str(checkpoint).capitalize()} cannot be restored."
-    return AllowedOperation(OperationKind.CLONE, operate_refusal(user) or reason)
+    return AllowedOperation(OperationKind.CLONE, request_refusal(OperationKind.CLONE, user) or reason)
 
 
 def allowed_copy(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
-    return AllowedOperation(OperationKind.COPY, operate_refusal(user) or _sentence(copy_conflict(checkpoint)))
+    return AllowedOperation(
+        OperationKind.COPY, request_refusal(OperationKind.COPY, user) or _sentence(copy_conflict(checkpoint))
+    )
 
 
 def copy_conflict(checkpoint: Checkpoint) -> Conflict | None:
@@ -115,14 +125,14 @@ def copy_conflict(checkpoint: Checkpoint) -> Conflict | None:
 
 def allowed_verify(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     reason = "" if checkpoint.is_restorable else f"{str(checkpoint).capitalize()} has no files."
-    return AllowedOperation(OperationKind.VERIFY, operate_refusal(user) or reason)
+    return AllowedOperation(OperationKind.VERIFY, request_refusal(OperationKind.VERIFY, user) or reason)
 
 
 def allowed_pin(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     """The pin of a checkpoint, or its unpin if it is pinned."""
     pins = not checkpoint.is_pinned
     kind = OperationKind.PIN if pins else OperationKind.UNPIN
-    return AllowedOperation(kind, operate_refusal(user) or _sentence(pin_conflict(checkpoint, pins=pins)))
+    return AllowedOperation(kind, request_refusal(kind, user) or _sentence(pin_conflict(checkpoint, pins=pins)))
 
 
 def pin_conflict(checkpoint: Checkpoint, *, pins: bool) -> Conflict | None:

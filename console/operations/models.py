@@ -213,3 +213,30 @@ class Schedule(models.Model):
     def key_prefix(self) -> str:
         """The beginning of the idempotency keys of its operations."""
         return f"schedule-{self.pk}-"
+
+
+class Maintenance(models.Model):
+    """A time in which the console accepts no operations but savepoints, stops and cancels. At most one is active.
+
+    A trigger refuses deletion and all changes but the end (`migrations/0015`), as for entries of the ledger.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    reason = models.TextField()
+    started_at = models.DateTimeField(db_default=Now())
+    started_by = models.ForeignKey(User, models.PROTECT, related_name="+")
+    ended_at = models.DateTimeField(null=True)
+    ended_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
+
+    class Meta:
+        db_table = "weir_maintenance"
+        ordering = ("-pk",)
+        verbose_name_plural = "maintenance"
+        constraints = [
+            models.UniqueConstraint(
+                models.Value(1), condition=Q(ended_at__isnull=True), name="weir_maintenance_one_active"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"maintenance: {self.reason}"

@@ -23,6 +23,7 @@ from console.jobs.services import lock_job, require_parallelism, require_present
 from console.jobs.tags import require_match
 from console.operations import clones, copies, discard, labels, reviews, schedules, verification
 from console.operations.legality import ending_operations, run_conflict, start_conflict
+from console.operations.maintenance import active_maintenance, maintenance_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target, version_of
 from console.operations.origin import Origin
@@ -84,6 +85,8 @@ def request(
     )  # fmt: skip
     if earlier := _replay(row):
         return earlier
+    if refused := maintenance_conflict(wanted, active_maintenance()):
+        raise refused
     try:
         with transaction.atomic():
             if asked.if_match is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.core.cache import caches
+from django.core.cache import cache, caches
 from django.test import Client
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
@@ -17,6 +17,7 @@ from console.accounts import tokens
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.operations import maintenance
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
@@ -45,9 +46,10 @@ SCHEMA = {
 
 
 @pytest.fixture(autouse=True)
-def _no_fragments() -> None:
-    """No test sees blocks that another test has rendered: rows of tests have the same keys."""
+def _own_caches() -> None:
+    """No test sees blocks that another test has rendered, as rows of tests have the same keys; nor its maintenance."""
     caches["fragments"].clear()
+    cache.set(maintenance.CACHE_KEY, (), timeout=None)
 
 
 @pytest.fixture(scope="module")

@@ -399,6 +399,15 @@ def test_tags_of_jobs(weirctl: Commands, job: Job) -> None:
     assert "must have 40 characters at most" in weirctl("tag", "x" * 41, "daily sums", code=3).stderr
 
 
+def test_maintenance_is_begun_and_ended(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    assert weirctl("maintenance").stdout == "no maintenance\n"
+    assert weirctl.json("maintenance", "--begin", "the storage moves")["ended_at"] is None
+    assert "by operator, under way: the storage moves." in weirctl("maintenance").stdout
+    assert "operator began maintenance" in weirctl("drain", "daily sums", "--yes", code=3).stderr
+    assert "ended at" in weirctl("maintenance", "--end").stdout
+
+
 def test_a_bulk_cancels(weirctl: Commands, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
     rows = weirctl.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from weir.control import changes, definition, snapshots
+from weir.control import changes, definition, maintenance, snapshots
 from weir.control.bulk import FAILED_STATES, await_one, request_one
 from weir.control.command import (
     FAILED,
@@ -357,7 +357,7 @@ def _write_plan(plan: Row, *, as_json: bool) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-for command in (*changes.COMMANDS, *snapshots.COMMANDS):
+for command in (*changes.COMMANDS, *snapshots.COMMANDS, maintenance.maintenance):
     main.add_command(command)
 
 

@@ -59,9 +59,9 @@ class Console:
         """Raises Refused, Unreachable."""
         return self._send("PATCH", path, json=body)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str) -> Any:
         """Raises Refused, Unreachable."""
-        self._send("DELETE", path)
+        return self._send("DELETE", path)
 
     def rows(self, path: str, most: int, /, **query: Any) -> Iterator[Row]:
         """The first `most` rows of the list at `path`."""

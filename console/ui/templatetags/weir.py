@@ -21,6 +21,8 @@ from django.utils.safestring import SafeString, mark_safe
 from console import formats
 from console.formats import Quantity
 from console.jobs.models import Job
+from console.operations.maintenance import shown_maintenance
+from console.operations.models import Maintenance
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
 from console.ui.status import DISCARDED, HEALTH_WORDS, SHAPES, status
@@ -229,6 +231,11 @@ def _zone_mark(context: Context) -> str:
     """A mark of the chosen zone: blocks with a key are shared by all readers, and contain times."""
     zone = chosen_zone(context.get("request"))
     return "" if zone is None else blake2s(zone.key.encode(), digest_size=4).hexdigest()
+
+
+@register.simple_tag
+def current_maintenance() -> Maintenance | None:
+    return shown_maintenance()
 
 
 @register.simple_tag

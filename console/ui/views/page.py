@@ -18,6 +18,7 @@ from django_htmx.http import HttpResponseStopPolling
 
 from console.accounts.models import User
 from console.health import passes
+from console.operations.maintenance import shown_maintenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def page_or_blocks(
     if not request.headers.get("HX-Request"):
         found = load_content()
         return page(request, template, {**found.context, "poll": not found.settled})
-    outage = passes.silent_since(timezone.now())
-    tag = f'"{load_revision()}{outage or ""}"'.replace(" ", "T")
+    outage, maintenance = passes.silent_since(timezone.now()), shown_maintenance()
+    tag = f'"{load_revision()}{outage or ""}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
     if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
         return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
     found = load_content()

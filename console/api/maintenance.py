@@ -1,0 +1,40 @@
+"""Maintenance mode."""
+
+from http import HTTPStatus
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.api import serializers
+from console.api.base import StrictView
+from console.operations.maintenance import begin_maintenance, end_maintenance
+from console.operations.models import Maintenance
+
+
+class MaintenanceMode(StrictView, generics.ListAPIView[Maintenance]):
+    """The times of maintenance, newest first; one without `ended_at` is under way.
+
+    During maintenance, operations other than savepoint, stop and cancel are refused (`maintenance`).
+    """
+
+    queryset = Maintenance.objects.select_related("started_by", "ended_by")
+    serializer_class = serializers.MaintenanceSerializer
+    query = frozenset({"limit", "cursor"})
+
+    @extend_schema(
+        request=serializers.MaintenanceRequest,
+        responses={201: serializers.MaintenanceSerializer, 403: serializers.Problem, 409: serializers.Problem},
+    )
+    def post(self, request: Request) -> Response:
+        """Begins maintenance. The reason is part of each refusal, and of the banner on all pages."""
+        row = begin_maintenance(self.user, self.body(serializers.MaintenanceRequest)["reason"])
+        return Response(self.get_serializer(row).data, status=HTTPStatus.CREATED)
+
+    @extend_schema(
+        responses={200: serializers.MaintenanceSerializer, 403: serializers.Problem, 409: serializers.Problem}
+    )
+    def delete(self, request: Request) -> Response:
+        """Ends the maintenance that is under way."""
+        return Response(self.get_serializer(end_maintenance(self.user)).data)

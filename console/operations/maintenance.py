@@ -1,0 +1,86 @@
+"""Maintenance mode: for a time, the console accepts no operations but savepoints, stops and cancels.
+
+Runs continue, and job masters restart them. Operations that were accepted before are carried out.
+"""
+
+from typing import Any, Final, cast
+
+from django.core.cache import cache
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, InvalidField
+from console.accounts.rights import require_maintain
+from console.accounts.storable import text_problem
+from console.operations.models import Maintenance, OperationKind
+
+ALLOWED_KINDS: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.CANCEL)
+MAX_REASON_LENGTH: Final = 1000
+CACHE_KEY: Final = "maintenance"
+UNDER_WAY: Final = "Maintenance is under way already. End it first."
+_CACHE_S: Final = 2  #: a page may show the mode of so many seconds ago; a request reads the row
+
+
+def active_maintenance() -> Maintenance | None:
+    """The maintenance that is under way."""
+    return Maintenance.objects.filter(ended_at=None).select_related("started_by").first()
+
+
+def shown_maintenance() -> Maintenance | None:
+    """The active maintenance for pages. Each process reads it at most every `_CACHE_S` seconds."""
+    found: Any = cache.get_or_set(CACHE_KEY, lambda: tuple(filter(None, [active_maintenance()])), _CACHE_S)
+    return cast(Maintenance, found[0]) if found else None
+
+
+def maintenance_conflict(kind: OperationKind, active: Maintenance | None) -> Conflict | None:
+    """Why an operation of this kind cannot be requested during `active`; None if it can be."""
+    if active is None or kind in ALLOWED_KINDS:
+        return None
+    since = f"{active.started_at:%Y-%m-%d %H:%M} UTC"
+    detail = (
+        f"{active.started_by} began maintenance at {since}: {active.reason} Until its end, only savepoints, stops and "
+        "cancels are accepted."
+    )
+    return Conflict("maintenance", detail, since=active.started_at.isoformat(), by=str(active.started_by))
+
+
+def begin_maintenance(user: User, reason: str) -> Maintenance:
+    """Begins maintenance.
+
+    Raises:
+        Forbidden: the user lacks the permission.
+        InvalidField: the reason is missing or cannot be stored.
+        Conflict: maintenance is under way.
+    """
+    require_maintain(user)
+    reason = reason.strip()
+    if why := text_problem(reason):
+        raise InvalidField("reason", why)
+    if not 0 < len(reason) <= MAX_REASON_LENGTH:
+        raise InvalidField("reason", f"must have 1 to {MAX_REASON_LENGTH} characters; users see it with each refusal")
+    sentence = reason if reason.endswith((".", "!", "?")) else f"{reason}."
+    try:
+        with transaction.atomic():
+            row = Maintenance.objects.create(reason=sentence, started_by=user)
+    except IntegrityError as error:
+        raise Conflict("maintenance", UNDER_WAY) from error
+    row.refresh_from_db()  # reads the time that Postgres has set
+    cache.delete(CACHE_KEY)
+    return row
+
+
+def end_maintenance(user: User) -> Maintenance:
+    """Ends the active maintenance.
+
+    Raises:
+        Forbidden: the user lacks the permission.
+        Conflict: no maintenance is under way.
+    """
+    require_maintain(user)
+    row = active_maintenance()
+    if row is None or not Maintenance.objects.filter(pk=row.pk, ended_at=None).update(ended_at=Now(), ended_by=user):
+        raise Conflict("no-maintenance", "No maintenance is under way.")
+    row.refresh_from_db()
+    cache.delete(CACHE_KEY)
+    return row

@@ -1,0 +1,127 @@
+"""Maintenance mode: what it refuses and accepts, who may switch it, and its trace."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import DatabaseError, transaction
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Forbidden, InvalidField
+from console.jobs.models import Run
+from console.operations.maintenance import begin_maintenance, end_maintenance
+from console.operations.models import Maintenance, Operation
+from console.operations.services import OperationRequestContext, request
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+REASON = "the storage moves"
+
+
+@pytest.fixture
+def running() -> Run:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 3)
+    return run
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "stop", "cancel"])
+def test_a_run_can_be_saved_and_ended_during_maintenance(operator: User, running: Run, kind: str) -> None:
+    begin_maintenance(operator, REASON)
+    assert request(OperationRequestContext(user=operator), running.job, kind).operation.state == "queued"
+
+
+@pytest.mark.parametrize("kind", ["drain", "rescale", "start", "label", "verify"])
+def test_other_operations_are_refused_with_user_and_reason(operator: User, running: Run, kind: str) -> None:
+    given: dict[str, dict[str, Any]] = {
+        "rescale": {"parallelism": 3},
+        "label": {"checkpoint": 1, "name": "x"},
+        "verify": {"checkpoint": 1},
+    }
+    begin_maintenance(operator, REASON)
+    with pytest.raises(Conflict, match=r"operator began maintenance at .* UTC: the storage moves\. ") as refused:
+        request(OperationRequestContext(user=operator), running.job, kind, given.get(kind))
+    assert (refused.value.code, refused.value.facts["by"]) == ("maintenance", "operator")
+    assert not Operation.objects.exists()
+    end_maintenance(operator)
+    if kind == "drain":
+        assert request(OperationRequestContext(user=operator), running.job, kind).operation.state == "queued"
+
+
+def test_a_repeated_request_keeps_its_answer(operator: User, running: Run) -> None:
+    asked = OperationRequestContext(user=operator, idempotency_key="once")
+    first = request(asked, running.job, "drain")
+    begin_maintenance(operator, REASON)
+    assert request(asked, running.job, "drain").operation == first.operation
+
+
+def test_pages_have_a_banner_and_no_button_for_what_is_refused(browser: Client, running: Run, operator: User) -> None:
+    page = f"/jobs/{running.job_id}/"
+    first = browser.get(page)
+    poll = {"HX-Request": "true"}
+    tag = browser.get(page, headers=poll).headers["ETag"]
+    begin_maintenance(operator, REASON)
+    said = blocks.text(browser.get(page))
+    assert "Maintenance since" in said
+    assert "by operator: the storage moves. Runs continue." in said
+    assert 'id="drain"' not in browser.get(page).content.decode()
+    changed = browser.get(page, headers={**poll, "If-None-Match": tag})
+    assert "the storage moves" in changed.content.decode(), "open pages get the banner"
+    assert "the storage moves" in browser.get("/admin/").content.decode()
+    assert "the storage moves" not in first.content.decode()
+    end_maintenance(operator)
+    assert "the storage moves" not in browser.get(page).content.decode()
+
+
+def test_the_switch_over_rest(api: APIClient, running: Run) -> None:
+    path = "/api/v1/maintenance/"
+    assert api.delete(path).json()["code"] == "no-maintenance"
+    assert api.post(path, {"reason": " "}).status_code == 400
+    made = api.post(path, {"reason": REASON})
+    assert (made.status_code, made.json()["started_by"], made.json()["ended_at"]) == (201, "operator", None)
+    assert api.post(path, {"reason": "again"}).status_code == 409
+    drained = api.post(f"/api/v1/jobs/{running.job_id}/operations/", {"kind": "drain"})
+    assert (drained.status_code, drained.json()["code"]) == (409, "maintenance")
+    assert api.delete(path).json()["ended_by"] == "operator"
+    (row,) = api.get(path).json()["results"]
+    assert (row["reason"], row["ended_at"] is not None) == (f"{REASON}.", True)
+
+
+def test_the_switch_in_the_admin(browser: Client) -> None:
+    browser.post("/admin/operations/maintenance/add/", {"reason": REASON})
+    row = Maintenance.objects.get()
+    assert (row.reason, str(row.started_by), row.ended_at) == (f"{REASON}.", "operator", None)
+    again = browser.post("/admin/operations/maintenance/add/", {"reason": "again"})
+    assert "Maintenance is under way already" in blocks.text(again)
+    browser.post("/admin/operations/maintenance/", {"action": "end_maintenance", "_selected_action": [row.pk]})
+    assert Maintenance.objects.get().ended_at is not None
+
+
+def test_the_switch_needs_its_own_permission(viewer: User) -> None:
+    viewer.user_permissions.add(Permission.objects.get(codename="add_operation"))
+    with pytest.raises(Forbidden, match=r"operations\.add_maintenance"):
+        begin_maintenance(viewer, REASON)
+    viewer.user_permissions.add(Permission.objects.get(codename="add_maintenance"))
+    viewer = User.objects.get(pk=viewer.pk)
+    begin_maintenance(viewer, REASON)
+    end_maintenance(viewer)
+
+
+def test_a_reason_is_required(operator: User) -> None:
+    for reason in ("  ", "x" * 1001, "\0"):
+        with pytest.raises(InvalidField):
+            begin_maintenance(operator, reason)
+
+
+def test_entries_are_never_changed_or_deleted(operator: User) -> None:
+    row = begin_maintenance(operator, REASON)
+    own = Maintenance.objects.filter(pk=row.pk)
+    with pytest.raises(DatabaseError, match="can only be ended"), transaction.atomic():
+        own.update(reason="another")
+    end_maintenance(operator)
+    with pytest.raises(DatabaseError, match="can only be ended"), transaction.atomic():
+        own.update(ended_at=None)
+    with pytest.raises(DatabaseError, match="can only be ended"), transaction.atomic():
+        own.delete()

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.db.models import F, Max
 from django.utils import timezone
 from PIL import Image
 from playwright.sync_api import FloatRect, Page
 
+from console.checkpoints.models import Checkpoint
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
+from console.metrics.models import SubtaskMetrics
 from tests.console.ui import every_page, numbers
 from tests.console.ui.browsing import Open
 
@@ -39,7 +42,6 @@ def test_take_pictures(signed_in: Open, running: Run) -> None:
         old.unlink()
     numbers.record(running, timezone.now())
     paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states()
-    store_verdicts()
     with signed_in(WIDTH) as page:
         paths = {"job-slow": f"/jobs/{numbers.slow_run().job_id}/"} | paths  # first: its numbers must not be old
         for name, path in paths.items():
@@ -66,8 +68,15 @@ def test_take_pictures(signed_in: Open, running: Run) -> None:
 
 
 def keep_fresh() -> None:
-    """Job masters report as time passes."""
-    Run.objects.filter(ended_at=None).update(live_at=timezone.now())
+    """Job masters report, and take checkpoints, as time passes; the console's worker checks their health."""
+    active, now = Run.objects.filter(ended_at=None), timezone.now()
+    passed = now - active.aggregate(at=Max("live_at"))["at"]
+    active.update(live_at=now)
+    SubtaskMetrics.objects.update(at=F("at") + passed)
+    Checkpoint.objects.filter(run__in=active).update(
+        triggered_at=F("triggered_at") + passed, completed_at=F("completed_at") + passed
+    )
+    store_verdicts()
 
 
 #: Folders of this machine in the texts of a page become folders of an installation.

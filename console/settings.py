@@ -98,6 +98,8 @@ try:
     WEIR_MANIFEST_KEYS = parse_keys(optional("WEIR_MANIFEST_KEY", ""))
 except ValueError as error:
     raise ImproperlyConfigured(str(error)) from None
+#: Logs of slots are shown from these folders, such as the work folder of Spark's workers on a shared file system.
+WEIR_SLOT_LOGS = folders("WEIR_SLOT_LOGS")
 #: Job parameters may name folders below these roots only, and no folder of Weir itself.
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 

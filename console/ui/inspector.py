@@ -22,7 +22,7 @@ from console.metrics.selectors import SubtaskHistory, subtask_history
 from console.ui.failures import FailureCause, failure_causes
 from console.ui.jobpage import JobView
 from console.ui.plots import shapes
-from console.ui.runlog import LogLine, log_size, recent_warnings
+from console.ui.runlog import LogLine, log_file, log_size, recent_warnings
 from runtime.core.snapshot.contents import StoredState
 
 REFRESH_S: Final = 10
@@ -116,7 +116,7 @@ class Inspector:
     def log_key(self) -> str:
         """Names the content of `warnings`."""
         run = self._page.run
-        return f"{run.pk}_{log_size(run)}" if run else "0"
+        return f"{run.pk}_{log_size(log_file(run))}" if run else "0"
 
     @property
     def warnings(self) -> Sequence[LogLine] | None:

@@ -1,11 +1,11 @@
-"""The log of a job master, as lines with time and level.
+"""The logs of a job master and of its slots, as lines with time and level.
 
-The job master writes JSON lines; Spark's JVM and tracebacks write plain text into the same file. A plain line without a
+They are JSON lines; Spark's JVM and tracebacks write plain text into the same file. A plain line without a
 level of its own belongs to the line before it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,10 +59,47 @@ def log_file(run: Run) -> Path:
     return Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
 
 
-def log_size(run: Run) -> int:
-    """Bytes of the job master's log; 0 if this host does not have it."""
+@dataclass(frozen=True, slots=True)
+class SlotLog:
+    """The log of a slot. `file`: None if this host does not have it, or its folder is not one of `WEIR_SLOT_LOGS`."""
+
+    index: int
+    host: str
+    path: str
+    file: Path | None
+    is_of_master: bool  #: without a cluster, slots write into the log of the job master
+
+
+def slot_logs(run: Run, slots: Sequence[Mapping[str, Any]]) -> tuple[SlotLog, ...]:
+    """The logs of the slots in a live report. A slot runs the author's code, so only some folders are read."""
+    own = log_file(run)
+    found = []
+    for slot in slots:
+        path = str(slot.get("log") or "")
+        if path:
+            index, host = int(slot["index"]), str(slot.get("host") or "")
+            found.append(SlotLog(index, host, path, _readable(Path(path)), path == str(own)))
+    return tuple(found)
+
+
+def slot_file(run: Run, slots: Sequence[Mapping[str, Any]], slot: int | None) -> Path | None:
+    """The log of a slot; None if this host does not have it."""
+    return next((each.file for each in slot_logs(run, slots) if each.index == slot), None)
+
+
+def _readable(path: Path) -> Path | None:
     try:
-        return log_file(run).stat().st_size
+        file = path.resolve()
+        is_allowed = any(file.is_relative_to(Path(root).resolve()) for root in settings.WEIR_SLOT_LOGS)
+        return file if is_allowed and file.is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def log_size(file: Path) -> int:
+    """Bytes of a log; 0 if this host does not have it."""
+    try:
+        return file.stat().st_size
     except OSError:
         return 0
 

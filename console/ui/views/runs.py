@@ -1,5 +1,8 @@
 """The page of a run."""
 
+from typing import Any
+
+from django.db.models.fields.json import KeyTransform
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -11,8 +14,9 @@ from console.jobs.services import pipeline_schema
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
 from console.ui.jobhealth import health_line
+from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.runlog import LEVELS, LogFilter, log_file, log_size, plain_log
+from console.ui.runlog import LEVELS, LogFilter, log_file, log_size, plain_log, slot_file
 from console.ui.runpage import run_view
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
@@ -23,7 +27,9 @@ _OPERATIONS = 20  #: newest operations on the page
 @require_login
 def run(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
-    found = get_object_or_404(rows.defer("live", "restore_checkpoint__acknowledgements"), pk=pk)
+    reported = rows.defer("live", "restore_checkpoint__acknowledgements").annotate(slots=KeyTransform("slots", "live"))
+    found: Any = get_object_or_404(reported, pk=pk)
+    slots, slot = found.slots or (), whole_number(request.GET.get("slot"))
     operations = with_runs(Operation.objects.filter(run=found))
 
     def load_content() -> PageContent:
@@ -31,7 +37,7 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
             "job": found.job,
             "run": found,
             "health": health_line(found, getattr(found.job, "health", None), timezone.now()),
-            "view": run_view(found, pipeline_schema(found.job.pipeline), LogFilter.of(request.GET)),
+            "view": run_view(found, pipeline_schema(found.job.pipeline), LogFilter.of(request.GET), slots, slot),
             "levels": LEVELS,
             "operations": tuple(operations[:_OPERATIONS]),
         }
@@ -41,7 +47,9 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
         attempts = (Attempt.objects.filter(run=found).order_by("-token"), _OPERATIONS)
         newest = (Checkpoint.objects.filter(run=found).order_by("-number"), 1)
         own = (Operation.objects.filter(run=found).order_by("-created_at", "-pk"), _OPERATIONS)
-        return revision(request, [attempts, newest, own], found.state, log_size(found))
+        return revision(
+            request, [attempts, newest, own], found.state, log_size(slot_file(found, slots, slot) or log_file(found))
+        )
 
     return page_or_blocks(request, "runs/detail.html", "runs/_live.html", load_content, load_revision)
 
@@ -49,11 +57,15 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 @require_login
 def log(request: HttpRequest, pk: int) -> HttpResponse:
-    """The log of the job master as a file, without secrets."""
-    found = get_object_or_404(Run.objects.select_related("job", "version").defer("live"), pk=pk)
-    text = plain_log(log_file(found), found.version.params, pipeline_schema(found.job.pipeline))
+    """The log of the job master, or of a slot, as a file without secrets."""
+    rows = Run.objects.select_related("job", "version").defer("live")
+    found: Any = get_object_or_404(rows.annotate(slots=KeyTransform("slots", "live")), pk=pk)
+    slot = whole_number(request.GET.get("slot"))
+    file = log_file(found) if slot is None else slot_file(found, found.slots or (), slot)
+    text = file and plain_log(file, found.version.params, pipeline_schema(found.job.pipeline))
     if text is None:
         raise Http404("this host does not have the log")
     response = HttpResponse(text, content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="run-{pk}.log"'
+    name = f"run-{pk}.log" if slot is None else f"run-{pk}-slot-{slot}.log"
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

@@ -71,7 +71,7 @@ def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
 
 def run_with_log(settings: Settings, tmp_path: Path, text: str) -> Run:
     settings.WEIR_LOGS = tmp_path
-    run = rows.run(rows.job())
+    run = rows.run(rows.job(version={"params": {**rows.PARAMS, **PARAMS}}))
     (tmp_path / f"run-{run.pk}.log").write_text(text)
     return run
 
@@ -110,3 +110,49 @@ def test_the_whole_log_is_a_download_without_secrets(
     assert at_console.get(f"/runs/{run.pk}/log/").status_code == 404
     (tmp_path / "secret.log").write_text("password=a-river-runs\n")
     assert "a-river-runs" not in (plain_log(tmp_path / "secret.log", PARAMS, SECRET) or "")
+
+
+def run_with_slots(settings: Settings, tmp_path: Path) -> Run:
+    """Slot 0 writes into the log of the job master, slot 1 below an allowed folder, slot 2 elsewhere."""
+    work = tmp_path / "work" / "app-20261126101112-0001" / "1"
+    work.mkdir(parents=True)
+    (work / "stderr").write_text(f"first line\n{EVENT}\npassword=a-river-runs\n")
+    (tmp_path / "elsewhere").write_text("root:x:0\n")
+    settings.WEIR_SLOT_LOGS = (tmp_path / "work",)
+    run = run_with_log(settings, tmp_path, "of the master\n")
+    paths = (tmp_path / f"run-{run.pk}.log", work / "stderr", tmp_path / "elsewhere")
+    slots = [{"index": at, "host": f"worker-{at}", "log": str(path)} for at, path in enumerate(paths)]
+    Run.objects.filter(pk=run.pk).update(live={**rows.live(), "slots": slots})
+    return run
+
+
+def test_the_log_of_a_slot_is_shown_if_its_folder_is_allowed(
+    at_console: Client, settings: Settings, tmp_path: Path
+) -> None:
+    run = run_with_slots(settings, tmp_path)
+    path = f"/runs/{run.pk}/"
+    said = blocks.text(at_console.get(path))
+    assert "Slot 0 writes into the log of the job master." in said
+    assert f"Log of slot 2: {tmp_path / 'elsewhere'} on worker-2." in said
+    assert "of the master" in said
+    page = at_console.get(f"{path}?slot=1&level=warning")
+    assert "Log of slot 1" in blocks.text(page)
+    assert "slot lost slot=1" in blocks.text(page)
+    assert "first line" not in blocks.live(page)["log"]
+    answer = at_console.get(f"{path}log/?slot=1")
+    assert answer.content.decode().startswith("first line\n")
+    assert "a-river-runs" not in answer.content.decode()
+    assert answer["Content-Disposition"] == f'attachment; filename="run-{run.pk}-slot-1.log"'
+
+
+def test_a_slot_cannot_name_a_file_outside_the_allowed_folders(
+    at_console: Client, settings: Settings, tmp_path: Path
+) -> None:
+    """The author's code runs in slots, and so may report any path; a link leads out of a folder."""
+    run = run_with_slots(settings, tmp_path)
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "elsewhere")
+    slots = [{"index": 3, "log": str(tmp_path / "work" / "link")}, {"index": 4, "log": f"{tmp_path}/work/../elsewhere"}]
+    Run.objects.filter(pk=run.pk).update(live={**rows.live(), "slots": slots})
+    for slot in (2, 3, 4):
+        assert at_console.get(f"/runs/{run.pk}/log/?slot={slot}").status_code == 404
+        assert "root:x:0" not in blocks.text(at_console.get(f"/runs/{run.pk}/?slot={slot}"))

@@ -23,7 +23,7 @@ from django.utils import timezone  # noqa: E402
 from console.accounts.models import User  # noqa: E402
 from console.health.housekeeping import store_verdicts  # noqa: E402
 from console.jobs.models import Job, Pipeline, Run  # noqa: E402
-from console.metrics.partitions import create_partitions  # noqa: E402
+from console.metrics.partitions import create_partitions, drop_partitions  # noqa: E402
 from runtime.core.job.settings import JobSettings  # noqa: E402
 
 WIDE: Final = 30  #: operators of the first job
@@ -115,6 +115,7 @@ def fill(size: Size) -> Filled:
     now = timezone.now().replace(microsecond=0)
     for days in range(size.days + 1):
         create_partitions(now - timedelta(days=days))
+    drop_partitions(now, {})  # as housekeeping does
     wide, narrow = _uids(WIDE), _uids(NARROW)
     _execute(
         _JOBS, user=user.pk, jobs=size.jobs, running=size.running, first=1, subtasks=SUBTASKS, wide=_json(_graph(wide)),

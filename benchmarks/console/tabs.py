@@ -5,6 +5,7 @@ script (`polling.js`). Times are of the client: with one web process they includ
 """
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -79,6 +80,7 @@ def report(filled: Filled, seconds: float = SECONDS) -> int:
 
 
 async def _open_tabs(port: int, session: str, jobs: list[tuple[int, int]], seconds: float) -> Answers:
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # or it reports each request
     answers = Answers(time.monotonic())
     cookies = {settings.SESSION_COOKIE_NAME: session}
     limits = httpx.Limits(max_connections=TABS)

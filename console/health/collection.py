@@ -70,10 +70,11 @@ LEFT JOIN LATERAL (
 ) AS begun ON true
 WHERE r.id = ANY(%(runs)s)
 """
+#: The first moment is a constant: Postgres plans only the partitions that may hold such rows, not all of them.
 _SUBTASKS: Final = """
 SELECT r.id, newest.at, newest.operators FROM weir_run r CROSS JOIN LATERAL (
     SELECT at, operators FROM weir_subtask_metrics
-    WHERE run_id = r.id AND token = r.token AND at >= %(now)s - interval '1 hour' ORDER BY at DESC LIMIT %(samples)s
+    WHERE run_id = r.id AND token = r.token AND at >= %(since)s ORDER BY at DESC LIMIT %(samples)s
 ) AS newest
 WHERE r.id = ANY(%(runs)s) ORDER BY r.id, newest.at
 """
@@ -82,7 +83,7 @@ SELECT run_id, operator, max(state_bytes) FILTER (WHERE at < %(now)s - interval 
     max(state_bytes) FILTER (WHERE at BETWEEN %(now)s - interval '60 minutes' AND %(now)s - interval '50 minutes'),
     max(state_bytes) FILTER (WHERE at >= %(now)s - interval '10 minutes')
 FROM weir_metrics
-WHERE step_s = 60 AND run_id = ANY(%(runs)s) AND at >= %(now)s - interval '120 minutes' AND operator <> ''
+WHERE step_s = 60 AND run_id = ANY(%(runs)s) AND at >= %(since)s AND operator <> ''
 GROUP BY run_id, operator
 """
 
@@ -300,14 +301,15 @@ def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
     A job master that falls silent leaves its last samples. They show the last known state for an hour.
     """
     found = defaultdict(list)
-    for run, at, operators in _fetch(_SUBTASKS, runs, now=now, samples=WATERMARK_WINDOW // _STEP):
+    since = now - timedelta(hours=1)
+    for run, at, operators in _fetch(_SUBTASKS, runs, since=since, samples=WATERMARK_WINDOW // _STEP):
         found[run].append((at, _decode(operators)))
     return {run: _within(samples, WATERMARK_WINDOW) for run, samples in found.items()}
 
 
 def _state_bytes(runs: Sequence[int], now: datetime) -> Mapping[int, Mapping[str, StateBytes]]:
     found: dict[int, dict[str, StateBytes]] = defaultdict(dict)
-    for run, operator, *nbytes in _fetch(_STATE, runs, now=now):
+    for run, operator, *nbytes in _fetch(_STATE, runs, now=now, since=now - timedelta(hours=2)):
         oldest, before, newest = nbytes
         found[run][operator] = (oldest, before, newest)
     return found

@@ -90,7 +90,7 @@ def test_a_poll_brings_the_same_block_and_ends_with_the_run(at_console: Client, 
     path = f"/jobs/{running.job_id}/checkpoints/statistics/"
     page, poll = at_console.get(path), at_console.get(path, headers=POLL)
     assert blocks.live(poll) == blocks.live(page)
-    assert blocks.swapped(poll) == set(blocks.live(page)) == {"outage", "statistics"}
+    assert blocks.swapped(poll) == set(blocks.live(page)) == {"maintenance", "outage", "statistics"}
     assert (poll.status_code, "data-poll" in page.content.decode()) == (200, True)
     Run.objects.update(state="finished")
     assert at_console.get(path, headers=POLL).status_code == 286

@@ -14,9 +14,9 @@ from console.operations.models import Maintenance
 
 
 class MaintenanceMode(StrictView, generics.ListAPIView[Maintenance]):
-    """The times of maintenance, newest first; one without `ended_at` is under way.
+    """The times of maintenance, newest first; an entry without `ended_at` is under way.
 
-    During maintenance, operations other than savepoint, stop and cancel are refused (`maintenance`).
+    During maintenance, operations that start or change a run, or touch its files, are refused (`maintenance`).
     """
 
     queryset = Maintenance.objects.select_related("started_by", "ended_by")

@@ -6,10 +6,11 @@ from typing import Final
 
 from django.core.cache import cache
 from django.db.models import Min
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from console.health.models import HousekeepingPass
 
+CACHE_KEY: Final = "housekeeping-pass"
 _CACHE_S: Final = 2
 MAX_SILENCE: Final = timedelta(seconds=30)  #: the longest period of a recorded task is 5 s
 
@@ -19,7 +20,7 @@ def recorded(name: str, task: Callable[[], None]) -> Callable[[], None]:
 
     def run() -> None:
         task()
-        row = HousekeepingPass(task=name, at=timezone.now())
+        row = HousekeepingPass(task=name, at=Now())
         HousekeepingPass.objects.bulk_create([row], update_conflicts=True, unique_fields=["task"], update_fields=["at"])
 
     return run
@@ -30,7 +31,7 @@ def silent_since(now: datetime) -> datetime | None:
 
     Each process reads the passes at most every `_CACHE_S` seconds, so that they cost pages no query.
     """
-    oldest: datetime | None = cache.get_or_set("housekeeping-pass", _oldest_pass, _CACHE_S)
+    oldest: datetime | None = cache.get_or_set(CACHE_KEY, _oldest_pass, _CACHE_S)
     return oldest if oldest is not None and now - oldest > MAX_SILENCE else None
 
 

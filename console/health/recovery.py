@@ -55,7 +55,7 @@ def recovery_horizon(run: Run, facts: RunFacts) -> RecoveryHorizon | None:
 
 def _records_since(facts: RunFacts, point: datetime) -> int | None:
     sources = [operator for operator in facts.operators.values() if operator.role is Role.SOURCE]
-    if not facts.flow_s:
+    if not facts.flow_s or facts.old_since is not None:
         return None
     return round(sum(source.records_per_s for source in sources) * facts.ms_since(point) / 1000)
 

@@ -6,7 +6,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
 from console.accounts.middleware import request_id_of
 from console.accounts.models import User
@@ -61,6 +62,13 @@ class MaintenanceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_delete_permission(self, request: HttpRequest, obj: Maintenance | None = None) -> bool:
         return False
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        try:
+            return super().add_view(request, form_url, extra_context)
+        except Refused as refused:  # another administrator was first
+            messages.error(request, refused.detail)
+            return redirect("admin:operations_maintenance_changelist")
 
     def save_model(self, request: HttpRequest, obj: Maintenance, form: Any, change: bool) -> None:
         row = begin_maintenance(cast(User, request.user), form.cleaned_data["reason"])

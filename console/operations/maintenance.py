@@ -1,4 +1,6 @@
-"""Maintenance mode: for a time, the console accepts no operations but savepoints, stops and cancels.
+"""Maintenance mode: for a time, the console accepts no operation that starts or changes a run, or touches its files.
+
+Savepoints, stops and cancels stay possible, as do names, pins, reviews and schedules.
 
 Runs continue, and job masters restart them. Operations that were accepted before are carried out.
 """
@@ -15,7 +17,17 @@ from console.accounts.rights import require_maintain
 from console.accounts.storable import text_problem
 from console.operations.models import Maintenance, OperationKind
 
-ALLOWED_KINDS: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.CANCEL)
+REFUSED_KINDS: Final = (
+    OperationKind.START,
+    OperationKind.RESTORE,
+    OperationKind.RESCALE,
+    OperationKind.DRAIN,
+    OperationKind.CLONE,
+    OperationKind.DRILL,
+    OperationKind.COPY,
+    OperationKind.VERIFY,
+    OperationKind.DISCARD,
+)
 MAX_REASON_LENGTH: Final = 1000
 CACHE_KEY: Final = "maintenance"
 UNDER_WAY: Final = "Maintenance is under way already. End it first."
@@ -35,12 +47,12 @@ def shown_maintenance() -> Maintenance | None:
 
 def maintenance_conflict(kind: OperationKind, active: Maintenance | None) -> Conflict | None:
     """Why an operation of this kind cannot be requested during `active`; None if it can be."""
-    if active is None or kind in ALLOWED_KINDS:
+    if active is None or kind not in REFUSED_KINDS:
         return None
     since = f"{active.started_at:%Y-%m-%d %H:%M} UTC"
     detail = (
-        f"{active.started_by} began maintenance at {since}: {active.reason} Until its end, only savepoints, stops and "
-        "cancels are accepted."
+        f"{active.started_by} began maintenance at {since}: {active.reason} Until its end, no run starts, drains "
+        "or is rescaled, and no files of savepoints are copied, checked or deleted."
     )
     return Conflict("maintenance", detail, since=active.started_at.isoformat(), by=str(active.started_by))
 

@@ -216,7 +216,7 @@ class Schedule(models.Model):
 
 
 class Maintenance(models.Model):
-    """A time in which the console accepts no operations but savepoints, stops and cancels. At most one is active.
+    """A time in which the console accepts no operation that starts or changes a run. At most one is active.
 
     A trigger refuses deletion and all changes but the end (`migrations/0015`), as for entries of the ledger.
     """

@@ -6,10 +6,10 @@ names the parameter at fault, or into an effect that the user must accept.
 
 from dataclasses import dataclass
 from hashlib import blake2s
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from django.db.models import Count, Max, Min, QuerySet
+from django.db.models import Max, Min, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
@@ -22,12 +22,15 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.restore import mapping
 from runtime.core.restore.mapping import MappingReport, OperatorMatch, RestoreProblem, RestoreTarget
 
+MAX_COUNTED: Final = 100  #: a long history has too many rows to count
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedCheckpoints:
     """Committed checkpoints unknown to a new run, which would produce their output again.
 
     `number` is below the length of the range if savepoints, failed checkpoints or a checkpoint in progress lie in it.
+    `MAX_COUNTED` are counted exactly.
     """
 
     first: int
@@ -38,7 +41,8 @@ class RepeatedCheckpoints:
         if self.number == 1:
             return f"Checkpoint {self.first} was committed"
         is_whole = self.number == self.last - self.first + 1
-        which = "Checkpoints" if is_whole else f"{self.number} of the checkpoints"
+        counted = self.number if self.number <= MAX_COUNTED else f"More than {MAX_COUNTED}"
+        which = "Checkpoints" if is_whole else f"{counted} of the checkpoints"
         return f"{which} {self.first} to {self.last} were committed"
 
 
@@ -217,8 +221,10 @@ def committed_checkpoints(job_id: Any) -> QuerySet[Checkpoint]:
 def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
     """The checkpoints after number `after` whose output is committed."""
     newer = committed_checkpoints(job_id).filter(number__gt=after)
-    found = newer.aggregate(first=Min("number"), last=Max("number"), number=Count("pk"))
-    return RepeatedCheckpoints(**found) if found["number"] else None
+    number = newer[: MAX_COUNTED + 1].count()
+    if not number:
+        return None
+    return RepeatedCheckpoints(**newer.aggregate(first=Min("number"), last=Max("number")), number=number)
 
 
 def _batch_refusal(version: JobVersion) -> Refused | None:

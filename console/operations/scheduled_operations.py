@@ -17,6 +17,7 @@ from console.checkpoints.selectors import continuable
 from console.jobs.models import Job
 from console.jobs.services import lock_job, require_present
 from console.operations import services
+from console.operations.maintenance import active_maintenance
 from console.operations.models import Operation, OperationKind, OperationState, Schedule, ScheduledOperation
 from console.operations.schedules import next_time
 
@@ -90,8 +91,10 @@ def _miss(schedule: Schedule, due: datetime, reason: str) -> None:
 def _discard_surplus(schedule: Schedule) -> None:
     """Discards the savepoints of the schedule beyond the newest `keep`. Pinned savepoints stay and do not count.
 
-    A savepoint whose files a checkpoint still needs is tried again at the next pass.
+    A savepoint whose files a checkpoint still needs is tried again at the next pass, as are all after maintenance.
     """
+    if active_maintenance() is not None:
+        return
     left = Checkpoint.objects.filter(
         job=schedule.job_id, kind=Kind.SAVEPOINT, status=Status.COMPLETED, discarded_at=None, pinned_at=None
     ).order_by("-number")

@@ -85,14 +85,15 @@ def request(
     )  # fmt: skip
     if earlier := _replay(row):
         return earlier
-    if refused := maintenance_conflict(wanted, active_maintenance()):
-        raise refused
+    _require_no_maintenance(wanted)
     try:
         with transaction.atomic():
             if asked.if_match is not None:
                 lock_job(job)
                 require_match(job, asked.if_match)
-            return AcceptedOperation(accept(row, typed))
+            accepted = AcceptedOperation(accept(row, typed))
+            _require_no_maintenance(wanted)  # it may have begun while the request waited for the lock of the job
+            return accepted
     except (IntegrityError, Refused) as error:
         # A concurrent request was first: with the same key, with another run, or with another stop or drain.
         if earlier := _replay(row):
@@ -100,6 +101,11 @@ def request(
         if isinstance(error, Refused):
             raise
         raise _name_blockers(job, Conflict("conflict", "A concurrent request was accepted first.")) from None
+
+
+def _require_no_maintenance(kind: OperationKind) -> None:
+    if refused := maintenance_conflict(kind, active_maintenance()):
+        raise refused
 
 
 def accept(row: Operation, typed: Any) -> Operation:

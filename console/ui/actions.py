@@ -241,7 +241,9 @@ def _cancel(where: str, reached: RunProgress) -> Confirmation:
     elif reached.continuable is None:
         back = f"{lost} A run cannot continue from {reached.newest}."
     else:
-        back = f"{lost} A restore from {reached.continuable} repeats the work since then."
+        back = f"{lost} A restore from {reached.continuable} reads all input after it again."
+        if committed is not None and committed.number > reached.continuable.number:
+            back += f" The output from there to {committed} is then written a second time."
     return Confirmation(
         title="Cancel",
         verb="Cancel the run",

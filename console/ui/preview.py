@@ -95,4 +95,4 @@ def _cancel(reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[N
     if horizon.restart_ms is not None:
         many = f"median of the last {horizon.restarts} restarts of this job"
         note = many if horizon.restarts > 1 else "as the last restart of this job"
-        yield Number("A later restore", f"about {formats.duration(horizon.restart_ms)}", note)
+        yield Number("Time of a later restore", f"about {formats.duration(horizon.restart_ms)}", note)

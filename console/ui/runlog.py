@@ -4,12 +4,14 @@ They are JSON lines; Spark's JVM and tracebacks write plain text into the same f
 level of its own belongs to the line before it.
 """
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 from django.conf import settings
@@ -137,12 +139,28 @@ def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | No
 def _last_lines(file: Path, limit: int) -> list[str] | None:
     """The whole lines within the last `limit` bytes; None if the file cannot be read."""
     try:
-        with file.open("rb") as log:
+        with _open_log(file) as log:
             begin = max(0, log.seek(0, 2) - limit)
             log.seek(begin)
             return log.read().decode(errors="replace").splitlines()[1 if begin else 0 :]
     except OSError:
         return None
+
+
+def _open_log(file: Path) -> IO[bytes]:
+    """Opens a log. A slot could replace its file after a check of the path, so the open file is checked.
+
+    Raises:
+        OSError: the file cannot be read, is no regular file, or lies outside the folders of logs.
+    """
+    log = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")  # a FIFO must not block
+    real = Path(f"/proc/self/fd/{log.fileno()}").readlink()
+    roots = (settings.WEIR_LOGS, *settings.WEIR_SLOT_LOGS)
+    is_below_root = any(real.is_relative_to(Path(root).resolve()) for root in roots)
+    if is_below_root and stat.S_ISREG(os.fstat(log.fileno()).st_mode):
+        return log
+    log.close()
+    raise PermissionError(f"{file} is no log")
 
 
 def parse_lines(lines: Iterable[str]) -> Iterator[LogLine]:

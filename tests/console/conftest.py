@@ -16,6 +16,7 @@ from rest_framework.test import APIClient
 from console.accounts import tokens
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.health import passes
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import maintenance
 from runtime.core.job.lifecycle import RunState
@@ -50,6 +51,7 @@ def _own_caches() -> None:
     """No test sees blocks that another test has rendered, as rows of tests have the same keys; nor its maintenance."""
     caches["fragments"].clear()
     cache.set(maintenance.CACHE_KEY, (), timeout=None)
+    cache.set(passes.CACHE_KEY, None, timeout=None)
 
 
 @pytest.fixture(scope="module")

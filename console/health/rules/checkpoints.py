@@ -93,14 +93,14 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
     ratio = took_ms / interval_ms
     if not (facts.exceeds(SLOW, ratio, 3.0, 2.0) and facts.exceeds(SLOW, took_ms, 5_000, 3_000)):
         return
-    root = bottleneck(facts)
+    root = None if facts.old_since else bottleneck(facts)
     newest = checkpoints.newest
     if pending_ms >= took_ms and (newest is None or newest.duration_ms < took_ms / 2):
         acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
         cause = f"barriers wait for `{root.root.uid}`, {root.clause}" if root else acknowledged
-        text = f"A checkpoint has taken {formats.duration(pending_ms)}, {_times(ratio)} its interval: {cause}."
+        text = f"A checkpoint has taken {formats.duration(pending_ms)}, {ratio:.0f} times its interval: {cause}."
     elif newest is not None:
-        text = f"Checkpoints take {_times(ratio)} their interval, {formats.duration(took_ms)}: "
+        text = f"Checkpoints take {formats.duration(took_ms)}, {ratio:.0f} times their interval: "
         text += f"{_cause(blame(newest), root)}."
     else:
         return
@@ -109,10 +109,6 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
         operator=root.root.uid if root else blame(newest).operator if newest else "",
         checkpoint=newest.pk if newest else None,
     )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f} times"
 
 
 def storage_slow(facts: RunFacts) -> Iterator[Finding]:
@@ -156,7 +152,8 @@ def failing(facts: RunFacts) -> Iterator[Finding]:
     reason += f": {checkpoints.failed_detail.rstrip('.')}" if checkpoints.failed_detail else ""
     is_full = is_full_storage(checkpoints.failed_detail)
     number = f"{checkpoints.failed}{' or more' if checkpoints.failed >= MAX_COUNTED_FAILURES else ''}"
-    root = bottleneck(facts) if checkpoints.failed_reason == FailureReason.EXPIRED else None
+    is_known = checkpoints.failed_reason == FailureReason.EXPIRED and facts.old_since is None
+    root = bottleneck(facts) if is_known else None
     late = f" Barriers wait for `{root.root.uid}`, {root.clause}." if root else ""
     yield Finding(
         sentence=f"{'Storage is full. ' if is_full else ''}{_overdue_text(facts, since)} {number} failed since then, "

@@ -20,9 +20,9 @@ def lost_lease(facts: RunFacts) -> Iterator[Finding]:
     if at is None:
         return
     newest = facts.checkpoints.newest
-    point = f"checkpoint {newest.number}" if newest else "its start"
+    point = f"checkpoint {newest.number}" if newest else "the state with which it began"
     yield Finding(
-        sentence=f"The lease of the run's worker was lost at {formats.utc(at)}: no process runs the job. The next "
+        sentence=f"The lease of the run's worker was lost at {formats.utc(at)}: no worker supervises the run. The next "
         f"worker of the queue runs continues from {point}.",
         level=Level.FAILED,
         since=at,

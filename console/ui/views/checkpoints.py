@@ -82,6 +82,8 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         graph = found.run.version.graph or {}
         names = {operator["uid"]: operator["name"] for operator in graph.get("operators", ())}
         lanes = lanes_of(found.acknowledgements, list(names))
+        if lanes and found.status == Status.IN_PROGRESS:  # the live number may be older than the rows below it
+            found.acknowledged = sum(lane.at_ms is not None for lane in lanes)
         only = text(request.GET.get("operator"))
         drills = tuple(drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS])
         copies = tuple(copies_of(found).select_related("requested_by")[:_COPIES]) if is_savepoint else ()

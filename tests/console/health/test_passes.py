@@ -16,7 +16,7 @@ from tests.console.ui import blocks, rows
 pytestmark = pytest.mark.django_db
 
 AJAX = {"HX-Request": "true"}
-SAYS = "The console's worker has not answered since"
+SAYS = "The console's worker has completed no pass since"
 
 
 def passed_ago(seconds: float, task: str = "reconciler") -> Any:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 FOLDER = Path(__file__).parents[3] / "docs/screens"
 README_PICTURES = FOLDER.parent / "images"
 MAIN_PAGES = ("jobs", "job", "job-slow", "run", "checkpoint", "restore")  #: also dark, and at the width of a telephone
-COLOURS = 128
+COLOURS = 256
 WIDTH, NARROW = 1440, 390
 MARGIN = 16  #: below the last section of the picture in README
 HEAD = """# Screens of the console
@@ -87,10 +87,10 @@ RENAME_FOLDERS = """([from, to]) => {
 
 
 def take(page: Page, name: str, folder: Path = FOLDER, clip: FloatRect | None = None) -> None:
-    """Saves the whole page, or a part of it, with few colours, which halves its size at least."""
+    """Saves the whole page, or a part of it, with few colours, which halves its size. Rare colours have meanings."""
     page.evaluate(RENAME_FOLDERS, [str(settings.WEIR_VAR), "/srv/weir"])
     with Image.open(BytesIO(page.screenshot(full_page=True, clip=clip))) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(folder / f"{name}.png", optimize=True)
 
 

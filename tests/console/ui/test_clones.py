@@ -12,7 +12,7 @@ def test_a_clone_is_offered_while_the_job_runs(at_console: Client) -> None:
     assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/checkpoints/{found.pk}/").content.decode()
     assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/jobs/{found.job_id}/restore/").content.decode()
     said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/clone/"))
-    assert "Its sinks discard every row, and the state of sinks is left out." in said
+    assert "The sinks of the new job discard every row, and their state is left out." in said
     given = {"kind": "clone", "version": found.run.version_id, "parallelism": 2, "name": "flights-delays"}
     assert "another job is called" in blocks.text(at_console.post(f"/checkpoints/{found.pk}/clone/", given))
     at_console.post(f"/checkpoints/{found.pk}/clone/", {**given, "name": ""})

@@ -18,8 +18,8 @@ def test_the_expected_time_of_a_stop_is_that_of_earlier_stops(at_console: Client
     rows.operation(run.job, "stop", "failed", created_at=now, ended_at=now + timedelta(hours=1))
     numbers.record(run, now, hours=0.1, fine_minutes=1)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
-    assert "Expected time 4.0 s the last 3 of this job took 2.0 s to 9.0 s" in said
-    assert re.search(r"In flight [0-9.]+ (B|KiB|MiB) processed before the savepoint completes", said)
+    assert "Expected time 4.0 s · the last 3 of this job took 2.0 s to 9.0 s" in said
+    assert re.search(r"In flight [0-9.]+ (B|KiB|MiB) · processed before the savepoint completes", said)
 
 
 LIVE = {
@@ -35,9 +35,9 @@ LIVE = {
 def test_a_drain_tells_the_results_that_come_early(at_console: Client) -> None:
     run = rows.run(rows.job(), live=LIVE, live_at=timezone.now())
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/drain/"))
-    assert "Open windows 12 000 emitted early, one per key: " in said
-    assert re.search(r"Timers 7 fire early: users 7", said)
-    assert re.search(r"Rows not committed 450 committed with the savepoint: .*450", said)
+    assert "Open windows 12 000 · emitted early, one per key: " in said
+    assert re.search(r"Timers 7 · fire early: users 7", said)
+    assert re.search(r"Rows not committed 450 · committed with the savepoint: .*450", said)
     assert "idle" not in said
     assert "author" not in said
 
@@ -46,7 +46,7 @@ def test_a_drain_tells_the_results_that_come_early(at_console: Client) -> None:
 def test_a_savepoint_keeps_open_results(at_console: Client, act: str, commits: bool) -> None:
     run = rows.run(rows.job(), live=LIVE, live_at=timezone.now())
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/{act}/"))
-    assert "Open windows 12 000 stay in the savepoint, one per key" in said
+    assert "Open windows 12 000 · stay in the savepoint, one per key" in said
     assert ("Rows not committed" in said) is commits
 
 
@@ -60,7 +60,7 @@ def test_a_cancel_tells_the_records_that_no_checkpoint_covers(at_console: Client
         SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators={"flights": column})
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/cancel/"))
     found = re.search(
-        r"Records not covered about ([0-9\s]+) read since checkpoint 213; a restore reads them again", said
+        r"Records not covered about ([0-9\s]+) · read since checkpoint 213; a restore reads them again", said
     )
     assert found is not None
     assert 90_000 < int("".join(found[1].split())) < 200_000

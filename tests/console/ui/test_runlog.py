@@ -1,6 +1,7 @@
 """The log of a job master on the page of its run."""
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,11 @@ EVENT = '{"slot": 1, "detail": "", "event": "slot lost", "level": "warning", "ru
 EVENT += '"timestamp": "2026-11-25T23:58:33.477888Z"}'
 JVM = "26/11/25 23:55:57 ERROR TaskSetManager: Task 0 failed"
 NO_DATE = "26/13/45 23:55:57 WARN Odd: no date"
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_logs(settings: Settings, tmp_path: Path) -> None:
+    settings.WEIR_LOGS = tmp_path
 
 
 def test_events_jvm_lines_and_tracebacks_become_lines_with_time_and_level() -> None:
@@ -41,6 +47,19 @@ def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> N
     assert found[-2].text == "line 89999"
     assert "a-river-runs" not in found[-1].text
     assert log_tail(tmp_path / "none.log", {}, {}) is None
+
+
+def test_a_file_that_a_slot_has_replaced_is_not_read(settings: Settings, tmp_path: Path) -> None:
+    """A check of the path is too early: the slot may replace the file before it is opened."""
+    settings.WEIR_LOGS = tmp_path / "logs"
+    settings.WEIR_LOGS.mkdir()
+    (tmp_path / "secret").write_text("of the console\n")
+    log = settings.WEIR_LOGS / "run-1.log"
+    log.symlink_to(tmp_path / "secret")
+    assert plain_log(log, {}, {}) is None
+    log.unlink()
+    os.mkfifo(log)
+    assert plain_log(log, {}, {}) is None
 
 
 @pytest.mark.parametrize("secret", ["a-river-runs", 'p"ss\\w0rd', "first line\nsecond line"])

@@ -158,10 +158,12 @@ def test_a_cancel_says_what_is_lost_of_this_run(at_console: Client) -> None:
     rows.checkpoint(run, 8, kind="savepoint", triggered_at=timezone.now() - timedelta(seconds=1))
     said = blocks.text(at_console.get(path))
     assert "Output since checkpoint 7 is not committed" in said
-    assert "A restore from savepoint 8" in said
+    assert "A restore from savepoint 8 reads all input after it again. " in said
+    assert "a second time" not in said
     rows.checkpoint(run, 9, kind="drain", triggered_at=timezone.now())
     said = blocks.text(at_console.get(path))
     assert "A restore from savepoint 8" in said, "no run goes on from a drained savepoint"
+    assert "The output from there to savepoint 9 is then written a second time." in said
 
 
 def test_checkpoints_of_an_earlier_run_are_not_this_run_s_progress(at_console: Client) -> None:

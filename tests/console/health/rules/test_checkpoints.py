@@ -21,7 +21,7 @@ def test_slow_checkpoints_name_the_phase_the_operator_and_those_that_wait_for_it
     busy = {"join": {"subtasks": (subtask(busy=1.0),)}}
     waiting = {uid: {"subtasks": (subtask(backpressured=0.9),)} for uid in ("orders", "payments")}
     assert sentence("checkpoints-slow", checkpoints=taken(20_000, *LATE), operators=operators(**busy, **waiting)) == (
-        "Checkpoints take 20 times their interval, 20 s: start delay before `join`, which is 100 % busy; "
+        "Checkpoints take 20 s, 20 times their interval: start delay before `join`, which is 100 % busy; "
         "2 operators wait for it."
     )
 

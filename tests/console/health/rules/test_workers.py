@@ -21,7 +21,7 @@ def test_a_lost_lease_fails_the_job_until_a_worker_claims_it() -> None:
         assert finding is not None
         assert (finding.level, finding.since) == (Level.FAILED, ago(30))
         assert finding.sentence == (
-            "The lease of the run's worker was lost at 2026-11-23 11:59:30 UTC: no process runs the job. The next "
+            "The lease of the run's worker was lost at 2026-11-23 11:59:30 UTC: no worker supervises the run. The next "
             "worker of the queue runs continues from checkpoint 7."
         )
 

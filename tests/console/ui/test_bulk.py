@@ -72,7 +72,7 @@ def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Clien
     assert "alpha Nothing changes: it has these tags" in said
     assert "beta Gets nightly" in said
     assert "weirctl tag Nightly alpha beta" in said
-    assert "2 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", chosen))
+    assert "2 of 2 requests accepted." in blocks.text(at_console.post("/jobs/bulk/", chosen))
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu", "nightly"], "beta": ["nightly"]}
     at_console.post("/jobs/bulk/", {**_selection("untag", tagged.pk, plain.pk), "tags": "nightly"})
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu"], "beta": []}

@@ -151,10 +151,8 @@ def _lease_lost_at(run: Run, attempt_lost_at: datetime | None) -> datetime | Non
 
     A lease that is expired, but still with the run, has not been renewed since the reconciler first saw it.
     """
-    if run.is_terminal or run.run_state is RunState.QUEUED:
+    if run.run_state is RunState.QUEUED:
         return attempt_lost_at
-    if not run.lease_owner:
-        return attempt_lost_at or run.live_at or run.started_at
     since, seen = run.observed_since, run.observed_at
     is_expired = since is not None and seen is not None and seen - since >= timedelta(seconds=settings.WEIR_LEASE_S)
     return since if is_expired and run.observed_beat == run.lease_beat else None

@@ -174,11 +174,13 @@ def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, m
     found = scrape(api)
     assert found["weir_health_level"] == [({"job_name": run.job.name}, 2.0)]
     assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "no-worker"}, 1.0)]
-    Run.objects.filter(pk=run.pk).update(state="running", started_at=timezone.now())
+    now = timezone.now()
+    expired = {"observed_at": now, "observed_since": now - timedelta(minutes=1), "observed_beat": 0}
+    Run.objects.filter(pk=run.pk).update(state="running", started_at=now, lease_owner="worker", lease_beat=0, **expired)
     store_verdicts()
     found = scrape(api)
     assert found["weir_health_level"] == [({"job_name": run.job.name}, 3.0)]
-    assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "lost-lease"}, 1.0)], "no owner"
+    assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "lost-lease"}, 1.0)]
     Run.objects.filter(pk=run.pk).update(state="canceled")
     store_verdicts()
     assert "weir_health_level" not in scrape(api)

@@ -36,8 +36,8 @@ _STEP: Final = timedelta(seconds=FINEST_STEP_S)
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 
 _PAST: Final = """
-SELECT r.id, lost.ended_at, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms,
-    newest.operators, recent.durations, failed.*, begun.*
+SELECT r.id, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms, newest.operators,
+    recent.durations, failed.*, begun.*, lost.ended_at
 FROM weir_run r
 LEFT JOIN LATERAL (
     SELECT outcome, ended_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1
@@ -244,21 +244,8 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
         "not_failures": [str(reason) for reason in NOT_FAILURES],
     }  # fmt: skip
     found = {}
-    for (
-        run,
-        lost_at,
-        attempts,
-        *newest,
-        recent_ms,
-        failed,
-        pk,
-        number,
-        reason,
-        detail,
-        begun_at,
-        done,
-        subtasks,
-    ) in _fetch(_PAST, list(intervals), now=now, **limits):
+    rows = _fetch(_PAST, list(intervals), now=now, **limits)
+    for run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks, lost in rows:
         checkpoints = CheckpointFacts(
             interval_ms=intervals[run],
             newest=_newest_checkpoint(*newest),
@@ -272,7 +259,7 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
             acknowledged=done or 0,
             subtasks=subtasks or 0,
         )
-        found[run] = (lost_at, _attempts(attempts), checkpoints)
+        found[run] = (lost, _attempts(attempts), checkpoints)
     return found
 
 

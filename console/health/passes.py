@@ -15,7 +15,7 @@ _CACHE_S: Final = 2
 MAX_SILENCE: Final = timedelta(seconds=30)  #: the longest period of a recorded task is 5 s
 
 
-def recorded(name: str, task: Callable[[], None]) -> Callable[[], None]:
+def record_passes(name: str, task: Callable[[], None]) -> Callable[[], None]:
     """The task `name`, which stores the time of each pass that ends without an error."""
 
     def run() -> None:

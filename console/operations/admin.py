@@ -19,8 +19,6 @@ from console.checkpoints.models import Checkpoint, ReviewState
 from console.operations import services
 from console.operations.maintenance import (
     MAX_REASON_LENGTH,
-    UNDER_WAY,
-    active_maintenance,
     begin_maintenance,
     end_maintenance,
 )
@@ -42,10 +40,6 @@ class OperationAdmin(ReadOnlyAdmin):
 class MaintenanceForm(forms.ModelForm):  # type: ignore[type-arg]
     reason = forms.CharField(max_length=MAX_REASON_LENGTH, widget=AdminTextareaWidget)
 
-    def clean(self) -> None:
-        if active_maintenance():
-            raise forms.ValidationError(UNDER_WAY)
-
 
 @admin.register(Maintenance)
 class MaintenanceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -66,7 +60,7 @@ class MaintenanceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         try:
             return super().add_view(request, form_url, extra_context)
-        except Refused as refused:  # another administrator was first
+        except Refused as refused:
             messages.error(request, refused.detail)
             return redirect("admin:operations_maintenance_changelist")
 

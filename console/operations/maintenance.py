@@ -30,7 +30,6 @@ REFUSED_KINDS: Final = (
 )
 MAX_REASON_LENGTH: Final = 1000
 CACHE_KEY: Final = "maintenance"
-UNDER_WAY: Final = "Maintenance is under way already. End it first."
 _CACHE_S: Final = 2  #: a page may show the mode of so many seconds ago; a request reads the row
 
 
@@ -76,7 +75,7 @@ def begin_maintenance(user: User, reason: str) -> Maintenance:
         with transaction.atomic():
             row = Maintenance.objects.create(reason=sentence, started_by=user)
     except IntegrityError as error:
-        raise Conflict("maintenance", UNDER_WAY) from error
+        raise Conflict("maintenance", "Maintenance is under way already. End it first.") from error
     row.refresh_from_db()  # reads the time that Postgres has set
     cache.delete(CACHE_KEY)
     return row

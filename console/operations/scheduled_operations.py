@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_schedules() -> None:
-    """A pass over all schedules."""
+    """A pass over all schedules. During maintenance no files are deleted."""
     now = timezone.now()
     for pk, job in Schedule.objects.filter(next_at__lte=now).values_list("pk", "job"):
         with transaction.atomic():
@@ -36,6 +36,8 @@ def run_schedules() -> None:
             due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
             if due is not None:
                 _request(due, now)
+    if active_maintenance() is not None:
+        return
     succeeded = Schedule.objects.filter(
         operation=ScheduledOperation.SAVEPOINT, last_operation__state=OperationState.SUCCEEDED
     )
@@ -91,10 +93,8 @@ def _miss(schedule: Schedule, due: datetime, reason: str) -> None:
 def _discard_surplus(schedule: Schedule) -> None:
     """Discards the savepoints of the schedule beyond the newest `keep`. Pinned savepoints stay and do not count.
 
-    A savepoint whose files a checkpoint still needs is tried again at the next pass, as are all after maintenance.
+    A savepoint whose files a checkpoint still needs is tried again at the next pass.
     """
-    if active_maintenance() is not None:
-        return
     left = Checkpoint.objects.filter(
         job=schedule.job_id, kind=Kind.SAVEPOINT, status=Status.COMPLETED, discarded_at=None, pinned_at=None
     ).order_by("-number")

@@ -100,6 +100,7 @@ class Attempt:
                 host.poll_policy = self._poll_policy(host.subtask)
 
     def _poll_policy(self, source: SubtaskId) -> PollPolicy:
+        """As in a slot, but with the shortest lead before all windows: short inputs would never pause otherwise."""
         panes_ms = dict.fromkeys(self.job.window_edges, WINDOW_MS // 4)  # less than a window: alignment takes effect
         machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         waiting = waiting_edges(self.graph, source.operator, panes_ms)

@@ -15,7 +15,7 @@ from weir.control.output import write_json
 def maintenance(console: Console, /, reason: str | None, ends: bool, as_json: bool) -> None:
     """Shows the maintenance that is under way, or begins or ends it.
 
-    During maintenance, only savepoints, stops and cancels are accepted.
+    During maintenance, no run can be started, drained or rescaled, and no files of savepoints are touched.
     """
     if reason is not None and ends:
         raise click.UsageError("either --begin or --end must be given")

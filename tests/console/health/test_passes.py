@@ -42,7 +42,7 @@ def test_a_pass_that_fails_is_no_pass() -> None:
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        passes.recorded("reconciler", fail)()
+        passes.record_passes("reconciler", fail)()
     assert not HousekeepingPass.objects.exists()
 
 

@@ -200,6 +200,17 @@ ROOT_URLCONF = "console.urls"
 
 # Under ASGI each request runs in a new thread, so a persistent connection would outlive its only thread.
 DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
+# The web process keeps its connections in a pool, and checks each before a request. Workers have no pool: they fork,
+# and their advisory locks end with their connections.
+if flag("WEIR_POSTGRES_POOL"):
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+    DATABASES["default"]["OPTIONS"]["pool"] = {
+        "min_size": 1,
+        "max_size": WEIR_WEB_CONNECTIONS,
+        "max_idle": 60,
+        "timeout": 3,  # seconds that a request waits for a connection while Postgres is unreachable
+        "reconnect_timeout": 0,  # the next request connects; pauses between attempts would outlast the outage
+    }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {
@@ -417,5 +428,6 @@ LOGGING = {
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
+        "psycopg.pool": {"level": "WARNING"},  # at INFO it logs each connection that a request takes or returns
     },
 }

@@ -1,8 +1,8 @@
 """Fills a database and requests each page and endpoint: `python -m benchmarks.console [--quick] [--times N]`.
 
 The figures of each page are of Django's handler, without a web server: queries; median and 95th percentile in ms; mean
-processor time of a request in ms, with the share of its Postgres process; and KB compressed. Of these, processor time
-changes least while other programs use the machine.
+processor time of a request in ms, with the share of Postgres; and KB compressed. Of these, processor time changes
+least while other programs use the machine.
 
 The exit code is 1 if an answer has another status than 200, 204 or 304, takes more than 12 queries, or is a page of
 more than 30 KB. It does not depend on times.
@@ -33,6 +33,7 @@ def main() -> int:
                 "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",
                 "DJANGO_SECRET_KEY": secrets.token_hex(32),
                 "DJANGO_SETTINGS_MODULE": "console.settings",
+                "WEIR_POSTGRES_POOL": "1",  # as in the web process
                 "WEIR_VAR": str(home),
             }
             from benchmarks.console import filling, requests, tabs  # after the settings

@@ -1,17 +1,16 @@
 """Requests each page and endpoint in this process, with templates and connections warmed up."""
 
 import gzip
-import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
+import psutil
 from django.conf import settings
 from django.db import connection
 from django.test import Client
@@ -25,14 +24,12 @@ _HEAD: Final = ("page or endpoint", "queries", "p50 ms", "p95 ms", "cpu ms", "of
 MAX_QUERIES: Final = 12
 MAX_PAGE_BYTES: Final = 30 * 1024  #: compressed
 _WARM_UP: Final = 3
-_PARENT: Final = 1  #: fields of `_stat`: the parent process, and the processor time of children that have ended
-_CHILDREN: Final = slice(13, 15)
 _BLOCK: Final = re.compile(r'id="live-([\w-]+)" data-digest="(\w+)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """`cpu_ms`: mean processor time of a request, in this process and in its Postgres process (`sql_cpu_ms`)."""
+    """`cpu_ms`: mean processor time of a request, in this process and in Postgres (`sql_cpu_ms`)."""
 
     name: str
     status: int
@@ -187,20 +184,12 @@ def _measure(client: Client, name: str, path: str, headers: dict[str, str], time
 
 
 def _postgres_s() -> float:
-    """Processor time of the Postgres processes that have ended: a request has a connection, and so a process, of its
-    own.
-    """
+    """Processor time of all processes of Postgres: those that run, and those that have ended."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (backend,) = cursor.fetchone()
-    parent = _stat(backend)[_PARENT]
-    connection.close()
-    while Path(f"/proc/{backend}").exists():
-        time.sleep(0.01)
-    user, system = _stat(int(parent))[_CHILDREN]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def _stat(process: int) -> list[str]:
-    """The fields of `/proc/PID/stat` behind the name of the program."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    postmaster = psutil.Process(backend).parent()
+    assert postmaster is not None
+    ended = postmaster.cpu_times()
+    running = [child.cpu_times() for child in postmaster.children()]
+    return ended.children_user + ended.children_system + sum(times.user + times.system for times in running)

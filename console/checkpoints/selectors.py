@@ -113,12 +113,19 @@ def newest_of(run: Run | None) -> Checkpoint | None:
 
 
 def run_progress(run: Run | None) -> RunProgress:
-    """The newest completed checkpoints of a run."""
+    """The newest completed checkpoints of a run. Mostly all three are one checkpoint, and the query of it is enough."""
     if run is None:
         return RunProgress(None, None, None)
     own = restorable(run.job).filter(run=run)
+    newest = own.first()
+    if newest is None:
+        return RunProgress(None, None, None)
+    has_output = newest.kind != Kind.SAVEPOINT
+    goes_on = not newest.all_finished and newest.kind != Kind.DRAIN
     return RunProgress(
-        own.first(), own.exclude(kind=Kind.SAVEPOINT).first(), continuable(run.job).filter(run=run).first()
+        newest,
+        newest if has_output else own.exclude(kind=Kind.SAVEPOINT).first(),
+        newest if goes_on else continuable(run.job).filter(run=run).first(),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.db.models import F, OuterRef, Q, Subquery
+from django.db.models import F, Q
 from django.utils.dateparse import parse_datetime
 
 from console.health.assessment import assess
@@ -26,11 +26,10 @@ def store_verdicts(now: datetime | None = None) -> None:
 
     The oldest verdicts come first, and a pass lasts about `MAX_PASS_S`: the reconciler shares its worker.
     """
-    newest = Run.objects.filter(job=OuterRef("pk")).order_by("-pk").values("pk")[:1]
-    unknown = Q(health=None) | ~Q(health__run_id=F("run_pk")) | Q(health__is_final=False)
-    jobs = Job.objects.annotate(run_pk=Subquery(newest)).exclude(run_pk=None).filter(unknown)
+    unknown = Q(health=None) | ~Q(health__run_id=F("latest_run")) | Q(health__is_final=False)
+    jobs = Job.objects.exclude(latest_run=None).filter(unknown)
     oldest_first = jobs.order_by(F("health__checked_at").asc(nulls_first=True))
-    pks = list(oldest_first.values_list("run_pk", flat=True))
+    pks = list(oldest_first.values_list("latest_run", flat=True))
     deadline = time.monotonic() + MAX_PASS_S
     for start in range(0, len(pks), _RUNS_AT_A_TIME):
         runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job__health")

@@ -74,6 +74,8 @@ class Job(models.Model):
     #: its runs write to no target: every sink discards its rows (`runtime.dataflow.builder.Dataflow.isolate`)
     discards_output = models.BooleanField(default=False, db_default=False)
     cloned_from = models.ForeignKey("checkpoints.Checkpoint", models.PROTECT, null=True, related_name="clones")
+    #: a trigger sets it when a run is inserted: lists join the latest runs of thousands of jobs (decision 0032)
+    latest_run = models.ForeignKey("Run", models.SET_NULL, null=True, editable=False, related_name="+", db_index=False)
 
     class Meta:
         db_table = "weir_job"
@@ -196,7 +198,10 @@ class Run(Leased):
     class Meta:
         db_table = "weir_run"
         ordering = ("-id",)
-        indexes = [models.Index(fields=("job", "-id"), name="weir_run_latest")]
+        indexes = [
+            models.Index(fields=("job", "-id"), name="weir_run_latest"),
+            models.Index(fields=("id",), include=("state", "created_at"), name="weir_run_facts"),  # for lists of jobs
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=("job",),

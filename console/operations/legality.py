@@ -48,7 +48,7 @@ def allowed_operations(
 
     `active`: the active operations on the job; read if they are not given.
     """
-    ending = ending_operations(run) if active is None else [row for row in active if run and row.run_id == run.pk]
+    ending = _operations_on(run, active)
     missing = _MissingForNewRun(job)
     return tuple(
         AllowedOperation(kind, request_refusal(kind, user) or _sentence(_job_conflict(kind, run, ending, missing)))
@@ -56,8 +56,11 @@ def allowed_operations(
     )
 
 
-def allowed_operation(kind: OperationKind, job: Job, run: Run | None, user: AnyUser) -> AllowedOperation:
-    found = _job_conflict(kind, run, ending_operations(run), _MissingForNewRun(job))
+def allowed_operation(
+    kind: OperationKind, job: Job, run: Run | None, user: AnyUser, active: Sequence[Operation] | None = None
+) -> AllowedOperation:
+    """An operation on a job. `run` and `active`: as in `allowed_operations`."""
+    found = _job_conflict(kind, run, _operations_on(run, active), _MissingForNewRun(job))
     return AllowedOperation(kind, request_refusal(kind, user) or _sentence(found))
 
 
@@ -82,6 +85,11 @@ def start_conflict(run: Run | None) -> Conflict | None:
 def ending_operations(run: Run | None) -> tuple[Operation, ...]:
     """The active operations that end `run`."""
     return tuple(Operation.objects.filter(run=run, kind__in=_RIVALS, state__in=ACTIVE_STATES)) if run else ()
+
+
+def _operations_on(run: Run | None, active: Sequence[Operation] | None) -> Sequence[Operation]:
+    """The operations of `active` on `run`; those that end it are read if `active` is not given."""
+    return ending_operations(run) if active is None else [row for row in active if run and row.run_id == run.pk]
 
 
 def run_conflict(run: Run | None, act: RunAct, ending: Sequence[Operation]) -> Conflict | None:

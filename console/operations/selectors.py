@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, DateTimeField, Exists, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import Count, DateTimeField, Exists, F, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 from django.shortcuts import get_object_or_404
@@ -95,10 +95,7 @@ def find_jobs(search: str = "", *, tag: str = "", owner: str = "", archived: boo
 
 def with_latest_run() -> FoundJobs:
     """All jobs, annotated with `run_pk` and `run_state` of the latest run."""
-    newest = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
-    jobs: FoundJobs = Job.objects.annotate(
-        run_pk=Subquery(newest.values("pk")[:1]), run_state=Subquery(newest.values("state")[:1])
-    )
+    jobs: FoundJobs = Job.objects.annotate(run_pk=F("latest_run"), run_state=F("latest_run__state"))
     return jobs
 
 
@@ -107,13 +104,12 @@ def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
 
     `rate`: records read per second in the newest minute.
     """
-    run = Run.objects.filter(pk=OuterRef("run_pk"))
     none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
-    restarts: Any = Cast(KeyTextTransform("restarts", "live"), IntegerField())
+    restarts: Any = Cast(KeyTextTransform("restarts", "latest_run__live"), IntegerField())
     values: Mapping[str, Any] = {
-        "parallelism": Coalesce(Subquery(run.values("parallelism")), none),
-        "restarts": Coalesce(Subquery(run.annotate(restarts=restarts).values("restarts")), none),
-        "rate": Coalesce(Subquery(newest_rate(OuterRef("run_pk"), now)), 0.0),
+        "parallelism": Coalesce(F("latest_run__parallelism"), none),
+        "restarts": Coalesce(restarts, none),
+        "rate": Coalesce(Subquery(newest_rate(OuterRef("latest_run"), now)), 0.0),
         "checkpoint": Coalesce(
             Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("completed_at")), never
         ),

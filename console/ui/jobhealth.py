@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Case, F, FloatField, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, F, FloatField, Q, Value, When
 
 from console.health.findings import Finding, Level, Verdict
 from console.health.housekeeping import verdicts
@@ -102,12 +102,11 @@ def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:
     is_known, is_over = Q(health__run_id=F("run_pk")), Q(run_state__in=TERMINAL_STATES)
     oldest = now - MAX_AGE
     is_recent = Q(health__checked_at__gte=oldest)
-    created = Run.objects.filter(pk=OuterRef("run_pk")).values("created_at")
-    found: FoundJobs = jobs.annotate(run_created=Subquery(created)).annotate(
+    found: FoundJobs = jobs.annotate(
         shown_level=Case(
             When(is_known & (is_over | is_recent | Q(health__level__gt=Level.OK)), then=F("health__level")),
             When(is_known & ~is_over, then=Value(_UNKNOWN_LEVEL)),
-            When(Q(run_pk=None) | is_over | Q(run_created__gt=oldest), then=Value(float(Level.NONE))),
+            When(Q(run_pk=None) | is_over | Q(latest_run__created_at__gt=oldest), then=Value(float(Level.NONE))),
             default=Value(_UNKNOWN_LEVEL),
             output_field=FloatField(),
         )

@@ -111,8 +111,8 @@ def _confirmation_page(
 
     def load_content() -> PageContent:
         run = latest_run(job)
-        act = allowed_operation(OperationKind(kind), job, run, request.user)
         active = tuple(active_operations(job))
+        act = allowed_operation(OperationKind(kind), job, run, request.user, active)
         context = {"job": job, "run": run, "act": act, "asked": ask_about(run), "active": active, "command": kind}
         return PageContent(context, settled=False)
 

@@ -1,0 +1,44 @@
+"""The column with the latest run of a job, which a trigger keeps."""
+
+import pytest
+from django.core.management import call_command
+
+from console.jobs.models import Job, Run
+from tests.console.ui import rows
+
+
+def latest(job: Job) -> int | None:
+    return Job.objects.values_list("latest_run", flat=True).get(pk=job.pk)
+
+
+@pytest.mark.django_db
+def test_a_new_run_becomes_the_latest_of_its_job_alone() -> None:
+    job, other = rows.job(), rows.job(name="other")
+    assert (latest(job), latest(other)) == (None, None)
+    first = rows.run(job, state="stopped")
+    assert (latest(job), latest(other)) == (first.pk, None)
+    second = rows.run(job)
+    Run.objects.filter(pk=first.pk).update(state="failed")
+    assert latest(job) == second.pk
+
+
+@pytest.mark.django_db
+def test_a_run_with_a_lower_id_does_not_become_the_latest() -> None:
+    job = rows.job()
+    newest = rows.run(job)
+    Run.objects.create(
+        pk=newest.pk - 1, job=job, version=newest.version, parallelism=1, state="stopped", created_by=newest.created_by
+    )
+    assert latest(job) == newest.pk
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_migration_finds_the_latest_run_of_each_job() -> None:
+    job, unused = rows.job(), rows.job(name="unused")
+    try:
+        call_command("migrate", "jobs", "0012", verbosity=0)
+        rows.run(job, state="stopped")
+        newest = rows.run(job)
+    finally:
+        call_command("migrate", "jobs", verbosity=0)
+    assert (latest(job), latest(unused)) == (newest.pk, None)

@@ -19,6 +19,7 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from runtime.core.snapshot.manifest_codec import parse_keys
+from runtime.keepalive import CLIENT_KEEPALIVES
 
 # ---------------------------------------------------------------- environment readers
 
@@ -66,7 +67,7 @@ def postgres(name: str) -> dict[str, Any]:
     named = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
     known = {key: parts.pop(part, "") for key, part in named.items()}
     # A supervisor cannot watch its child while a query hangs, so an unreachable server must fail within seconds.
-    limits = {"connect_timeout": 3, "tcp_user_timeout": 5000}
+    limits = {"connect_timeout": 3, "tcp_user_timeout": 5000, **CLIENT_KEEPALIVES}
     return {"ENGINE": "django.db.backends.postgresql", **known, "OPTIONS": {**limits, **parts}}
 
 

@@ -9,15 +9,14 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
+from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
 from runtime.secrets import check_references, resolve
 
 #: Settings unless the address has its own. A vanished server is detected within seconds.
 _DEFAULTS: Final = {
     "connect_timeout": "10",
     "tcp_user_timeout": "10000",
-    "keepalives_idle": "5",
-    "keepalives_interval": "2",
-    "keepalives_count": "3",
+    **CLIENT_KEEPALIVES,
     "application_name": "weir",
     "client_encoding": "utf8",
 }
@@ -74,8 +73,12 @@ def limit_transaction(connection: psycopg.Connection[Any]) -> None:
 
 
 def lift_time_limits(connection: psycopg.Connection[Any]) -> None:
-    """Lifts the time limits of the session and its transactions, once the current transaction is committed."""
+    """Lifts the time limits of the session and its transactions, once the current transaction is committed.
+
+    The server still ends the session if the host of the writer is gone.
+    """
     connection.execute(_NO_TIME_LIMITS)
+    connection.execute(SERVER_KEEPALIVES)
 
 
 def make_durable(connection: psycopg.Connection[Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from runtime.connectors.libraries import import_library
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
+from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.redaction import is_secret
 from runtime.secrets import check_references, resolve
 
@@ -13,9 +14,7 @@ from runtime.secrets import check_references, resolve
 _LIMITS: Final = {
     "connect_timeout": "10",
     "tcp_user_timeout": "10000",
-    "keepalives_idle": "5",
-    "keepalives_interval": "2",
-    "keepalives_count": "3",
+    **CLIENT_KEEPALIVES,
     "options": "-c statement_timeout=30000 -c lock_timeout=20000",
 }
 _REFUSED: Final = ("UnauthorizedError", "ForbiddenError", "OAuthError", "AuthorizationExpiredError")

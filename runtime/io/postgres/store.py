@@ -27,17 +27,12 @@ from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.settings import RetentionPolicy
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
+from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
 from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
 
 T = TypeVar("T")
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
-_TIMEOUTS: Final = {
-    "connect_timeout": 3,
-    "tcp_user_timeout": 5_000,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-}
+_TIMEOUTS: Final[dict[str, Any]] = {"connect_timeout": 3, "tcp_user_timeout": 5_000, **CLIENT_KEEPALIVES}
 #: As in Django. Without this encoding psycopg returns text of an SQL_ASCII database as bytes.
 _ENCODING: Final = "utf8"
 #: A report waits no longer for a lock: the master's loop and the end of a run may wait for the report.
@@ -69,9 +64,11 @@ def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
     """Connects with autocommit. Raises EnvironmentFailure if Postgres cannot be reached."""
     try:
         conninfo = make_conninfo(url, client_encoding=_ENCODING, **_TIMEOUTS)
-        return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
+        connection = psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
+        connection.execute(SERVER_KEEPALIVES)
     except psycopg.OperationalError as error:
         raise EnvironmentFailure(f"Postgres cannot be reached: {error}") from error
+    return connection
 
 
 def load_run(url: str, run: int) -> RunRow:

@@ -1,8 +1,9 @@
 """Indexes of the review desk, built without a lock that stops job masters."""
 
 import django.contrib.postgres.indexes
-from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
+
+from console.concurrent_index import BuildIndexConcurrently
 
 NEEDS_REVIEW = models.Q(("concerns__isnull", False), ("review_state__in", ["unreviewed", "in_review"]))
 
@@ -14,19 +15,19 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        AddIndexConcurrently(
+        BuildIndexConcurrently(
             model_name="checkpoint",
             index=models.Index(condition=NEEDS_REVIEW, fields=["-id"], name="weir_checkpoint_to_review"),
         ),
-        AddIndexConcurrently(
+        BuildIndexConcurrently(
             model_name="checkpoint",
             index=models.Index(condition=NEEDS_REVIEW, fields=["job", "-id"], name="weir_checkpoint_job_review"),
         ),
-        AddIndexConcurrently(
+        BuildIndexConcurrently(
             model_name="checkpoint",
             index=models.Index(condition=NEEDS_REVIEW, fields=["assignee", "-id"], name="weir_checkpoint_assigned"),
         ),
-        AddIndexConcurrently(
+        BuildIndexConcurrently(
             model_name="checkpoint",
             index=django.contrib.postgres.indexes.GinIndex(
                 condition=NEEDS_REVIEW, fields=["concerns"], name="weir_checkpoint_concerns"

@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.conf import settings
+
 from console import formats
 from console.health.facts import RunFacts
 from console.health.findings import Finding, Level, names
 
 MAX_QUEUED: Final = timedelta(seconds=10)  #: for a free worker of the queue `runs`
+#: For a fail-over: the time of a lease until the loss is certain, and as much for another worker's claim.
+MAX_TAKE_OVER: Final = timedelta(seconds=2 * settings.WEIR_LEASE_S)
 MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a free worker of the queue `standing`
 MAX_SLOT_SILENCE_MS: Final = 4_000.0  #: slots send a heartbeat each second
 MAX_MASTER_SILENCE: Final = timedelta(seconds=10)  #: a master reports each second
@@ -24,7 +28,7 @@ def lost_lease(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         sentence=f"The lease of the run's worker was lost at {formats.utc(at)}: no worker supervises the run. The next "
         f"worker of the queue runs continues from {point}.",
-        level=Level.FAILED,
+        level=Level.ATTENTION if facts.now - at < MAX_TAKE_OVER else Level.FAILED,
         since=at,
     )
 

@@ -175,8 +175,11 @@ def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, m
     assert found["weir_health_level"] == [({"job_name": run.job.name}, 2.0)]
     assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "no-worker"}, 1.0)]
     now = timezone.now()
-    expired = {"observed_at": now, "observed_since": now - timedelta(minutes=1), "observed_beat": 0}
+    expired = {"observed_at": now, "observed_since": now - timedelta(seconds=6), "observed_beat": 0}
     Run.objects.filter(pk=run.pk).update(state="running", started_at=now, lease_owner="worker", lease_beat=0, **expired)
+    store_verdicts()
+    assert scrape(api)["weir_health_level"] == [({"job_name": run.job.name}, 2.0)], "a fail-over is under way"
+    Run.objects.filter(pk=run.pk).update(observed_since=now - timedelta(minutes=1))
     store_verdicts()
     found = scrape(api)
     assert found["weir_health_level"] == [({"job_name": run.job.name}, 3.0)]

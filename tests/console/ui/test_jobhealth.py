@@ -205,10 +205,14 @@ def test_a_run_whose_lease_is_lost_never_looks_well(at_console: Client, run: Run
         return blocks.text(at_console.get(where))
 
     assert "lost" not in lost(observed_at=now, observed_since=now - timedelta(seconds=1), observed_beat=0)
+    assert "Running, needs attention" in lost(observed_since=now - timedelta(seconds=6)), "a fail-over is under way"
     assert "Running, failing" in lost(observed_since=now - timedelta(seconds=60))
-    Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="lost")
+    attempt = Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="lost")
     said = lost(state=RunState.QUEUED)
     if path != "/cluster/":
+        assert "Waiting for a worker, needs attention" in said
+        Attempt.objects.filter(pk=attempt.pk).update(ended_at=now - timedelta(seconds=11))
+        said = lost()
         assert "Waiting for a worker, failing" in said
     if "job" in path:
         assert "The lease of the run's worker was lost at" in said

@@ -14,7 +14,16 @@ def test_a_run_waits_ten_seconds_for_a_worker(seconds: float, is_found: bool) ->
     assert (found("no-worker", state=RunState.QUEUED, queued_at=ago(seconds)) is not None) is is_found
 
 
-def test_a_lost_lease_fails_the_job_until_a_worker_claims_it() -> None:
+@pytest.mark.parametrize(("seconds", "level"), [(10, Level.FAILED), (9.9, Level.ATTENTION)])
+def test_a_lost_lease_fails_the_job_unless_a_worker_claims_it_within_two_leases(seconds: float, level: Level) -> None:
+    """A fail-over by the rules takes that long: a lease until the loss is certain, then the claim."""
+    for state in (RunState.RUNNING, RunState.QUEUED):
+        finding = found("lost-lease", state=state, lease_lost_at=ago(seconds))
+        assert finding is not None
+        assert finding.level is level
+
+
+def test_a_lost_lease_names_the_checkpoint_from_which_the_next_worker_continues() -> None:
     assert found("lost-lease") is None
     for state in (RunState.RUNNING, RunState.QUEUED):
         finding = found("lost-lease", state=state, lease_lost_at=ago(30))

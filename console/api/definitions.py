@@ -129,7 +129,7 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
             services.lock_job(job)
             require_match(job, request.headers.get("If-Match"))
             if archived is not None:
-                editing.archive_job(self.user, job, archived=archived)
+                editing.archive_job(self.user, job, archived=archived, reason=given.get("reason", ""))
             editing.edit_job(self.user, job, **given)
         changed = self.get_object()
         return Response(self.get_serializer(changed).data, headers={"ETag": entity_tag(changed)})

@@ -17,11 +17,11 @@ from console.health.findings import Level, Verdict
 from console.health.housekeeping import encode, verdicts
 from console.health.models import JobHealth
 from console.jobs import services
+from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, ReviewPolicy, Run, StandingStage, choices
 from console.operations.bulk import BULK_ACTS, BULK_STATES
 from console.operations.legality import AllowedOperation, allowed_operations
-from console.operations.maintenance import MAX_REASON_LENGTH
 from console.operations.models import JOB_OPERATIONS, Maintenance, Operation
 from console.operations.selectors import latest_run
 from runtime.core.job.graph import Guarantee
@@ -68,6 +68,9 @@ class JobChange(StrictSerializer):
         choices=choices(ReviewPolicy), required=False, help_text="Effect of a restore from a snapshot without review."
     )
     archived = serializers.BooleanField(required=False)
+    reason = serializers.CharField(
+        required=False, allow_blank=True, max_length=MAX_REASON_LENGTH, help_text="Why, for the ledger of operations."
+    )
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -336,7 +339,7 @@ class OperationRequest(StrictSerializer):
 
     kind = serializers.CharField()
     params = serializers.DictField(required=False)
-    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1_000)
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
 
 
 class MaintenanceRequest(StrictSerializer):
@@ -353,16 +356,20 @@ class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
 
 
 class BulkRequest(StrictSerializer):
-    """`tag` and `untag` add and remove `tags`; the others request an operation, stored with `reason`."""
+    """`tag` and `untag` add and remove `tags`; the others request an operation. `reason` is stored with each."""
 
     kind = serializers.ChoiceField(choices=BULK_ACTS)
     jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Ids of jobs, at most 100.")
     tags = serializers.ListField(child=serializers.CharField(), required=False, default=list)
-    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1_000)
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
 
 
 class BulkResult(serializers.Serializer[Any]):
-    """`state`: `accepted` (the operation has its outcome), `done` (tags) or `refused`; `detail` is the reason."""
+    """The result for a job.
+
+    `state`: `accepted` (the operation has its outcome), `changed` or `unchanged` (tags), or `refused`; `detail` is the
+    reason.
+    """
 
     job = serializers.IntegerField(source="job.pk")
     name = serializers.CharField(source="job.name")

@@ -10,10 +10,11 @@ from console.jobs.models import Job
 
 #: Sent within the transaction of the change, so that no change is without its entry.
 definition_changed: Final = Signal()
+MAX_REASON_LENGTH: Final = 1000
 #: `edit`: facts about a job and its archive; `define`: its creation and its versions.
 ChangeKind = Literal["edit", "define"]
 
 
-def announce(kind: ChangeKind, user: User, job: Job, changes: Mapping[str, tuple[Any, Any]]) -> None:
+def announce(kind: ChangeKind, user: User, job: Job, changes: Mapping[str, tuple[Any, Any]], reason: str = "") -> None:
     """Announces `changes`: by name, the JSON value before and after. Secrets must be masked."""
-    definition_changed.send(sender=Job, kind=kind, user=user, job=job, changes=changes)
+    definition_changed.send(sender=Job, kind=kind, user=user, job=job, changes=changes, reason=reason)

@@ -11,7 +11,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField
 from console.accounts.rights import require_define
 from console.accounts.storable import text_problem
-from console.jobs.changes import announce
+from console.jobs.changes import MAX_REASON_LENGTH, announce
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run, VersionState
 from console.jobs.services import (
     MAX_DESCRIPTION_LENGTH,
@@ -41,14 +41,19 @@ def edit_job(
     tags: Sequence[str] | None = None,
     runbook: str | None = None,
     review_policy: str | None = None,
+    reason: str = "",
 ) -> Job:
     """Changes the given facts; None keeps the present value. State belongs to the job, so a new name keeps it.
+
+    Args:
+        reason: why, for the ledger.
 
     Raises:
         InvalidField: names the fact that cannot be stored.
         Conflict: another job has the name.
     """
     require_define(user)
+    reason = _text("reason", reason, MAX_REASON_LENGTH)
     changes: dict[str, Any] = {}
     if name is not None:
         changes["name"] = require_name(name)
@@ -69,15 +74,15 @@ def edit_job(
             changed = {name: (before[name], after) for name, after in changes.items() if before[name] != after}
             if changed:
                 Job.objects.filter(pk=job.pk).update(**changes)
-                announce("edit", user, job, changed)
+                announce("edit", user, job, changed, reason)
     except IntegrityError as error:
         raise Conflict("name-taken", f"name: another job is called {changes['name']!r}.", field="name") from error
     job.refresh_from_db()
     return job
 
 
-def change_tags(user: User, job: Job, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Job:
-    """Adds tags to those of the job, or removes some of them.
+def change_tags(user: User, job: Job, *, add: Sequence[str] = (), remove: Sequence[str] = (), reason: str = "") -> bool:
+    """Adds tags to those of the job, or removes some of them. False if the job had them so already.
 
     Raises:
         InvalidField: a tag cannot be stored, or there would be too many.
@@ -86,24 +91,28 @@ def change_tags(user: User, job: Job, *, add: Sequence[str] = (), remove: Sequen
     removed = set(checked_tags(remove))
     with transaction.atomic():
         lock_job(job)
-        present = Job.objects.values_list("tags", flat=True).get(pk=job.pk)
-        return edit_job(user, job, tags=[*(tag for tag in present if tag not in removed), *add])
+        present: list[str] = Job.objects.values_list("tags", flat=True).get(pk=job.pk)
+        kept = (tag for tag in present if tag not in removed)
+        now: list[str] = edit_job(user, job, tags=[*kept, *add], reason=reason).tags
+        return now != present
 
 
-def archive_job(user: User, job: Job, *, archived: bool) -> None:
+def archive_job(user: User, job: Job, *, archived: bool, reason: str = "") -> None:
     """Archives a job or brings it back. An archived job cannot be started or changed, and lists leave it out.
 
     Raises:
+        InvalidField: the reason cannot be stored.
         Conflict: a run of the job has not ended.
     """
     require_define(user)
+    reason = _text("reason", reason, MAX_REASON_LENGTH)
     with transaction.atomic():
         lock_job(job)
         active = Run.objects.filter(job=job).exclude(state__in=TERMINAL_STATES).first()
         if archived and active is not None:
             raise Conflict("run-active", f"Run {active.pk} is {active.state}; end it before the job is archived.")
         if Job.objects.filter(pk=job.pk, archived_at__isnull=archived).update(archived_at=Now() if archived else None):
-            announce("edit", user, job, {"archived": (not archived, archived)})
+            announce("edit", user, job, {"archived": (not archived, archived)}, reason)
 
 
 def make_equal(user: User, version: JobVersion, request_key: str | None = None) -> JobVersion:

@@ -16,12 +16,9 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints.admin import REVIEW_FIELDS, CheckpointAdmin
 from console.checkpoints.models import Checkpoint, ReviewState
+from console.jobs.changes import MAX_REASON_LENGTH
 from console.operations import services
-from console.operations.maintenance import (
-    MAX_REASON_LENGTH,
-    begin_maintenance,
-    end_maintenance,
-)
+from console.operations.maintenance import begin_maintenance, end_maintenance
 from console.operations.models import Maintenance, Operation, OperationKind, Schedule
 
 _LABEL_FIELDS = ("name", "note")

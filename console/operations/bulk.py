@@ -1,5 +1,6 @@
 """The same act on several jobs: its effect on each before, and its result for each. A refusal stops no other job."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -37,19 +38,23 @@ class BulkAct(StrEnum):
 
 
 BULK_ACTS: Final = choices(BulkAct)
-BULK_STATES: Final = [("accepted", "Accepted"), ("done", "Done"), ("refused", "Refused")]
+BULK_STATES: Final = [
+    ("accepted", "Accepted"), ("changed", "Changed"), ("unchanged", "Unchanged"), ("refused", "Refused"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkLine:
     """A selected job. `effect`: of the act on it, or the change that was made.
 
-    `refusal`: why the act is not possible, or was refused; `operation`: the accepted request.
+    `changes`: whether the act changes the tags of the job, or has changed them; `refusal`: why the act is not possible,
+    or was refused; `operation`: the accepted request.
     """
 
     job: Job
     run: Run | None
     effect: str = ""
+    changes: bool = False
     refusal: str = ""
     operation: Operation | None = None
 
@@ -57,7 +62,9 @@ class BulkLine:
     def state(self) -> str:
         if self.refusal:
             return "refused"
-        return "accepted" if self.operation else "done"
+        if self.operation:
+            return "accepted"
+        return "changed" if self.changes else "unchanged"
 
 
 def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: AnyUser, now: datetime) -> list[BulkLine]:
@@ -74,7 +81,7 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
         if not given:
             raise InvalidField("tags", "at least one tag")
         refused = define_refusal(user) or ""
-        return [BulkLine(job=job, run=None, effect=_change_of_tags(act, job, given), refusal=refused) for job in found]
+        return [_tag_line(act, job, given, refused) for job in found]
     committed = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
     newest = committed.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("pk")[:1]
     rows: Any = Run.objects.select_related("version").annotate(committed=Subquery(newest))
@@ -96,7 +103,12 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
 def carry_out(
     act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], asked: services.OperationRequestContext
 ) -> list[BulkLine]:
-    """A request for each job. The idempotency key of `asked` is that of all of them together."""
+    """A request for each job. The idempotency key of `asked` is that of all of them together.
+
+    Raises:
+        InvalidField: the key or the reason cannot be stored.
+    """
+    services.check_texts(asked)
     return [_carry_out(act, line, tags, asked) for line in lines]
 
 
@@ -105,23 +117,29 @@ def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: service
         if act.is_of_tags:
             given = checked_tags(tags)
             added, removed = (given, []) if act is BulkAct.TAG else ([], given)
-            change_tags(asked.user, line.job, add=added, remove=removed)
-            return replace(line, refusal="")
-        key = asked.idempotency_key
-        own = replace(asked, idempotency_key=f"{key}-{line.job.pk}" if key else None)
+            has_changed = change_tags(asked.user, line.job, add=added, remove=removed, reason=asked.reason)
+            return replace(line, changes=has_changed, refusal="")
+        own = replace(asked, idempotency_key=_key_for(asked.idempotency_key, line.job))
         operation = services.request(own, line.job, act.value).operation
     except Refused as refused:
         return replace(line, refusal=refused.detail)
     return replace(line, refusal="", operation=operation)
 
 
-def _change_of_tags(act: BulkAct, job: Job, tags: Sequence[str]) -> str:
+def _key_for(key: str | None, job: Job) -> str | None:
+    """The idempotency key of the request for `job`, by a digest: it is as long for each `key` and equal to no `key`."""
+    return None if key is None else f"bulk-{hashlib.sha256(f'{job.pk} {key}'.encode()).hexdigest()}"
+
+
+def _tag_line(act: BulkAct, job: Job, tags: Sequence[str], refused: str) -> BulkLine:
     """The tags that the job gets or loses, as a sentence."""
     adds = act is BulkAct.TAG
     changed = [tag for tag in tags if (tag in job.tags) is not adds]
-    if not changed:
-        return "nothing changes: it has these tags" if adds else "nothing changes: it has none of these tags"
-    return f"{'gets' if adds else 'loses'} {', '.join(changed)}"
+    if changed:
+        effect = f"{'gets' if adds else 'loses'} {', '.join(changed)}"
+    else:
+        effect = "nothing changes: it has these tags" if adds else "nothing changes: it has none of these tags"
+    return BulkLine(job=job, run=None, effect=effect, changes=bool(changed), refusal=refused)
 
 
 def _effect(act: BulkAct, run: Run, committed: Checkpoint | None, now: datetime) -> str:

@@ -15,8 +15,14 @@ from console.operations.models import Operation
 
 @receiver(definition_changed)
 def record_change(
-    sender: type[Job], kind: str, user: User, job: Job, changes: Mapping[str, tuple[Any, Any]], **more: Any
+    sender: type[Job],
+    kind: str,
+    user: User,
+    job: Job,
+    changes: Mapping[str, tuple[Any, Any]],
+    reason: str,
+    **more: Any,
 ) -> None:
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    row = Operation(job=job, kind=kind, requested_by=user, request_id=request_id)
+    row = Operation(job=job, kind=kind, requested_by=user, reason=reason, request_id=request_id)
     record_success(row, {"changes": {name: list(values) for name, values in changes.items()}})

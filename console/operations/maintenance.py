@@ -15,6 +15,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField
 from console.accounts.rights import require_maintain
 from console.accounts.storable import text_problem
+from console.jobs.changes import MAX_REASON_LENGTH
 from console.operations.models import Maintenance, OperationKind
 
 REFUSED_KINDS: Final = (
@@ -28,7 +29,6 @@ REFUSED_KINDS: Final = (
     OperationKind.VERIFY,
     OperationKind.DISCARD,
 )
-MAX_REASON_LENGTH: Final = 1000
 CACHE_KEY: Final = "maintenance"
 _CACHE_S: Final = 2  #: a page may show the mode of so many seconds ago; a request reads the row
 

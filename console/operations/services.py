@@ -18,6 +18,7 @@ from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints.selectors import continuable
 from console.checkpoints.storage import target_folder
+from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job, require_parallelism, require_present
 from console.jobs.tags import require_match
@@ -42,7 +43,6 @@ from console.runs import run_store
 from runtime.core.job.lifecycle import RunAct
 
 MAX_KEY_LENGTH = 200
-MAX_REASON_LENGTH = 1000
 _SAME: Final = "The run has this parallelism and version already. Choose another: a rescale stops the run."
 
 
@@ -78,7 +78,7 @@ def request(
     wanted = parse_kind(kind)
     given = params or {}
     typed = parse_params(wanted, given)
-    _check_texts(asked)
+    check_texts(asked)
     row = Operation(
         job=job, kind=wanted.value, params=given, requested_by=asked.user, reason=asked.reason,
         request_id=asked.request_id, idempotency_key=asked.idempotency_key, body_hash=_body_hash(job, wanted, given),
@@ -267,7 +267,8 @@ def _replay(row: Operation) -> AcceptedOperation | None:
     return AcceptedOperation(found, replayed=True)
 
 
-def _check_texts(asked: OperationRequestContext) -> None:
+def check_texts(asked: OperationRequestContext) -> None:
+    """Raises InvalidField for an idempotency key or a reason that cannot be stored."""
     key = asked.idempotency_key
     if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()):
         raise InvalidField("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} printable characters")

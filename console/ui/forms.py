@@ -5,6 +5,7 @@ from typing import Any, Self
 from django import forms
 
 from console.accounts.refusals import InvalidField, Refused
+from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.documents import read_document, write_document
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Job, JobVersion
@@ -59,6 +60,11 @@ class EditForm(JobForm):
         label="Restore of a snapshot that is not reviewed",
         choices=[("off", "allowed"), ("warn", "allowed with a warning"), ("refuse", "refused")],
         help_text="Recovery after a failure is never affected.",
+    )
+    reason = forms.CharField(
+        required=False,
+        max_length=MAX_REASON_LENGTH,
+        help_text="Why these facts change, for the list of operations.",
     )
 
     @classmethod

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pytest_django.fixtures import Settings
 from pytest_django.live_server_helper import LiveServer
+from rest_framework.test import APIClient
 
 from console.accounts import tokens
 from console.accounts.models import User
@@ -338,32 +339,43 @@ def test_a_bulk_has_a_result_for_each_job(weirctl: Commands, make_run: MakeRun) 
     make_run(RunState.RUNNING)
     assert "--yes accepts" in weirctl("bulk", "stop", "daily sums", code=2).stderr
     rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", "--no-wait", "--reason", "upgrade", code=1)
-    assert [(row["job"], row["state"]) for row in rows] == [("daily sums", "queued"), ("nobody", "refused")]
+    assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted"), ("nobody", "refused")]
     assert "no job has the name 'nobody'" in rows[1]["detail"]
     late = weirctl("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
     assert "daily sums" in late.stdout
     assert Operation.objects.get(kind="savepoint").reason == "upgrade"
 
 
-@pytest.mark.parametrize("at", ["operations/", "jobs/"])
 def test_a_bulk_keeps_its_results_if_the_console_is_away(
-    weirctl: Commands, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, at: str
+    weirctl: Commands, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection fails for the wait, or for each request."""
+    """The connection fails for the wait, after the request was accepted."""
     make_run(RunState.RUNNING)
     send = httpx.Client.request
 
     def fail(self: httpx.Client, method: str, path: str, **request: Any) -> httpx.Response:
-        if path.startswith(at):
+        if path.startswith("operations/"):
             raise httpx.ConnectError("the connection is refused")
         return send(self, method, path, **request)
 
     monkeypatch.setattr(httpx.Client, "request", fail)
     rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", code=1)
-    taken, other = ("unknown", "refused") if at == "operations/" else ("unknown", "unknown")
-    assert [(row["job"], row["state"]) for row in rows] == [("daily sums", taken), ("nobody", other)]
+    assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "unknown"), ("nobody", "refused")]
     assert "no console answers" in rows[0]["detail"]
-    assert [row["operation"] is not None for row in rows] == [at == "operations/", False]
+    assert [row["operation"] for row in rows] == [str(Operation.objects.get().pk), None]
+
+
+def test_a_bulk_writes_what_rest_answers(weirctl: Commands, make_run: MakeRun, api: APIClient) -> None:
+    """A script reads one shape, whichever of the two it uses."""
+    run = make_run(RunState.RUNNING)
+    for kind, body in (("untag", {"tags": ["eu"]}), ("cancel", {})):
+        rest = api.post("/api/v1/jobs/bulk/", {"kind": kind, "jobs": [run.job_id], **body}).json()["results"]
+        names = ("untag", "eu", "daily sums") if kind == "untag" else ("bulk", "cancel", "daily sums", "--yes")
+        if kind == "cancel":
+            Operation.objects.all().delete()
+            names = (*names, "--no-wait")
+        (own,) = weirctl.json(*names)
+        assert {**own, "operation": None} == {**rest[0], "operation": None}
 
 
 def test_a_definition_is_duplicated_as_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:
@@ -392,7 +404,10 @@ def test_versions_are_made_equal_and_deleted(weirctl: Commands, job: Job, versio
 
 
 def test_tags_of_jobs(weirctl: Commands, job: Job) -> None:
-    assert [row["state"] for row in weirctl.json("tag", "eu,nightly", "daily sums")] == ["done"]
+    asked = ("tag", "eu,nightly", "daily sums", "--reason", "a new region")
+    assert [row["state"] for row in weirctl.json(*asked)] == ["changed"]
+    assert [row["state"] for row in weirctl.json(*asked)] == ["unchanged"]
+    assert Operation.objects.get(kind="edit").reason == "a new region"
     weirctl("untag", "eu", "daily sums")
     job.refresh_from_db()
     assert job.tags == ["nightly"]
@@ -411,7 +426,7 @@ def test_maintenance_is_begun_and_ended(weirctl: Commands, make_run: MakeRun) ->
 def test_a_bulk_cancels(weirctl: Commands, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
     rows = weirctl.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")
-    assert [(row["job"], row["state"]) for row in rows] == [("daily sums", "queued")]
+    assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted")]
 
 
 def test_a_start_waits_for_its_version(weirctl: Commands, job: Job) -> None:

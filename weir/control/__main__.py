@@ -6,17 +6,14 @@ answers, 5 the operation still runs at the end of `--timeout`. Click completes c
 """
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from weir.control import changes, definition, maintenance, snapshots
-from weir.control.bulk import FAILED_STATES, await_one, request_one
+from weir.control import bulk, changes, definition, maintenance, snapshots
 from weir.control.command import (
     FAILED,
-    STILL_RUNNING,
     confirm,
     copied_to,
     copy_option,
@@ -27,7 +24,7 @@ from weir.control.command import (
     wait_options,
     with_console,
 )
-from weir.control.console import ACTIVE_STATES, Console, ConsoleError, Refused, Row
+from weir.control.console import Console, ConsoleError, Refused, Row
 from weir.control.login import credentials_path, store_credentials
 from weir.control.output import write_json, write_rows
 
@@ -318,30 +315,6 @@ def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
     write_json(withdrawn) if as_json else click.echo(withdrawn["id"])
 
 
-@main.command()
-@click.argument("kind", type=click.Choice(["savepoint", "stop", "drain", "cancel"]))
-@click.argument("jobs", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Ask no question.")
-@wait_options
-@with_console
-def bulk(
-    console: Console, /, kind: str, jobs: tuple[str, ...], yes: bool, reason: str, wait: bool, timeout: float,
-    as_json: bool,
-) -> None:  # fmt: skip
-    """Takes savepoints of JOBS, or stops, drains or cancels them. A refusal stops no other job."""
-    if kind != "savepoint":
-        confirm(f"{kind.capitalize()} {', '.join(jobs)}?", yes)
-    results = [request_one(console, name, kind, reason) for name in dict.fromkeys(jobs)]
-    if wait:
-        deadline = time.monotonic() + timeout
-        results = [await_one(console, result, deadline) for result in results]
-    write_rows(results, ("job", "operation", "state", "detail"), as_json=as_json)
-    if any(result["state"] in FAILED_STATES for result in results):
-        click.get_current_context().exit(FAILED)
-    if wait and any(result["state"] in ACTIVE_STATES for result in results):
-        click.get_current_context().exit(STILL_RUNNING)
-
-
 def _write_plan(plan: Row, *, as_json: bool) -> None:
     if as_json:
         write_json(plan)
@@ -357,7 +330,7 @@ def _write_plan(plan: Row, *, as_json: bool) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-for command in (*changes.COMMANDS, *snapshots.COMMANDS, maintenance.maintenance):
+for command in (*bulk.COMMANDS, *changes.COMMANDS, *snapshots.COMMANDS, maintenance.maintenance):
     main.add_command(command)
 
 

@@ -1,39 +1,100 @@
-"""Bulk requests: the same kind of operation for several jobs, with a result for each."""
+"""The same act on several jobs, by `jobs/bulk/` of REST: a result for each job, in the shape that REST has.
+
+A wait replaces `state` and `detail` by those of the operation: its outcome, or its error.
+"""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
+from uuid import uuid4
 
+import click
+
+from weir.control.command import FAILED, STILL_RUNNING, confirm, json_option, reason_option, wait_options, with_console
 from weir.control.console import ACTIVE_STATES, Console, ConsoleError, Refused, Row
-from weir.control.output import write_progress
+from weir.control.output import write_progress, write_rows
 
-FAILED_STATES: Final = ("refused", "failed", "unknown")
-
-
-def request_one(console: Console, name: str, kind: str, reason: str) -> dict[str, Any]:
-    """The accepted operation of a job, or the error with the state "refused", or "unknown" without an answer."""
-    try:
-        return _result(name, console.request(console.job(name), kind, {}, reason))
-    except ConsoleError as error:
-        return {"job": name, "operation": None, **_error(error)}
+_FAILED_STATES: Final = ("refused", "failed", "unknown")
+_COLUMNS: Final = ("name", "state", "operation", "detail")
 
 
-def await_one(console: Console, result: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """The result at the end of its operation, at `deadline` (monotonic time), or at an error, which it has then."""
+@click.command()
+@click.argument("kind", type=click.Choice(["savepoint", "stop", "drain", "cancel"]))
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Ask no question.")
+@wait_options
+@with_console
+def bulk(
+    console: Console, /, kind: str, jobs: tuple[str, ...], yes: bool, reason: str, wait: bool, timeout: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Takes savepoints of JOBS, or stops, drains or cancels them. A refusal stops no other job."""
+    if kind != "savepoint":
+        confirm(f"{kind.capitalize()} {', '.join(jobs)}?", yes)
+    results = _request(console, jobs, {"kind": kind, "reason": reason})
+    if wait:
+        deadline = time.monotonic() + timeout
+        results = [_await(console, result, deadline) for result in results]
+    _write(results, as_json=as_json)
+    if wait and any(result["state"] in ACTIVE_STATES for result in results):
+        click.get_current_context().exit(STILL_RUNNING)
+
+
+@click.command()
+@click.argument("tags")
+@click.argument("jobs", nargs=-1, required=True)
+@reason_option
+@json_option
+@with_console
+def tag(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Adds TAGS, separated by commas, to JOBS."""
+    _write(_request(console, jobs, {"kind": "tag", "tags": tags.split(","), "reason": reason}), as_json=as_json)
+
+
+@click.command()
+@click.argument("tags")
+@click.argument("jobs", nargs=-1, required=True)
+@reason_option
+@json_option
+@with_console
+def untag(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Removes TAGS, separated by commas, from JOBS."""
+    _write(_request(console, jobs, {"kind": "untag", "tags": tags.split(","), "reason": reason}), as_json=as_json)
+
+
+def _request(console: Console, names: Sequence[str], asked: Row) -> list[Row]:
+    """The results of REST. A name without a job is refused, and stops no other job."""
+    jobs: list[int] = []
+    unknown: list[Row] = []
+    for name in dict.fromkeys(names):
+        try:
+            jobs.append(console.job(name)["id"])
+        except Refused as error:
+            unknown.append({"job": None, "name": name, "state": "refused", "operation": None, "detail": str(error)})
+    if not jobs:
+        return unknown
+    answer = console.post("jobs/bulk/", {**asked, "jobs": jobs}, {"Idempotency-Key": str(uuid4())})
+    return [*answer["results"], *unknown]
+
+
+def _await(console: Console, result: Row, deadline: float) -> Row:
+    """The result at the end of its operation, at `deadline` (monotonic time), or at an error of the console."""
     if result["operation"] is None:
         return result
     try:
         operation = console.get(f"operations/{result['operation']}/")
-        return _result(result["job"], console.wait_for_end(operation, deadline - time.monotonic(), write_progress))
+        ended = console.wait_for_end(operation, deadline - time.monotonic(), write_progress)
     except ConsoleError as error:
-        return {**result, **_error(error)}
+        return {**result, "state": "unknown", "detail": str(error)}
+    failure: Row = ended["error"] or {}
+    detail: Any = ended["phase"] if ended["state"] in ACTIVE_STATES else failure.get("detail") or failure.get("message")
+    return {**result, "state": ended["state"], "detail": detail or ""}
 
 
-def _error(error: ConsoleError) -> dict[str, str]:
-    return {"state": "refused" if isinstance(error, Refused) else "unknown", "detail": str(error)}
+def _write(results: Sequence[Row], *, as_json: bool) -> None:
+    write_rows(results, _COLUMNS, as_json=as_json)
+    if any(result["state"] in _FAILED_STATES for result in results):
+        click.get_current_context().exit(FAILED)
 
 
-def _result(name: str, operation: Row) -> dict[str, Any]:
-    error = operation["error"] or {}
-    detail = error.get("detail") or error.get("message")
-    stalled = detail if operation["state"] not in ACTIVE_STATES else operation["phase"]
-    return {"job": name, "operation": operation["id"], "state": operation["state"], "detail": stalled}
+COMMANDS: Final = (bulk, tag, untag)

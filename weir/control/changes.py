@@ -1,12 +1,12 @@
-"""Commands that change jobs and their versions: duplicates, archive, tags, equal versions and deletion."""
+"""Commands that change jobs and their versions: duplicates, archive, equal versions and deletion."""
 
 from typing import Final
 
 import click
 
-from weir.control.command import FAILED, confirm, json_option, with_console
+from weir.control.command import confirm, json_option, with_console
 from weir.control.console import Console, Refused
-from weir.control.output import write_json, write_rows
+from weir.control.output import write_json
 
 
 @click.command()
@@ -73,32 +73,4 @@ def delete_version(console: Console, /, job: str, number: int, yes: bool) -> Non
     click.echo(f"{job}: version {number} is deleted")
 
 
-@click.command()
-@click.argument("tags")
-@click.argument("jobs", nargs=-1, required=True)
-@json_option
-@with_console
-def tag(console: Console, /, tags: str, jobs: tuple[str, ...], as_json: bool) -> None:
-    """Adds TAGS, separated by commas, to JOBS."""
-    _change_tags(console, "tag", tags, jobs, as_json=as_json)
-
-
-@click.command()
-@click.argument("tags")
-@click.argument("jobs", nargs=-1, required=True)
-@json_option
-@with_console
-def untag(console: Console, /, tags: str, jobs: tuple[str, ...], as_json: bool) -> None:
-    """Removes TAGS, separated by commas, from JOBS."""
-    _change_tags(console, "untag", tags, jobs, as_json=as_json)
-
-
-def _change_tags(console: Console, kind: str, tags: str, jobs: tuple[str, ...], *, as_json: bool) -> None:
-    found = [console.job(name)["id"] for name in jobs]
-    results = console.post("jobs/bulk/", {"kind": kind, "jobs": found, "tags": tags.split(",")})["results"]
-    write_rows(results, ("name", "state", "detail"), as_json=as_json)
-    if any(result["state"] == "refused" for result in results):
-        click.get_current_context().exit(FAILED)
-
-
-COMMANDS: Final = (duplicate, archive, unarchive, equal, delete_version, tag, untag)
+COMMANDS: Final = (duplicate, archive, unarchive, equal, delete_version)

@@ -46,8 +46,11 @@ def wait_options(command: Callable[P, None]) -> Callable[P, None]:
     """Options of a command that requests an operation."""
     command = click.option("--wait/--no-wait", default=True, help="Wait for the end (default).")(command)
     command = click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait.")(command)
-    command = click.option("--reason", default="", help="Why; the console keeps it with the operation.")(command)
-    return json_option(command)
+    return json_option(reason_option(command))
+
+
+def reason_option(command: Callable[P, None]) -> Callable[P, None]:
+    return click.option("--reason", default="", help="Why; the console keeps it with the operation.")(command)
 
 
 def copy_option(command: Callable[P, None]) -> Callable[P, None]:

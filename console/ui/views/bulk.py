@@ -49,24 +49,24 @@ def bulk(request: HttpRequest) -> HttpResponse:
         return HttpResponseBadRequest(f"kind: one of {', '.join(BulkAct)}.", "text/plain")
     try:
         lines = bulk_lines(act, sorted(numbers), tags, request.user, timezone.now())
+        if request.method == "POST":
+            asked = OperationRequestContext(
+                user=user_of(request),
+                reason=request.POST.get("reason", "").strip(),
+                request_id=request_id_of(request),
+                idempotency_key=request.POST.get("key") or None,
+            )
+            lines = carry_out(act, lines, tags, asked)
     except InvalidField as refused:
         problem = {"title": _TITLES[act], "problem": refused.detail}
         return page(request, "jobs/bulk.html", problem, status=refused.status)
-    if request.method == "POST":
-        asked = OperationRequestContext(
-            user=user_of(request),
-            reason=request.POST.get("reason", "").strip(),
-            request_id=request_id_of(request),
-            idempotency_key=request.POST.get("key") or None,
-        )
-        lines = carry_out(act, lines, tags, asked)
     context = {
         "kind": act.value,
         "tags": ", ".join(tag.strip() for tag in tags),
         "title": _TITLES[act],
         "effect": _EFFECTS[act],
         "lines": lines,
-        "possible": sum(not line.refusal for line in lines),
+        "possible": sum(not line.refusal and (line.changes or not act.is_of_tags) for line in lines),
         "command": _command(act, tags, [line.job.name for line in lines]),
         "is_done": request.method == "POST",
         "is_dangerous": act in (BulkAct.DRAIN, BulkAct.CANCEL),

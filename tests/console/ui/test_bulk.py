@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -71,8 +72,12 @@ def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Clien
     said = blocks.text(at_console.get("/jobs/bulk/", chosen))
     assert "alpha Nothing changes: it has these tags" in said
     assert "beta Gets nightly" in said
+    assert "This changes 1 of 2 jobs now." in said
     assert "weirctl tag Nightly alpha beta" in said
-    assert "2 of 2 requests accepted." in blocks.text(at_console.post("/jobs/bulk/", chosen))
+    assert "1 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", {**chosen, "reason": "runs at night"}))
+    assert Operation.objects.get(kind="edit").reason == "runs at night"
+    assert "0 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", chosen))
+    assert re.search(r'id="do-all" disabled', at_console.get("/jobs/bulk/", chosen).content.decode())
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu", "nightly"], "beta": ["nightly"]}
     at_console.post("/jobs/bulk/", {**_selection("untag", tagged.pk, plain.pk), "tags": "nightly"})
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu"], "beta": []}
@@ -92,10 +97,38 @@ def test_acts_on_several_jobs_over_rest(api: APIClient) -> None:
         assert refused["operation"] is None
         assert "stopped" in refused["detail"]
     answer = api.post("/api/v1/jobs/bulk/", {"kind": "tag", "jobs": [running.job_id], "tags": ["eu"]})
-    assert [row["state"] for row in answer.json()["results"]] == ["done"]
+    assert [row["state"] for row in answer.json()["results"]] == ["changed"]
     for body, pointer in (({"jobs": [1], "tags": []}, "/tags"), ({"jobs": [10**6], "tags": ["a"]}, "/jobs")):
         answer = api.post("/api/v1/jobs/bulk/", {"kind": "tag", **body})
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+
+
+def test_an_idempotency_key_of_full_length_serves_each_job(api: APIClient) -> None:
+    """The keys of the requests were the given key with a suffix: longer than allowed, or the key of another request."""
+    first, second = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
+    asked = {"kind": "savepoint", "jobs": [first.job_id, second.job_id]}
+    for _ in range(2):
+        answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "k" * 200})
+        assert [row["state"] for row in answer.json()["results"]] == ["accepted"] * 2
+    assert Operation.objects.count() == 2
+    single = {"kind": "savepoint"}
+    key = {"Idempotency-Key": f"{'k' * 190}-{first.job_id}"}
+    assert api.post(f"/api/v1/jobs/{first.job_id}/operations/", single, headers=key).status_code == 202
+    answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "k" * 190})
+    assert len({row["operation"] for row in answer.json()["results"]}) == 2
+    assert Operation.objects.count() == 5
+
+
+@pytest.mark.parametrize("key", ["k" * 201, "", "a\tb"])
+@pytest.mark.parametrize("kind", ["savepoint", "tag"])
+def test_a_bad_idempotency_key_refuses_the_whole_request(api: APIClient, key: str, kind: str) -> None:
+    run = rows.run(rows.job())
+    asked = {"kind": kind, "jobs": [run.job_id], "tags": ["eu"]}
+    answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": key})
+    problem = answer.json()["errors"][0]
+    assert (answer.status_code, problem["pointer"]) == (422, "/Idempotency-Key")
+    assert problem["detail"] == "Idempotency-Key: must be 1 to 200 printable characters."
+    assert not Operation.objects.exists()
 
 
 def test_a_bulk_act_takes_few_queries(at_console: Client, django_assert_max_num_queries: object) -> None:

@@ -1,6 +1,6 @@
 """Maintenance mode: for a time, the console accepts no operation that starts or changes a run, or touches its files.
 
-Savepoints, stops and cancels stay possible, as do names, pins, reviews and schedules.
+Savepoints and stops without a target folder and cancels stay possible, as do names, pins, reviews and schedules.
 
 Runs continue, and job masters restart them. Operations that were accepted before are carried out.
 """

@@ -163,6 +163,7 @@ def _save(row: Operation, wanted: SavepointParams) -> Operation:
     """A savepoint, stop or drain."""
     labels.require_texts(wanted)
     if wanted.target is not None:
+        _require_no_maintenance(OperationKind.COPY)
         target_folder(wanted.target)
     accepted = _delegate_to_master(row, RunAct(row.kind))
     if wanted.target is not None:

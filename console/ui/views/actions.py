@@ -16,7 +16,7 @@ from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.checkpoints.selectors import continuable, run_progress
 from console.jobs.models import Job, Run
-from console.operations.legality import allowed_operation
+from console.operations.legality import allowed_operation, request_refusal
 from console.operations.models import OperationKind
 from console.operations.restore import repeated_output
 from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
@@ -113,7 +113,10 @@ def _confirmation_page(
         run = latest_run(job)
         active = tuple(active_operations(job))
         act = allowed_operation(OperationKind(kind), job, run, request.user, active)
-        context = {"job": job, "run": run, "act": act, "asked": ask_about(run), "active": active, "command": kind}
+        context = {
+            "job": job, "run": run, "act": act, "asked": ask_about(run), "active": active, "command": kind,
+            "copy_refusal": request_refusal(OperationKind.COPY, request.user),
+        }  # fmt: skip
         return PageContent(context, settled=False)
 
     def load_revision() -> str:

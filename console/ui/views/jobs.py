@@ -14,13 +14,14 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.accounts.middleware import request_id_of
 from console.accounts.models import SavedView
 from console.accounts.refusals import Refused
-from console.accounts.rights import define_refusal, operate_refusal
+from console.accounts.rights import define_refusal
 from console.checkpoints.models import Checkpoint
 from console.jobs import services
 from console.jobs.editing import take_facts
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.metrics.recent import recent_numbers
 from console.operations import selectors
+from console.operations.legality import request_refusal
 from console.operations.models import OperationKind
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
@@ -136,7 +137,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
         if before := _made_before(request):  # an earlier submission of this form created the job
             return before
     context = {"pipeline": pipeline, "form": form, "version": version, "like": like}
-    context["start_reason"] = operate_refusal(request.user)
+    context["start_reason"] = request_refusal(OperationKind.START, request.user)
     return _form_page(request, "jobs/new.html", context, data)
 
 

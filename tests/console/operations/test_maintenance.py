@@ -1,11 +1,14 @@
 """Maintenance mode: what it refuses and accepts, who may switch it, and its trace."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
 from django.db import DatabaseError, transaction
 from django.test import Client
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
@@ -95,6 +98,55 @@ def test_pages_have_a_banner_and_no_button_for_what_is_refused(browser: Client, 
     assert "the storage moves" not in first.content.decode()
     end_maintenance(operator)
     assert "the storage moves" not in browser.get(page).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "button"),
+    [
+        ("/jobs/new/?pipeline=sums", 'name="start"'),
+        ("/jobs/{job}/savepoint/", 'id="target"'),
+        ("/jobs/{job}/drain/", 'class="button danger primary"'),
+        ("/jobs/{job}/rescale/", 'class="button primary"'),
+        ("/jobs/{job}/restore/?checkpoint={savepoint}", 'class="button primary"'),
+        ("/checkpoints/{savepoint}/", 'id="copy-it"'),
+        ("/checkpoints/{savepoint}/clone/", 'id="clone"'),
+        ("/checkpoints/{savepoint}/clone/", 'id="drill"'),
+        ("/checkpoints/{savepoint}/discard/", 'class="button danger primary"'),
+        ("/checkpoints/{savepoint}/evidence/", 'id="verify"'),
+        ("/jobs/bulk/?kind=drain&job={job}", 'id="do-all"'),
+    ],
+)
+@pytest.mark.usefixtures("pipeline")
+def test_a_refused_button_is_disabled_with_the_reason(
+    browser: Client, running: Run, operator: User, path: str, button: str, settings: Settings
+) -> None:
+    settings.WEIR_SAVEPOINT_ROOTS = (*settings.WEIR_SAVEPOINT_ROOTS, Path("/backup"))
+    savepoint = rows.checkpoint(running, 4, "savepoint")
+    where = path.format(job=running.job_id, savepoint=savepoint.pk)
+    pattern = rf"<(?:button|input)[^>]*{button}[^>]*>"
+    begin_maintenance(operator, REASON)
+    page = browser.get(where)
+    (found,) = re.findall(pattern, page.content.decode())
+    assert " disabled" in found
+    own = blocks.text(page).partition("Runs continue.")[2]  # behind the banner
+    assert "the storage moves" in own, "the reason is beside the button"
+
+
+@pytest.mark.usefixtures("pipeline")
+@pytest.mark.parametrize("path", ["/jobs/new/?pipeline=sums", "/jobs/{job}/savepoint/"])
+def test_pages_offer_starts_and_copies_outside_maintenance(browser: Client, running: Run, path: str) -> None:
+    said = browser.get(path.format(job=running.job_id)).content.decode()
+    (found,) = re.findall(r'<(?:button|input)[^>]*(?:name="start"|id="target")[^>]*>', said)
+    assert " disabled" not in found
+
+
+def test_a_savepoint_with_a_copy_is_refused_as_a_whole(operator: User, running: Run) -> None:
+    """The copy would be made of files that maintenance may move."""
+    begin_maintenance(operator, REASON)
+    for kind in ("savepoint", "stop"):
+        with pytest.raises(Conflict, match="no files of savepoints are copied"):
+            request(OperationRequestContext(user=operator), running.job, kind, {"target": "/backup"})
+    assert not Operation.objects.exists()
 
 
 def test_the_switch_over_rest(api: APIClient, running: Run) -> None:

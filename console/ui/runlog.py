@@ -58,12 +58,15 @@ class LogFilter:
 
 
 def log_file(run: Run) -> Path:
-    return Path(settings.WEIR_LOGS) / f"run-{run.pk}.log"
+    return Path(settings.WEIR_LOGS).resolve() / f"run-{run.pk}.log"
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLog:
-    """The log of a slot. `file`: None if this host does not have it, or its folder is not one of `WEIR_SLOT_LOGS`."""
+    """The log of a slot. `file`: None if this host does not have it, or if it is no file of this run.
+
+    A file of a run lies below `WEIR_SLOT_LOGS`, in a folder that Spark made for the application of the run.
+    """
 
     index: int
     host: str
@@ -72,28 +75,35 @@ class SlotLog:
     is_of_master: bool  #: without a cluster, slots write into the log of the job master
 
 
-def slot_logs(run: Run, slots: Sequence[Mapping[str, Any]]) -> tuple[SlotLog, ...]:
-    """The logs of the slots in a live report. A slot runs the author's code, so only some folders are read."""
+def slot_logs(run: Run, slots: Sequence[Mapping[str, Any]], application: str) -> tuple[SlotLog, ...]:
+    """The logs of the slots in a live report.
+
+    A slot runs the author's code and may name any path, also the log of another job.
+
+    Args:
+        application: Spark's id of the run's application, which the job master reports.
+    """
     own = log_file(run)
     found = []
     for slot in slots:
         path = str(slot.get("log") or "")
         if path:
             index, host = int(slot["index"]), str(slot.get("host") or "")
-            found.append(SlotLog(index, host, path, _readable(Path(path)), path == str(own)))
+            found.append(SlotLog(index, host, path, _readable(Path(path), application), path == str(own)))
     return tuple(found)
 
 
-def slot_file(run: Run, slots: Sequence[Mapping[str, Any]], slot: int | None) -> Path | None:
+def slot_file(logs: Sequence[SlotLog], slot: int | None) -> Path | None:
     """The log of a slot; None if this host does not have it."""
-    return next((each.file for each in slot_logs(run, slots) if each.index == slot), None)
+    return next((each.file for each in logs if each.index == slot), None)
 
 
-def _readable(path: Path) -> Path | None:
+def _readable(path: Path, application: str) -> Path | None:
     try:
         file = path.resolve()
-        is_allowed = any(file.is_relative_to(Path(root).resolve()) for root in settings.WEIR_SLOT_LOGS)
-        return file if is_allowed and file.is_file() else None
+        roots = (Path(root).resolve() for root in settings.WEIR_SLOT_LOGS)
+        is_own = any(file.is_relative_to(root) and application in file.relative_to(root).parts[:-1] for root in roots)
+        return file if is_own and file.is_file() else None
     except (OSError, RuntimeError, ValueError):
         return None
 
@@ -148,16 +158,14 @@ def _last_lines(file: Path, limit: int) -> list[str] | None:
 
 
 def _open_log(file: Path) -> IO[bytes]:
-    """Opens a log. A slot could replace its file after a check of the path, so the open file is checked.
+    """Opens a log at its real path. A slot could replace its file by a link after the check of the path.
 
     Raises:
-        OSError: the file cannot be read, is no regular file, or lies outside the folders of logs.
+        OSError: the file cannot be read, is no regular file, or lies at another path.
     """
     log = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")  # a FIFO must not block
     real = Path(f"/proc/self/fd/{log.fileno()}").readlink()
-    roots = (settings.WEIR_LOGS, *settings.WEIR_SLOT_LOGS)
-    is_below_root = any(real.is_relative_to(Path(root).resolve()) for root in roots)
-    if is_below_root and stat.S_ISREG(os.fstat(log.fileno()).st_mode):
+    if real == file and stat.S_ISREG(os.fstat(log.fileno()).st_mode):
         return log
     log.close()
     raise PermissionError(f"{file} is no log")

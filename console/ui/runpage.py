@@ -18,7 +18,7 @@ from console.jobs.models import Attempt, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations.models import Operation, OperationKind, OperationState
 from console.ui.failures import NO_REASON, FailureDetail, failure_detail, with_recorded_failures
-from console.ui.runlog import LogFilter, LogLine, SlotLog, log_file, log_tail, slot_logs
+from console.ui.runlog import LogFilter, LogLine, SlotLog, log_file, log_tail
 from runtime.core.job.lifecycle import RunState
 from runtime.redaction import Schema
 
@@ -74,14 +74,11 @@ class RunView:
         return any(phase.expected for phase in self.start)
 
 
-def run_view(
-    run: Run, schema: Schema, wanted: LogFilter, slots: Sequence[Mapping[str, Any]], slot: int | None
-) -> RunView:
+def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, ...], slot: int | None) -> RunView:
     attempts = with_recorded_failures(Attempt.objects.filter(run=run)).select_related("restored_checkpoint")
     shown = attempts.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
     ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
     ended_by = ending.select_related("requested_by").order_by("-created_at").first() if run.is_terminal else None
-    logs = slot_logs(run, slots)
     chosen = next((each for each in logs if each.index == slot and each.file), None)
     file = chosen.file if chosen and chosen.file else log_file(run)
     return RunView(

@@ -231,6 +231,10 @@ class SlotPoolLauncher(ABC):
         return ""
 
     @property
+    def application(self) -> str:
+        return ""
+
+    @property
     @abstractmethod
     def host(self) -> str:
         """Address at which slots reach this process."""

@@ -85,6 +85,10 @@ class SparkLauncher(SlotPoolLauncher):
     def ui_address(self) -> str:
         return str(self.context.uiWebUrl or "") if self.context is not None else ""
 
+    @property
+    def application(self) -> str:
+        return str(self.context.applicationId or "") if self.context is not None else ""
+
     def _address_towards_master(self) -> str:
         url = urlsplit(self._spark_master.split(",")[0])
         if url.scheme != "spark" or url.hostname is None:

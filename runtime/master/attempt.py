@@ -99,7 +99,7 @@ class Attempt:
         self._metadata_thread = MetadataThread(
             lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}"))
         )
-        self._ui_address = ""
+        self._spark: dict[str, str] = {}
         self._output = CheckpointOutput(
             config.job.sinks, self._token, start.restored.values(), self._metadata_thread.pause
         )
@@ -113,7 +113,7 @@ class Attempt:
             self._coordinator,
             self._history,
             records,
-            lambda: {**facts(), "spark_ui": self._ui_address, "sources_paused": self._are_sources_paused},
+            lambda: {**facts(), **self._spark, "sources_paused": self._are_sources_paused},
             clock.now_ms,  # `_now` stands still while the host is suspended
         )
         self._result: AttemptResult | None = None
@@ -294,7 +294,7 @@ class Attempt:
         if len(self._deployed_slots) < self._graph.parallelism or self._result is not None:
             return
         self._running_since = self._clock.monotonic_ms()
-        self._ui_address = self._launcher.ui_address
+        self._spark = {"spark_ui": self._launcher.ui_address, "spark_application": self._launcher.application}
         log.info("every slot is deployed", token=self._token)
         self._metadata_thread.submit(self._remove_markers, once=True)
         for each in self._deployed_slots:

@@ -49,6 +49,10 @@ class Launcher(Protocol):
     def ui_address(self) -> str:
         """URL of the cluster's page about the slots; "" if there is none, or not yet."""
 
+    @property
+    def application(self) -> str:
+        """Spark's id of the application that runs the slots; "" if there is none, or not yet."""
+
     def prepare(self, job: CompiledJob, token: Token) -> None:
         """Begins to start the processes for slots of this attempt, unless idle processes exist. Returns at once.
 

@@ -92,6 +92,7 @@ class Played:
     is_usable = True
     spans_hosts = False
     ui_address = ""
+    application = ""
 
     def __init__(self) -> None:
         self.attempts: list[list[PlayedSlot]] = []

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from django.db.models.fields.json import KeyTransform
+from django.db.models import QuerySet
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -16,7 +17,7 @@ from console.operations.selectors import with_runs
 from console.ui.jobhealth import health_line
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.runlog import LEVELS, LogFilter, log_file, log_size, plain_log, slot_file
+from console.ui.runlog import LEVELS, LogFilter, SlotLog, log_file, log_size, plain_log, slot_file, slot_logs
 from console.ui.runpage import run_view
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
@@ -27,9 +28,8 @@ _OPERATIONS = 20  #: newest operations on the page
 @require_login
 def run(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
-    reported = rows.defer("live", "restore_checkpoint__acknowledgements").annotate(slots=KeyTransform("slots", "live"))
-    found: Any = get_object_or_404(reported, pk=pk)
-    slots, slot = found.slots or (), whole_number(request.GET.get("slot"))
+    found, logs = _with_slot_logs(rows.defer("restore_checkpoint__acknowledgements"), pk)
+    slot = whole_number(request.GET.get("slot"))
     operations = with_runs(Operation.objects.filter(run=found))
 
     def load_content() -> PageContent:
@@ -37,7 +37,7 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
             "job": found.job,
             "run": found,
             "health": health_line(found, getattr(found.job, "health", None), timezone.now()),
-            "view": run_view(found, pipeline_schema(found.job.pipeline), LogFilter.of(request.GET), slots, slot),
+            "view": run_view(found, pipeline_schema(found.job.pipeline), LogFilter.of(request.GET), logs, slot),
             "levels": LEVELS,
             "operations": tuple(operations[:_OPERATIONS]),
         }
@@ -48,7 +48,7 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
         newest = (Checkpoint.objects.filter(run=found).order_by("-number"), 1)
         own = (Operation.objects.filter(run=found).order_by("-created_at", "-pk"), _OPERATIONS)
         return revision(
-            request, [attempts, newest, own], found.state, log_size(slot_file(found, slots, slot) or log_file(found))
+            request, [attempts, newest, own], found.state, log_size(slot_file(logs, slot) or log_file(found))
         )
 
     return page_or_blocks(request, "runs/detail.html", "runs/_live.html", load_content, load_revision)
@@ -58,10 +58,9 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def log(request: HttpRequest, pk: int) -> HttpResponse:
     """The log of the job master, or of a slot, as a file without secrets."""
-    rows = Run.objects.select_related("job", "version").defer("live")
-    found: Any = get_object_or_404(rows.annotate(slots=KeyTransform("slots", "live")), pk=pk)
+    found, logs = _with_slot_logs(Run.objects.select_related("job", "version"), pk)
     slot = whole_number(request.GET.get("slot"))
-    file = log_file(found) if slot is None else slot_file(found, found.slots or (), slot)
+    file = log_file(found) if slot is None else slot_file(logs, slot)
     text = file and plain_log(file, found.version.params, pipeline_schema(found.job.pipeline))
     if text is None:
         raise Http404("this host does not have the log")
@@ -69,3 +68,12 @@ def log(request: HttpRequest, pk: int) -> HttpResponse:
     name = f"run-{pk}.log" if slot is None else f"run-{pk}-slot-{slot}.log"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
+
+
+def _with_slot_logs(rows: QuerySet[Run], pk: int) -> tuple[Run, tuple[SlotLog, ...]]:
+    """The run with the logs of its slots, of which the large report is not read."""
+    reported = rows.defer("live").annotate(
+        slots=KeyTransform("slots", "live"), application=KeyTextTransform("spark_application", "live")
+    )
+    found: Any = get_object_or_404(reported, pk=pk)
+    return found, slot_logs(found, found.slots or (), found.application or "")

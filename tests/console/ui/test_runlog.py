@@ -131,9 +131,12 @@ def test_the_whole_log_is_a_download_without_secrets(
     assert "a-river-runs" not in (plain_log(tmp_path / "secret.log", PARAMS, SECRET) or "")
 
 
+APPLICATION = "app-20261126101112-0001"
+
+
 def run_with_slots(settings: Settings, tmp_path: Path) -> Run:
     """Slot 0 writes into the log of the job master, slot 1 below an allowed folder, slot 2 elsewhere."""
-    work = tmp_path / "work" / "app-20261126101112-0001" / "1"
+    work = tmp_path / "work" / APPLICATION / "1"
     work.mkdir(parents=True)
     (work / "stderr").write_text(f"first line\n{EVENT}\npassword=a-river-runs\n")
     (tmp_path / "elsewhere").write_text("root:x:0\n")
@@ -141,7 +144,7 @@ def run_with_slots(settings: Settings, tmp_path: Path) -> Run:
     run = run_with_log(settings, tmp_path, "of the master\n")
     paths = (tmp_path / f"run-{run.pk}.log", work / "stderr", tmp_path / "elsewhere")
     slots = [{"index": at, "host": f"worker-{at}", "log": str(path)} for at, path in enumerate(paths)]
-    Run.objects.filter(pk=run.pk).update(live={**rows.live(), "slots": slots})
+    Run.objects.filter(pk=run.pk).update(live={**rows.live(), "slots": slots, "spark_application": APPLICATION})
     return run
 
 
@@ -169,9 +172,40 @@ def test_a_slot_cannot_name_a_file_outside_the_allowed_folders(
 ) -> None:
     """The author's code runs in slots, and so may report any path; a link leads out of a folder."""
     run = run_with_slots(settings, tmp_path)
-    (tmp_path / "work" / "link").symlink_to(tmp_path / "elsewhere")
-    slots = [{"index": 3, "log": str(tmp_path / "work" / "link")}, {"index": 4, "log": f"{tmp_path}/work/../elsewhere"}]
-    Run.objects.filter(pk=run.pk).update(live={**rows.live(), "slots": slots})
+    own = tmp_path / "work" / APPLICATION
+    (own / "link").symlink_to(tmp_path / "elsewhere")
+    slots = [{"index": 3, "log": str(own / "link")}, {"index": 4, "log": f"{own}/../../elsewhere"}]
+    report = {**rows.live(), "slots": slots, "spark_application": APPLICATION}
+    Run.objects.filter(pk=run.pk).update(live=report)
     for slot in (2, 3, 4):
         assert at_console.get(f"/runs/{run.pk}/log/?slot={slot}").status_code == 404
         assert "root:x:0" not in blocks.text(at_console.get(f"/runs/{run.pk}/?slot={slot}"))
+
+
+@pytest.mark.parametrize("application", [APPLICATION, "", None])
+def test_a_slot_cannot_name_the_log_of_another_job(
+    at_console: Client, settings: Settings, tmp_path: Path, application: str | None
+) -> None:
+    """Logs of all jobs lie below the same folder, each in that of its Spark application."""
+    run = run_with_slots(settings, tmp_path)
+    other = tmp_path / "work" / "app-20261126101112-0002" / "0"
+    other.mkdir(parents=True)
+    (other / "stderr").write_text("of another job\n")
+    (tmp_path / "work" / APPLICATION / "1" / "link").symlink_to(other / "stderr")
+    paths = (other / "stderr", tmp_path / "work" / APPLICATION / "1" / "link", tmp_path / "work" / "stray")
+    (tmp_path / "work" / "stray").write_text("of another job\n")
+    slots = [{"index": index, "log": str(path)} for index, path in enumerate(paths)]
+    report = {**rows.live(), "slots": slots, "spark_application": application}
+    Run.objects.filter(pk=run.pk).update(live=report)
+    for slot in range(3):
+        assert at_console.get(f"/runs/{run.pk}/log/?slot={slot}").status_code == 404
+        assert "of another job" not in blocks.text(at_console.get(f"/runs/{run.pk}/?slot={slot}"))
+
+
+def test_a_log_that_became_a_link_after_its_check_is_not_read(tmp_path: Path, settings: Settings) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    other.write_text("of another job\n")
+    own.symlink_to(other)
+    settings.WEIR_LOGS, settings.WEIR_SLOT_LOGS = tmp_path, (tmp_path,)
+    assert plain_log(other, {}, {}) == "of another job\n"
+    assert plain_log(own, {}, {}) is None

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.utils import timezone
+from playwright.sync_api import expect
 from rest_framework.test import APIClient
 
 from console.jobs.models import Job
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
+from tests.console.ui.browsing import Open
 
 
 def _selection(kind: str, *jobs: int) -> dict[str, Any]:
@@ -148,3 +150,33 @@ def test_a_reader_requests_nothing(reading: Client) -> None:
 def test_an_unknown_act_and_no_selection(at_console: Client) -> None:
     assert at_console.get("/jobs/bulk/", _selection("restore", 1)).status_code == 400
     assert "No job is selected." in blocks.text(at_console.get("/jobs/bulk/", {"kind": "stop"}))
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_acts_are_disabled_with_the_reason_until_a_job_is_selected(signed_in: Open, transactional_db: None) -> None:
+    rows.operator_user()
+    job = rows.run(rows.job()).job
+    with signed_in() as page:
+        page.goto("/jobs/")
+        stop = page.get_by_role("button", name="Stop with savepoint…")
+        expect(stop).to_be_disabled()
+        expect(stop).to_have_accessible_description("No job is selected:")
+        stop.click(force=True)
+        page.locator("#bulk-tags").fill("eu")
+        page.keyboard.press("Enter")
+        assert page.url.endswith("/jobs/")
+        page.locator(f"#select-{job.pk}").check()
+        expect(stop).to_be_enabled()
+        expect(stop).to_have_accessible_description("Selected jobs: 1")
+        page.locator(f"#select-{job.pk}").uncheck()
+        expect(stop).to_be_disabled()
+        page.locator(f"#select-{job.pk}").check()
+        stop.click()
+        expect(page.get_by_role("heading", name="Stop with savepoint?")).to_be_visible()
+        page.go_back()
+        expect(page.get_by_role("button", name="Stop with savepoint…")).to_be_enabled()
+    with signed_in(java_script_enabled=False) as page:
+        page.goto("/jobs/")
+        page.get_by_role("button", name="Stop with savepoint…").click()
+        expect(page.locator("main")).to_contain_text("No job is selected. Select jobs in the list first.")

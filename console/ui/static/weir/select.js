@@ -1,10 +1,28 @@
-// Rows that are selected in the list of jobs stay selected when their table changes.
+// Rows that are selected in the list of jobs stay selected when their table changes. While no row is selected, the acts
+// on selected jobs are disabled, and the text beside them gives the reason.
 
-const selected = new Set([...document.querySelectorAll("input[data-select]:checked")].map((box) => box.value));
+const acts = document.getElementById("bulk");
+const boxes = () => [...document.querySelectorAll("input[data-select]")];
+const chosen = () => boxes().filter((box) => box.checked);
+const selected = new Set(chosen().map((box) => box.value));
 
-document.addEventListener("change", ({ target }) => {
-  if (target.matches("input[data-select]")) selected[target.checked ? "add" : "delete"](target.value);
-});
-document.addEventListener("htmx:oobAfterSwap", () => {
-  for (const box of document.querySelectorAll("input[data-select]")) box.checked = selected.has(box.value);
-});
+function show() {
+  const count = chosen().length;
+  document.getElementById("bulk-selected").textContent = count ? `Selected jobs: ${count}` : "No job is selected:";
+  for (const button of acts.querySelectorAll("button")) button.setAttribute("aria-disabled", String(!count));
+}
+
+if (acts) {
+  show();
+  acts.addEventListener("submit", (event) => { if (!chosen().length) event.preventDefault(); });
+  addEventListener("pageshow", show);  // the browser restores check boxes after this script has run
+  document.addEventListener("change", ({ target }) => {
+    if (!target.matches("input[data-select]")) return;
+    selected[target.checked ? "add" : "delete"](target.value);
+    show();
+  });
+  document.addEventListener("htmx:oobAfterSwap", () => {
+    for (const box of boxes()) box.checked = selected.has(box.value);
+    show();
+  });
+}

@@ -12,6 +12,7 @@ copied outside any transaction. If the worker dies, Postgres releases its lock, 
 """
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -19,6 +20,7 @@ from uuid import uuid4
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
+from console import formats
 from console.accounts.refusals import Conflict, Refused
 from console.advisory_lock import try_lock
 from console.checkpoints import storage
@@ -36,6 +38,8 @@ from runtime.errors import EnvironmentFailure, JobRejected
 _LOCK: Final = 0x57454952_434F5059  #: key of the advisory lock: a copy at a time
 _WAITS: Final = "waiting for the commit of its output"
 _COPIES: Final = "copying files"
+_CHUNK_BYTES: Final = 8 * 1024 * 1024
+_PROGRESS_S: Final = 1.0  #: between two updates of the progress
 
 
 def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
@@ -145,12 +149,14 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
     for unfinished in target.parent.glob(f".{target.name}-{row.pk}-*"):  # of a worker that died
         shutil.rmtree(unfinished, ignore_errors=True)
     aside = target.with_name(f".{target.name}-{row.pk}-{uuid4().hex}")
+    files = {root / path: aside / name for path, name in relative_paths(manifest, savepoint.path).items()}
+    files[root / savepoint.path / MANIFEST_FILE] = aside / MANIFEST_FILE
     try:
         make_folder(aside.parent)
         aside.mkdir(mode=0o700)
-        for path, name in relative_paths(manifest, savepoint.path).items():
-            _copy_file(root / path, aside / name)
-        _copy_file(root / savepoint.path / MANIFEST_FILE, aside / MANIFEST_FILE)
+        progress = _Progress(row, sum(source.stat().st_size for source in files))
+        for source, copy in files.items():
+            _copy_file(source, copy, progress)
         storage.load_savepoint(str(aside))
         for folder in (aside, *(each for each in aside.rglob("*") if each.is_dir())):
             sync_path(folder)
@@ -161,7 +167,23 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
     return result
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path, progress: "_Progress") -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    with source.open("rb") as original, target.open("wb") as copy:
+        while chunk := original.read(_CHUNK_BYTES):
+            copy.write(chunk)
+            progress.add(len(chunk))
     sync_path(target)
+
+
+class _Progress:
+    """The bytes copied so far, as the phase of the operation."""
+
+    def __init__(self, row: Operation, whole: int) -> None:
+        self._row, self._whole, self._copied, self._due = row, formats.size(whole), 0, time.monotonic()
+
+    def add(self, nbytes: int) -> None:
+        self._copied += nbytes
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _PROGRESS_S
+            _update(self._row, phase=f"{_COPIES}: {formats.size(self._copied)} of {self._whole}")

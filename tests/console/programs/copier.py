@@ -13,8 +13,8 @@ from console.operations.copies import run_copies  # noqa: E402  # after the setu
 _files = itertools.count()
 
 
-def pause(event: str, _arguments: tuple[Any, ...]) -> None:
-    if event == "shutil.copyfile" and next(_files) == 1:
+def pause(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and arguments[1] == "w" and next(_files) == 1:
         sys.stdout.write("paused\n")
         sys.stdout.flush()
         sys.stdin.readline()

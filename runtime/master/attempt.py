@@ -444,6 +444,8 @@ class Attempt:
 
     def _start_operation(self, request: OperationRequest) -> None:
         log.info("operation taken", **request.log_fields)
+        for slot in self._deployed_slots:
+            self._control.send(slot, messages.OperationTaken(request.log_fields))
         if request.kind == "cancel":
             self.cancel_operations.append(request.id)
             self._change_state(RunEvent.CANCEL_REQUESTED)

@@ -232,6 +232,8 @@ class Slot:
             case messages.PauseSources(held):
                 for task in self._order:
                     task.is_paused = held
+            case messages.OperationTaken(fields):
+                log.info("operation taken", slot=self._config.index, **fields)
             case messages.Shutdown():
                 self._shutdown = True
 

@@ -40,6 +40,7 @@ from runtime.io.control.messages import (
     ConfirmCheckpoint,
     Deploy,
     Heartbeat,
+    OperationTaken,
     Report,
     Shutdown,
     SlotDeployed,
@@ -255,6 +256,8 @@ def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path, monk
     with master(tmp_path, 1, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
         until(lambda: _drains(stage.slots), PATIENCE_S)
+        (taken,) = stage.slots[0].of(OperationTaken)
+        assert taken.fields == {"operation": "d", "kind": "drain", "request_id": "f00d"}
         stage.slots[0].say(SlotFailed("ValueError: in finish", "counts", "", False, [], ""))
         until(lambda: "d" in records.settled, PATIENCE_S)
         assert records.settled["d"][1] is not None

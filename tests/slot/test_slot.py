@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+import structlog
+from structlog.testing import LogCapture
 
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
@@ -23,6 +25,7 @@ from runtime.io.control.messages import (
     ConfirmCheckpoint,
     Deploy,
     Heartbeat,
+    OperationTaken,
     Shutdown,
     SlotFailed,
     StartSubtasks,
@@ -192,6 +195,20 @@ def test_a_failed_slot_goes_when_its_master_is_gone(masters: list[Master], tmp_p
     master.control.close()
     master.thread.join(PATIENCE_S)
     assert not master.thread.is_alive()
+
+
+def test_the_log_of_a_slot_names_the_operation_and_its_request(
+    masters: list[Master], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator who searches the logs for the id of a request finds the slots too."""
+    logged = LogCapture()
+    level = structlog.make_filtering_bound_logger("info")
+    monkeypatch.setattr(worker, "log", structlog.wrap_logger(None, [logged], wrapper_class=level))
+    master = Master(Failing(DataRejected("row 3")), tmp_path)
+    masters.append(master)
+    fields = {"operation": "d", "kind": "drain", "request_id": "f00d"}
+    master.send(OperationTaken(fields))
+    until(lambda: {"event": "operation taken", "log_level": "info", "slot": 0, **fields} in logged.entries)
 
 
 class Costly:

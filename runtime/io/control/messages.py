@@ -61,6 +61,12 @@ class PauseSources(ControlMessage, frozen=True):
     paused: bool
 
 
+class OperationTaken(ControlMessage, frozen=True):
+    """The master begins an operation. `fields` are for the log of the slot, with the id of the HTTP request."""
+
+    fields: dict[str, str]
+
+
 class Shutdown(ControlMessage, frozen=True):
     """End now, in any state of the subtasks."""
 
@@ -73,6 +79,7 @@ ToSlot = (
     | CheckpointAborted
     | ProbeSideOpened
     | PauseSources
+    | OperationTaken
     | Shutdown
 )
 

@@ -1,8 +1,8 @@
 """A folder of files as a source, bounded or watched continuously.
 
-A split is a file, or a part of a large file. Splits are assigned to subtasks by the key group of path and first byte.
-Positions (split, next row) are therefore keyed state and move with their key groups at a rescale. Each subtask reads
-its own splits in the order of path and first byte.
+A split is a file, or a part of a large file. Each split belongs to a key group: that of its path and first byte, or in
+a bounded source that which `deal` assigns. Positions (split, next row) are therefore keyed state and move with their
+key groups at a rescale. Each subtask reads its own splits in the order of path and first byte.
 
 A file is read as soon as it is seen, so writers must rename finished files into the folder. Names that begin with "."
 or "_" are ignored: unfinished files can have such names. A file that was read to its end is never opened again.
@@ -306,7 +306,7 @@ class DirectoryReader(SourceReader):
         if first:
             self._check_presence(new)
         self._known.update(file.path for file in new)
-        self._add_pending(new)
+        self._add_pending(self._positions.own(self._splits(new)), _sizes(new))
 
     def _new_files(self) -> list[ListedFile]:
         try:
@@ -321,7 +321,8 @@ class DirectoryReader(SourceReader):
             self._check_presence(listing.files)
             self._positions.complete_listing(listing.partition_types)
             self._select_columns()
-            self._add_pending(listing.files)
+            sizes = _sizes(listing.files)
+            self._add_pending(self._positions.own_of_listing(self._splits(listing.files), sizes), sizes)
             return
         self._pending = sorted(self._positions.unfinished(), key=reading_order, reverse=True)
         if self._pending:
@@ -333,10 +334,11 @@ class DirectoryReader(SourceReader):
         for path in sorted(unfinished.difference(file.path for file in found)):
             raise self._missing_file_error(path)
 
-    def _add_pending(self, files: Iterable[ListedFile]) -> None:
-        sizes = {file.path: file.size_bytes for file in files}
-        splits = [split for path, size in sizes.items() for split in self._splits_of(path, size)]
-        mine = [split for split in self._positions.own(splits) if not self._positions.is_done(split)]
+    def _splits(self, files: Iterable[ListedFile]) -> list[Split]:
+        return [split for file in files for split in self._splits_of(file.path, file.size_bytes)]
+
+    def _add_pending(self, own: Iterable[Split], sizes: Mapping[str, int]) -> None:
+        mine = [split for split in own if not self._positions.is_done(split)]
         for split in mine:
             if self._source.bounded or not split.is_whole_file:
                 self._positions.add(split, sizes[split.path])
@@ -430,6 +432,11 @@ class DirectoryReader(SourceReader):
         if found.equals(self._schema):
             return batch
         raise DataRejected(f"{path}: its columns differ from the columns of earlier files: {found} / {self._schema}")
+
+
+def _sizes(files: Iterable[ListedFile]) -> dict[str, int]:
+    """Bytes of each file, by path."""
+    return {file.path: file.size_bytes for file in files}
 
 
 def _shorten(message: str) -> str:

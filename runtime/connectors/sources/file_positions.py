@@ -1,19 +1,21 @@
 """How far each split of a source's files has been read, as keyed state.
 
-A split is a file or a byte range of a large file. Its position belongs to the key group of its path and first byte, so
-it moves with its key group at a rescale. Broadcast state holds facts about the whole source, which every subtask writes
-alike: whether the positions are a complete listing, the size of splits, and the types of partition columns.
+A split is a file or a byte range of a large file. Its position has a key group, with which it moves at a rescale: that
+of path and first byte in a watched folder. The splits of a listing are dealt to key groups (`deal`); a third key
+column, the salt, puts the position there. Broadcast state holds facts about the whole source, which every subtask
+writes alike: whether the positions are a complete listing, the size of splits, and the types of partition columns.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from runtime.connectors.sources.deal import deal
 from runtime.ports import OperatorContext
-from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes, salts_for
 from runtime.state.keyed_table import KeyedTable
 
 _LISTED, _SPLIT_BYTES, _PARTITION_TYPES = "listed", "split_bytes", "partition_types"  #: keys in the broadcast state
@@ -58,15 +60,20 @@ class FilePositions:
 
     def __init__(self, context: OperatorContext, split_bytes: int | None) -> None:
         """Declares the state and reads the restored positions."""
-        self._groups, self._max_parallelism = context.key_groups, context.max_parallelism
+        self._context = context
         self._positions: dict[Split, SplitPosition] = {}
+        self._salts: dict[Split, int] = {}  #: of the splits of a listing
         self._changed: set[Split] = set()  #: splits whose newest position is not in the keyed tables yet
         self._files: KeyedTable = context.state.keyed_table("files", _FILE_KEYS, _POSITION)
         self._parts: KeyedTable = context.state.keyed_table("splits", _PART_KEYS, _PART_POSITION)
+        self._listed: KeyedTable = context.state.keyed_table("listed_splits", _LISTED_KEYS, _PART_POSITION)
         for path, *position in _rows_of(self._files, _FILE_KEYS, _POSITION):
             self._positions[Split(path)] = SplitPosition(*position)
         for path, start, stop, *position in _rows_of(self._parts, _PART_KEYS, _PART_POSITION):
             self._positions[Split(path, start, stop)] = SplitPosition(*position)
+        for path, start, salt, stop, *position in _rows_of(self._listed, _LISTED_KEYS, _PART_POSITION):
+            split = Split(path, start, stop or None)
+            self._positions[split], self._salts[split] = SplitPosition(*position), salt
         self._cut_sizes = {split.path: found.size_bytes for split, found in self._positions.items() if split.stop}
         self._facts = context.state.broadcast_map("reading")
         if _SPLIT_BYTES not in self._facts:
@@ -100,8 +107,29 @@ class FilePositions:
 
     # ------------------------------------------------------------ splits
 
+    def own_of_listing(self, splits: Sequence[Split], sizes: Mapping[str, int]) -> list[Split]:
+        """The splits of a listing, in reading order, that are dealt to the subtask's key groups.
+
+        Every subtask of the attempt deals alike. A restored source without a listing, from an older version, has
+        positions by path and first byte, and goes on so.
+
+        Args:
+            sizes: bytes of each file, by path.
+        """
+        if self._context.restored:
+            return self.own(splits)
+        if not splits:
+            return []
+        context = self._context
+        lengths = [(split.stop or sizes[split.path]) - split.start for split in splits]
+        groups = deal(lengths, context.parallelism, context.max_parallelism)
+        salts = salts_for(hash_columns(_key_columns(splits)), groups, context.max_parallelism)
+        own = np.flatnonzero(np.isin(groups, context.key_groups)).tolist()
+        self._salts |= {splits[number]: int(salts[number]) for number in own}
+        return [splits[number] for number in own]
+
     def own(self, splits: Sequence[Split]) -> list[Split]:
-        """The splits in the subtask's key groups."""
+        """The splits whose path and first byte lie in the subtask's key groups."""
         files = [split for split in splits if split.is_whole_file]
         parts = [split for split in splits if not split.is_whole_file]
         return [*self._in_own_groups(files, len(_FILE_KEYS)), *self._in_own_groups(parts, len(_PART_KEYS))]
@@ -109,8 +137,9 @@ class FilePositions:
     def _in_own_groups(self, splits: Sequence[Split], keys: int) -> Iterable[Split]:
         if not splits:
             return ()
-        groups = key_groups_of_hashes(hash_columns(_key_columns(splits)[:keys]), self._max_parallelism)
-        return (split for split, group in zip(splits, groups.tolist(), strict=True) if group in self._groups)
+        own = self._context.key_groups
+        groups = key_groups_of_hashes(hash_columns(_key_columns(splits)[:keys]), self._context.max_parallelism)
+        return (split for split, group in zip(splits, groups.tolist(), strict=True) if group in own)
 
     def known_size(self, path: str) -> int | None:
         """The size of a file when it was begun or cut; None if it has no position here, 0 if it was not opened."""
@@ -144,19 +173,26 @@ class FilePositions:
     def snapshot(self) -> None:
         """Writes the changed positions to the state."""
         changed = sorted(self._changed, key=reading_order)
-        self._write(self._files, [split for split in changed if split.is_whole_file], len(_FILE_KEYS))
-        self._write(self._parts, [split for split in changed if not split.is_whole_file], len(_PART_KEYS))
+        listed = [split for split in changed if split in self._salts]
+        others = [split for split in changed if split not in self._salts]
+        files = [split for split in others if split.is_whole_file]
+        parts = [split for split in others if not split.is_whole_file]
+        self._write(
+            self._listed, listed, [*_key_columns(listed), pa.array([self._salts[s] for s in listed], pa.int64())]
+        )
+        self._write(self._files, files, _key_columns(files)[:1])
+        self._write(self._parts, parts, _key_columns(parts))
         self._changed.clear()
 
-    def _write(self, table: KeyedTable, splits: Sequence[Split], keys: int) -> None:
+    def _write(self, table: KeyedTable, splits: Sequence[Split], keys: Sequence[pa.Array]) -> None:
         if not splits:
             return
-        rows = table.upsert(_key_columns(splits)[:keys])
+        rows = table.upsert(keys)
         found = [self._positions[split] for split in splits]
         for name in _POSITION.names:
             table.column(name)[rows] = [getattr(position, name) for position in found]
-        if table is self._parts:
-            table.column("stop")[rows] = [split.stop for split in splits]
+        if table is not self._files:
+            table.column("stop")[rows] = [split.stop or 0 for split in splits]
         table.touch(rows)
 
 
@@ -173,6 +209,7 @@ def _rows_of(table: KeyedTable, keys: pa.Schema, values: pa.Schema) -> Iterable[
 
 _FILE_KEYS: Final = pa.schema([pa.field("file", pa.string())])
 _PART_KEYS: Final = pa.schema([pa.field("file", pa.string()), pa.field("start", pa.int64())])
+_LISTED_KEYS: Final = pa.schema([*_PART_KEYS, pa.field("salt", pa.int64())])
 _POSITION: Final = pa.schema(
     [
         pa.field("next_row", pa.int64(), nullable=False),
@@ -180,4 +217,5 @@ _POSITION: Final = pa.schema(
         pa.field("size_bytes", pa.int64(), nullable=False),
     ]
 )
+#: `stop` 0: a whole file
 _PART_POSITION: Final = pa.schema([pa.field("stop", pa.int64(), nullable=False), *_POSITION])

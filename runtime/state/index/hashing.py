@@ -38,6 +38,8 @@ NULL_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
 _COMBINE_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
+_UNMIX_1: Final = np.uint64(pow(int(_MIX_1), -1, 1 << 64))
+_UNMIX_2: Final = np.uint64(pow(int(_MIX_2), -1, 1 << 64))
 _MIX_SHIFT_BITS: Final = np.uint64(33)
 _MIX_CHUNK_VALUES: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
 WORD_BYTES: Final = 8
@@ -150,6 +152,23 @@ def mix(values: Hashes) -> Hashes:
         part *= _MIX_2
         np.bitwise_xor(part, part >> _MIX_SHIFT_BITS, out=mixed[start : start + _MIX_CHUNK_VALUES])
     return mixed
+
+
+def salts_for(hashes: Hashes, key_groups: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """The integers that put keys into `key_groups`, as a last key column behind columns with `hashes`."""
+    free = hashes >> np.uint64(1)  # so that no sum overflows
+    wanted = free - free % np.uint64(max_parallelism) + key_groups.astype(np.uint64)
+    return _unmix(_unmix(wanted) - hashes * _COMBINE_MULTIPLIER).view(np.int64)
+
+
+def _unmix(mixed: Hashes) -> Hashes:
+    """The inverse of `mix`. A shift by more than half of the bits is its own inverse."""
+    values: Hashes = mixed ^ (mixed >> _MIX_SHIFT_BITS)
+    values *= _UNMIX_2
+    values ^= values >> _MIX_SHIFT_BITS
+    values *= _UNMIX_1
+    values ^= values >> _MIX_SHIFT_BITS
+    return values
 
 
 def _hash_fixed_width(column: pa.Array) -> Hashes:

@@ -1,0 +1,31 @@
+"""Which key group each split of a listing belongs to.
+
+The next split in reading order goes to the subtask with the fewest bytes so far. Subtasks then read about as much each,
+and their places in the listing stay close together: with files in the order of time, so do their watermarks. Within the
+key groups of a subtask, consecutive splits are spread by the golden ratio, so that each part of the key groups, at
+another parallelism, has its share of any stretch of the listing.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.core.job.key_groups import key_group_range
+
+_GOLDEN_RATIO: Final = (5**0.5 - 1) / 2  #: its multiples, modulo 1, fill an interval evenly
+
+
+def deal(lengths: Sequence[int], parallelism: int, max_parallelism: int) -> npt.NDArray[np.int64]:
+    """A key group for each split of `lengths` (bytes, in reading order)."""
+    groups = np.empty(len(lengths), dtype=np.int64)
+    ranges = [key_group_range(index, max_parallelism, parallelism) for index in range(parallelism)]
+    subtasks = [(0, 0, index) for index in range(parallelism)]  #: bytes, splits, index
+    for number, length in enumerate(lengths):
+        in_bytes, splits, index = subtasks[0]
+        own = ranges[index]
+        groups[number] = own[int(splits * _GOLDEN_RATIO % 1 * len(own))]
+        heapq.heapreplace(subtasks, (in_bytes + length, splits + 1, index))
+    return groups

@@ -24,12 +24,14 @@ from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.restore import RestoreReport, report
 from console.operations.selectors import ExpectedDuration, expected_durations, latest_run
+from console.ui.actions import LABELS
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, text, whole_number
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
 from runtime.core.restore.mapping import OperatorMapping
 
+_ENDING_KINDS: Final = (OperationKind.STOP, OperationKind.CANCEL)  #: one of them comes first, for a running job
 _ROWS_PER_PAGE: Final = 6  #: of each group
 #: Title, query parameter of the older pages, and kinds. Drained savepoints come last: their windows fired early.
 _GROUPS: Final = (
@@ -125,7 +127,8 @@ def _page(
         "job": job,
         "form": form,
         "act": acts[OperationKind.RESTORE],
-        "stop": acts[OperationKind.STOP],  # must come first for a running job
+        "ends": [(kind.value, LABELS[kind]) for kind in _ENDING_KINDS if acts[kind].enabled],
+        "is_active": run is not None and not run.is_terminal,
         "plan": plan,
         "versions": versions,
         "most": most,

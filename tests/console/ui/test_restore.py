@@ -211,7 +211,7 @@ def test_a_live_run_stands_in_the_way(at_console: Client) -> None:
     shown = at_console.get(path)
     assert f"Run {run.pk} is running; a job has one run at a time." in blocks.text(shown)
     assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
-    assert f'href="/jobs/{run.job_id}/stop/"' in shown.content.decode()
+    assert f'href="/jobs/{run.job_id}/stop/?restore=' in shown.content.decode()
     assert at_console.post(path, choice(1, run.version)).status_code == 409
 
 
@@ -365,3 +365,22 @@ def test_a_run_that_was_restored_by_folder_did_not_begin_from_empty_state(at_con
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "savepoint in /savepoints/of-another-place" in said
     assert "empty state" not in said
+
+
+@pytest.mark.parametrize("kind", ["stop", "cancel"])
+def test_a_running_job_is_ended_on_the_way_to_its_restore(at_console: Client, kind: str) -> None:
+    """The chosen checkpoint stays chosen: page of the checkpoint, restore, stop or cancel, and the restore again."""
+    run = rows.run(rows.job())
+    chosen = rows.checkpoint(run, 5)
+    rows.checkpoint(run, 6)
+    restore = f"/jobs/{run.job_id}/restore/?checkpoint={chosen.pk}"
+    page = at_console.get(restore).content.decode()
+    assert f'href="{restore}">Show this page again</a> once the run has ended.' in page
+    (first,) = re.findall(rf'id="{kind}-first" href="([^"]+)"', page)
+    assert at_console.post(first)["Location"] == restore
+    assert Operation.objects.get().kind == kind
+    Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now())
+    page = at_console.get(restore).content.decode()
+    assert "-first" not in page
+    assert f'id="from-{chosen.pk}" value="{chosen.pk}" checked' in page
+    assert at_console.post(f"/jobs/{run.job_id}/{kind}/")["Location"] == f"/jobs/{run.job_id}/"

@@ -4,7 +4,9 @@ Django reads the whole body of a request, large ones to disk, before it authenti
 limits the body's size.
 """
 
+import gc
 import os
+from importlib import import_module
 from typing import Any
 
 from django.conf import settings
@@ -41,3 +43,9 @@ def _content_length(scope: Any) -> int:
 
 
 application = limit_body(get_asgi_application())
+
+# A full collection of garbage stops all threads. It took 100 ms every 15 requests, mostly for modules and tables that
+# never become garbage.
+import_module(settings.ROOT_URLCONF)  # with all views
+gc.collect()
+gc.freeze()

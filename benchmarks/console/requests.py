@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client
 
+import console.asgi  # noqa: F401  # exempts modules from collections of garbage, as in the web process
 from benchmarks.console.filling import Filled
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run

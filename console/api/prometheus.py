@@ -29,7 +29,7 @@ from rest_framework.views import APIView
 
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.health.models import JobHealth
-from console.jobs.models import Run
+from console.jobs.models import Job, Run
 from console.operations.models import ACTIVE_STATES, Operation, OperationState
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
@@ -77,7 +77,7 @@ class _Runs(Collector):
     """Reads rows at each scrape, in three queries."""
 
     def collect(self) -> Iterator[Metric]:
-        newest = Run.objects.order_by("job_id", "-pk").distinct("job_id").values_list("job__name", "state")
+        newest = Job.objects.exclude(latest_run=None).order_by("pk").values_list("name", "latest_run__state")
         states = GaugeMetricFamily("weir_run_state", "State of a job's newest run: 1.", labels=["job_name", "state"])
         for name, state in newest:
             states.add_metric([name, state], 1)

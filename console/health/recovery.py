@@ -6,15 +6,23 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
 
-from django.db.models import OuterRef, Subquery
+from django.db import connection
 
-from console.checkpoints.models import Checkpoint
 from console.health.facts import RunFacts
-from console.jobs.models import Attempt, AttemptOutcome, Run
+from console.jobs.models import Run
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import FLOWING_STATES
 
-_RESTARTS: Final = 10  #: of the job, that the expected time is computed from
+_MAX_RESTARTS: Final = 10  #: of the job, that the expected time is computed from
+#: The end of each failed attempt, and the first checkpoint of the attempt after it.
+_RESTARTS: Final = """
+SELECT a.ended_at, (
+    SELECT triggered_at FROM weir_checkpoint WHERE run_id = a.run_id AND token = (
+        SELECT min(token) FROM weir_attempt WHERE run_id = a.run_id AND token > a.token
+    ) ORDER BY number LIMIT 1)
+FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id
+WHERE r.job_id = %(job)s AND a.outcome = 'failed' ORDER BY a.token DESC LIMIT %(failures)s
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +70,7 @@ def _records_since(facts: RunFacts, point: datetime) -> int | None:
 
 def _restarts_ms(run: Run) -> Sequence[float]:
     """Times from a failure to the first checkpoint of the next attempt, of the newest failures of the job."""
-    following = Attempt.objects.filter(run=OuterRef("run"), token__gt=OuterRef("token")).order_by("token")
-    first = Checkpoint.objects.filter(run=OuterRef("run"), token=OuterRef("following")).order_by("number")
-    failed = (
-        Attempt.objects.filter(run__job=run.job_id, outcome=AttemptOutcome.FAILED)
-        .annotate(following=Subquery(following.values("token")[:1]))
-        .annotate(again_at=Subquery(first.values("triggered_at")[:1]))
-        .order_by("-token")
-        .values_list("ended_at", "again_at")[:_RESTARTS]
-    )
-    return [(again - ended) / timedelta(milliseconds=1) for ended, again in failed if ended and again and again > ended]
+    with connection.cursor() as cursor:
+        cursor.execute(_RESTARTS, {"job": run.job_id, "failures": _MAX_RESTARTS})
+        found = [(again - ended) / timedelta(milliseconds=1) for ended, again in cursor.fetchall() if ended and again]
+    return [ms for ms in found if ms > 0]

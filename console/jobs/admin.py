@@ -87,6 +87,8 @@ class RunAdmin(ReadOnlyAdmin):
     list_filter = ("state", "job__pipeline")
     list_select_related = ("job", "version")
     search_fields = ("=id", "job__name", "failure__message")
+    show_full_result_count = False
+    list_per_page = 50
     date_hierarchy = "created_at"
     inlines = (AttemptInline,)
 

@@ -6,20 +6,33 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from django.db.models import Count, DateTimeField, Exists, F, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import (
+    Case,
+    Count,
+    DateTimeField,
+    Exists,
+    F,
+    IntegerField,
+    Max,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 from django.shortcuts import get_object_or_404
 
-from console.accounts.rights import AnyUser
 from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.checkpoints.selectors import batch_output
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.metrics.recent import newest_rate
-from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationState
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
+from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.redaction import Schema
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
@@ -53,7 +66,6 @@ class JobPage:
     version: JobVersion | None  #: the run's version, else the newest
     newest_version: JobVersion | None
     schema: Schema  #: of the pipeline's parameters
-    acts: tuple[AllowedOperation, ...]
     start_repeats: bool  #: a start from empty state would repeat committed output
     active: tuple[Operation, ...]
     operations: tuple[Operation, ...]
@@ -109,7 +121,10 @@ def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
     values: Mapping[str, Any] = {
         "parallelism": Coalesce(F("latest_run__parallelism"), none),
         "restarts": Coalesce(restarts, none),
-        "rate": Coalesce(Subquery(newest_rate(OuterRef("latest_run"), now)), 0.0),
+        "rate": Case(
+            When(run_state__in=TERMINAL_STATES, then=0.0),  # spares thousands of jobs the subquery
+            default=Coalesce(Subquery(newest_rate(OuterRef("latest_run"), now)), 0.0),
+        ),
         "checkpoint": Coalesce(
             Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("completed_at")), never
         ),
@@ -153,7 +168,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     ]
 
 
-def job_page(pk: int, user: AnyUser) -> JobPage:
+def job_page(pk: int) -> JobPage:
     """The data of a job's page. Lists hold the newest `PAGE_ROWS` entries.
 
     Raises:
@@ -174,7 +189,6 @@ def job_page(pk: int, user: AnyUser) -> JobPage:
         version=version,
         newest_version=newest,
         schema=facts.parameter_schema or {},
-        acts=allowed_operations(job, run, user, active),
         start_repeats=facts.start_repeats,
         active=active,
         operations=operations[:PAGE_ROWS],
@@ -262,25 +276,6 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
         (Run.objects.filter(pk__in=[job.run_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Checkpoint.objects.filter(pk__in=[job.checkpoint_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("pk"), 4 * len(jobs)),
-    ]
-
-
-def rows_of_page(job: int, table: QuerySet[Checkpoint], before: int | None) -> list[tuple[QuerySet[Any], int]]:
-    """Queries for the rows behind the page of a job, newest first, each with its maximum number of rows.
-
-    The page shows rows of `table`, the checkpoints that a user has chosen, before the number `before`.
-    """
-    checkpoints = Checkpoint.objects.filter(job=job).order_by("-number")
-    older = table if before is None else table.filter(number__lt=before)
-    return [
-        (Job.objects.filter(pk=job), 1),
-        (JobVersion.objects.filter(job=job).order_by("-number"), 2),
-        (Run.objects.filter(job=job).order_by("-pk"), PAGE_ROWS),
-        (Attempt.objects.filter(run__job=job).order_by("-token"), PAGE_ROWS),
-        (StandingStage.objects.filter(run__job=job).order_by("-pk"), PAGE_ROWS),
-        (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), PAGE_ROWS),
-        (checkpoints, 100),
-        (older, 10),
     ]
 
 

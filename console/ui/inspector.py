@@ -1,6 +1,6 @@
 """The panel beside the job graph: the chosen operator, or the job. Its parts are read when a template asks for them.
 
-`key` names the content without reading it, as for the plots.
+`key` names the content of the table of subtasks without reading it, as for the plots.
 """
 
 from collections.abc import Mapping, Sequence

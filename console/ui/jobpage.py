@@ -1,20 +1,20 @@
-"""The page of a job, prepared for its templates: rows from the selectors, drawings from the live metrics.
-
-This module itself reads only checkpoints.
-"""
+"""The page of a job, prepared for its templates: rows from `console.ui.jobrows`, drawings from the live metrics."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from console.checkpoints.models import Checkpoint, Kind, Status
-from console.checkpoints.selectors import checkpoint_table, continuable, newest_of
+from console.accounts.rights import AnyUser
+from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.selectors import checkpoint_table, newest_of
 from console.jobs.models import JobVersion, Run, VersionState
 from console.metrics import live
 from console.metrics.live import BatchLive, Live
+from console.operations.legality import allowed_operations
 from console.operations.models import Operation, OperationKind
 from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
@@ -23,17 +23,17 @@ from console.ui.failures import NO_REASON, FailureDetail, failure_detail
 from console.ui.graph.compact import MIN_OPERATORS
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health, silent_since
+from console.ui.jobrows import JobRows
 from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
 from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
-from console.ui.strip import Strip, strip
+from console.ui.strip import Strip
 from runtime.core.job.guarantee import EndToEndGuarantee
 from runtime.core.job.lifecycle import FLOWING_STATES, RunState
 from runtime.redaction import Schema, mask
 
-STRIP_COLUMNS = 96
 TABLE_ROWS = 10
 #: State label of an unfinished operator while its run is in this state.
 _STATE_LABELS_AT_REST = {
@@ -99,30 +99,30 @@ class JobView:
 
 
 def job_view(
-    page: JobPage,
+    rows: JobRows,
+    user: AnyUser,
     now: datetime,
     before: int | None = None,
     interval: Chosen | None = None,
     *,
     is_detailed: bool = False,
 ) -> JobView:
-    """The page; its table has the checkpoints before the number `before`, triggered within `interval`.
+    """The page for `user`; its table has the checkpoints before the number `before`, triggered within `interval`.
 
     A large graph is drawn compactly, unless it is asked for in detail.
     """
-    run, table = page.run, checkpoint_table(page.job)
+    page, newest = rows.page, rows.newest
+    run = page.run
     graph = scaled_graph(page.version, run)
     is_large = graph is not None and len(graph["operators"]) >= MIN_OPERATORS and not graph.get("mode")
-    columns = list(table[:STRIP_COLUMNS])
-    numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), columns)
+    numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), rows.columns)
     is_top = before is None and interval is None  #: the table begins with the checkpoints of the strip
-    shown = (
-        first_page(columns, TABLE_ROWS) if is_top else by_number(checkpoints_of(table, interval), before, TABLE_ROWS)
-    )
+    if is_top:
+        shown = first_page([copy(row) for row in rows.columns[: TABLE_ROWS + 1]], TABLE_ROWS)
+    else:
+        shown = by_number(checkpoints_of(checkpoint_table(page.job), interval), before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
-    restorable = next((row for row in columns if row.is_restorable), None)
-    is_continuable = restorable is not None and restorable.kind != Kind.DRAIN and not _all_finished(restorable)
-    newest, schema = restorable if is_continuable else continuable(page.job).first(), page.schema
+    schema = page.schema
     failure = run_failure(run, schema)
     health = job_health(page.job, run, now)
     findings = health.verdict.findings if health else ()
@@ -134,12 +134,12 @@ def job_view(
         live=numbers,
         picture=draw(graph, numbers, now, findings=findings, is_compact=is_compact) if graph else None,
         is_large=is_large,
-        strip=strip(columns),
+        strip=rows.strip,
         checkpoints=shown,
-        newest_restorable=restorable,
+        newest_restorable=rows.restorable,
         acts=actions.job_acts(
             page.job.pk,
-            page.acts,
+            allowed_operations(page.job, run, user, page.active),
             start_repeats=page.start_repeats,
             suggested=_primary_operation(page, newest, suggestion),
         ),
@@ -154,12 +154,6 @@ def job_view(
         promise=page.version.guarantee if page.version else None,
         settled=_is_settled(page),
     )
-
-
-def _all_finished(checkpoint: Checkpoint) -> bool:
-    """Whether every operator had finished. Reads the figures by operator only if any had."""
-    finished = checkpoint.finished_operators
-    return bool(finished) and len(finished) >= len(checkpoint.operators)
 
 
 def live_metrics(run: Run | None) -> Live:

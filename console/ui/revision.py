@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from hashlib import blake2s
 from typing import Any, Final
+from zlib import crc32
 
 from django.db.models import Func, QuerySet, TextField
 from django.db.models.functions import Cast
@@ -36,6 +37,19 @@ def revision(request: HttpRequest, shown: Sequence[ShownRows], *facts: Any) -> s
         ]
         for rows, limit in shown
     ]
-    found = list(parts[0].union(*parts[1:], all=True))
-    whole = (request.get_full_path(), request.user.pk, time.time() // _MAX_AGE_S, facts, found)
-    return blake2s(repr(whole).encode(), digest_size=12).hexdigest()
+    return revision_of(request, list(parts[0].union(*parts[1:], all=True)), facts)
+
+
+def revision_of(request: HttpRequest, *facts: Any) -> str:
+    """The revision of the page of `request`, computed from values already read."""
+    path = request.get_full_path()
+    return digest(path, request.user.pk, age(path), facts)
+
+
+def age(name: str) -> int:
+    """Changes every `_MAX_AGE_S`, at another moment for another `name`: not all open pages are read at once."""
+    return int((time.time() + crc32(name.encode()) % _MAX_AGE_S) // _MAX_AGE_S)
+
+
+def digest(*facts: Any) -> str:
+    return blake2s(repr(facts).encode(), digest_size=12).hexdigest()

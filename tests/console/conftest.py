@@ -19,6 +19,7 @@ from console.checkpoints.models import Checkpoint
 from console.health import passes
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import maintenance
+from console.ui import jobrows
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
@@ -50,6 +51,7 @@ SCHEMA = {
 def _own_caches() -> None:
     """No test sees blocks that another test has rendered, as rows of tests have the same keys; nor its maintenance."""
     caches["fragments"].clear()
+    jobrows.forget_rows()
     cache.set(maintenance.CACHE_KEY, (), timeout=None)
     cache.set(passes.CACHE_KEY, None, timeout=None)
 

@@ -122,3 +122,14 @@ def test_sockets_and_tcp_are_read_from_one_url(url: str, expected: dict[str, str
 )
 def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(given: dict[str, str], expected: list[str]) -> None:
     assert [str(root) for root in read(**given)["WEIR_SAVEPOINT_ROOTS"]] == expected
+
+
+def test_the_web_process_exempts_its_modules_from_collections_of_garbage() -> None:
+    program = "import gc, console.asgi; print(gc.get_freeze_count(), len(gc.get_objects()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env={"PATH": os.environ["PATH"], **GOOD}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    frozen, others = map(int, done.stdout.split())
+    assert frozen > 50_000
+    assert others < 5_000

@@ -5,20 +5,35 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Exists, F, OuterRef, QuerySet, Subquery, TextField, Value
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast, Coalesce, Concat
+from django.db import connection
 from django.urls import reverse
 
-from console.checkpoints.models import Checkpoint, Kind
-from console.jobs.models import Attempt, Job, JobVersion, Run
-from console.operations.models import JOB_OPERATIONS, Operation, OperationKind
+from console.jobs.models import Job
+from console.operations.models import JOB_OPERATIONS, OperationKind
 from console.ui.plots.window import Window
-from runtime.core.job.lifecycle import RunState
 
 MAX_MARKS: Final = 60  #: newest events of a kind that are drawn
-_TEXT: Final = TextField()
-_COLUMNS: Final = ("mark", "mark_at", "mark_ref", "mark_words")
+#: Operations that change the run; savepoints have marks of their own.
+_OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
+#: Kind, time, reference and words of each event. Django would take longer to compile the query than Postgres to run it.
+_EVENTS: Final = """
+(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state FROM weir_operation
+    WHERE job_id = %(job)s AND kind = ANY(%(operations)s) AND created_at BETWEEN %(begin)s AND %(end)s
+    ORDER BY at DESC LIMIT %(most)s)
+UNION ALL (SELECT 'version', created_at AS at, number::text, '' FROM weir_job_version
+    WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
+UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text, number || ' ' || status FROM weir_checkpoint
+    WHERE job_id = %(job)s AND kind <> 'checkpoint' AND triggered_at BETWEEN %(begin)s AND %(end)s
+    ORDER BY at DESC LIMIT %(most)s)
+UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason
+    FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id CROSS JOIN LATERAL (
+        SELECT reason FROM weir_attempt WHERE run_id = a.run_id AND token < a.token ORDER BY token DESC LIMIT 1
+    ) AS earlier
+    WHERE r.job_id = %(job)s AND a.started_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
+UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', '') FROM weir_run
+    WHERE job_id = %(job)s AND state = 'failed' AND ended_at BETWEEN %(begin)s AND %(end)s
+    ORDER BY at DESC LIMIT %(most)s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,73 +53,37 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The rows of a kind of event; `about` and `href` are of the reference and the words of a row."""
+    """Text and address of a kind of event, from the reference and the words of a row."""
 
-    rows: Callable[[Job], QuerySet[Any]]
-    time: str
-    ref: Any
-    words: Any
     about: Callable[[str, str], str]
     href: Callable[[str, str], str]
 
 
-def _restarts(job: Job) -> QuerySet[Any]:
-    earlier = Attempt.objects.filter(run=OuterRef("run"), token__lt=OuterRef("token")).order_by("-token")
-    attempts = Attempt.objects.filter(Exists(earlier), run__job=job)
-    return attempts.annotate(cause=Subquery(earlier.values("reason")[:1]))
-
-
-def _operations(job: Job) -> QuerySet[Any]:
-    """Operations that change the run; savepoints have marks of their own."""
-    marked = [kind for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
-    return Operation.objects.filter(job=job, kind__in=marked)
-
-
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "operation": _Kind(
-        _operations, "created_at", "pk", Concat("kind", Value(", ", _TEXT), "state"),
-        lambda _, words: words.capitalize(),
-        lambda ref, _: reverse("ui:operation", args=[ref]),
-    ),
-    "version": _Kind(
-        lambda job: JobVersion.objects.filter(job=job), "created_at", "number", Value("", _TEXT),
-        lambda ref, _: f"Version {ref} created",
-        lambda *_: "#version-head",
-    ),
+    "operation": _Kind(lambda _, words: words.capitalize(), lambda ref, _: reverse("ui:operation", args=[ref])),
+    "version": _Kind(lambda ref, _: f"Version {ref} created", lambda *_: "#version-head"),
     "savepoint": _Kind(
-        lambda job: Checkpoint.objects.filter(job=job).exclude(kind=Kind.CHECKPOINT), "triggered_at", "pk",
-        Concat(Cast("number", _TEXT), Value(" ", _TEXT), "status"),
-        lambda _, words: f"Savepoint {words.replace('_', ' ')}",
-        lambda ref, _: reverse("ui:checkpoint", args=[ref]),
+        lambda _, words: f"Savepoint {words.replace('_', ' ')}", lambda ref, _: reverse("ui:checkpoint", args=[ref])
     ),
     "restart": _Kind(
-        _restarts, "started_at", "run_id", F("cause"),
         lambda ref, words: f"Run {ref} restarted" + (f": {words}" if words else ""),
         lambda ref, _: reverse("ui:run", args=[ref]),
     ),
     "failure": _Kind(
-        lambda job: Run.objects.filter(job=job, state=RunState.FAILED.value), "ended_at", "pk",
-        KeyTextTransform("message", "failure"),
         lambda ref, words: f"Run {ref} failed" + (f": {words}" if words else ""),
         lambda ref, _: reverse("ui:run", args=[ref]),
     ),
-}  # fmt: skip
+}
 
 
 def marks(job: Job, window: Window) -> tuple[Mark, ...]:
     """The events of `job` in `window`, oldest first."""
-    parts = []
-    for name, kind in _KINDS.items():
-        inside = {f"{kind.time}__gte": window.begin, f"{kind.time}__lte": window.end}
-        rows = kind.rows(job).filter(**inside).order_by(f"-{kind.time}")
-        annotated = rows.annotate(
-            mark=Value(name, _TEXT),
-            mark_at=F(kind.time),
-            mark_ref=Cast(kind.ref, _TEXT),
-            mark_words=Coalesce(kind.words, Value("", _TEXT)),
-        )
-        parts.append(annotated.values_list(*_COLUMNS)[:MAX_MARKS])
-    found = sorted(parts[0].union(*parts[1:], all=True), key=lambda row: (row[1], row[0]))
+    values: dict[str, Any] = {
+        "job": job.pk, "begin": window.begin, "end": window.end, "operations": _OPERATIONS, "most": MAX_MARKS
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(_EVENTS, values)
+        found = sorted(cursor.fetchall(), key=lambda row: (row[1], row[0]))
     return tuple(
         Mark(name, window.percent(at), at, _KINDS[name].about(ref, words), _KINDS[name].href(ref, words))
         for name, at, ref, words in found

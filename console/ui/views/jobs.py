@@ -15,7 +15,6 @@ from console.accounts.middleware import request_id_of
 from console.accounts.models import SavedView
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
-from console.checkpoints.models import Checkpoint
 from console.jobs import services
 from console.jobs.editing import take_facts
 from console.jobs.models import Job, JobVersion, Pipeline
@@ -30,9 +29,10 @@ from console.ui.inspector import Inspector
 from console.ui.jobfilters import JobFilters, health_tally, sum_by, view_query
 from console.ui.joblist import job_line, tally
 from console.ui.jobpage import job_view
+from console.ui.jobrows import MarkedRows
 from console.ui.paging import by_column, by_name, by_urgency, text, whole_number
 from console.ui.plots.timeline import job_timeline
-from console.ui.plots.window import checkpoints_of, chosen
+from console.ui.plots.window import chosen
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
@@ -88,26 +88,34 @@ def job_list(request: HttpRequest) -> HttpResponse:
 @require_login
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     before, interval = whole_number(request.GET.get("before")), chosen(request.GET)
+    marked = MarkedRows(pk, before, interval)
 
     def load_content() -> PageContent:
         now = timezone.now()
         is_detailed = request.GET.get("graph") == "detailed"
-        view = job_view(selectors.job_page(pk, request.user), now, before, interval, is_detailed=is_detailed)
+        view = job_view(marked.rows(), request.user, now, before, interval, is_detailed=is_detailed)
+        inspector = Inspector(view, text(request.GET.get("node")), now)
+        newest = view.newest_restorable
         context = {
             "now": now,
             "job": view.page.job,
             "view": view,
-            "inspector": Inspector(view, text(request.GET.get("node")), now),
+            "inspector": inspector,
             "timeline": job_timeline(view.page, request.GET, now),
             "picture": view.picture,
             "picture_title": f"Job graph of {view.page.job.name}",
             "define_reason": define_refusal(request.user),
+            "keys": marked.block_keys(
+                strip=view.page.proof,
+                checkpoints=view.live.checkpoint,
+                causes=inspector.uid,
+                states=(inspector.uid, newest.pk if newest else None),
+            ),
         }
         return PageContent(context, view.settled)
 
     def load_revision() -> str:
-        table = checkpoints_of(Checkpoint.objects.filter(job=pk).order_by("-number"), interval)
-        return revision(request, selectors.rows_of_page(pk, table, before))
+        return marked.revision(request)
 
     return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", load_content, load_revision)
 

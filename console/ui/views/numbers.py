@@ -25,7 +25,7 @@ _COLUMNS: Final = (
 @require_login
 def numbers_csv(request: HttpRequest, pk: int) -> HttpResponse:
     """The numbers of the window in the address, a row per interval of the plots. Empty: no number is known."""
-    timeline = job_timeline(selectors.job_page(pk, request.user), request.GET, timezone.now())
+    timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now())
     return csv_file(f"job-{pk}-history", ["begin", *_COLUMNS], _rows(timeline) if timeline else ())
 
 

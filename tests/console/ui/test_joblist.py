@@ -185,8 +185,8 @@ def test_the_list_filters_by_the_health_that_its_lines_show(at_console: Client) 
 
 def test_the_list_is_sorted_by_the_rate_of_the_newest_minute(at_console: Client) -> None:
     now = timezone.now()
-    for name, records, minutes in (("slow", 60, 1), ("fast", 6_000, 1), ("long-ago", 90_000, 10)):
-        run = rows.run(rows.job(name))
+    for name, records, minutes in (("slow", 60, 1), ("fast", 6_000, 1), ("long-ago", 90_000, 10), ("ended", 90_000, 1)):
+        run = rows.run(rows.job(name), state="stopped" if name == "ended" else "running")
         for age, factor in ((minutes, 1), (minutes + 1, 1_000)):
             Metrics.objects.create(
                 step_s=60, run_id=run.pk, at=now - timedelta(minutes=age), operator="", token=0, span_ms=60_000,
@@ -197,8 +197,8 @@ def test_the_list_is_sorted_by_the_rate_of_the_newest_minute(at_console: Client)
     def listed(sort: str) -> list[str]:
         return [line.job.name for line in at_console.get("/jobs/", {"sort": sort}).context["lines"]]
 
-    assert listed("-rate") == ["fast", "slow", "long-ago", "never"]
-    assert listed("rate") == ["long-ago", "never", "slow", "fast"]
+    assert listed("-rate") == ["fast", "slow", "ended", "long-ago", "never"]
+    assert listed("rate") == ["ended", "long-ago", "never", "slow", "fast"]
 
 
 def test_a_job_whose_health_is_not_checked_comes_before_jobs_that_are_well(at_console: Client) -> None:

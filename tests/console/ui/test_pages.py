@@ -16,8 +16,8 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 16
-REPEATED_QUERIES = 12  #: plots, causes and states come from the cache of fragments
+PAGE_QUERIES = 17
+REPEATED_QUERIES = 9  #: rows are shared; plots, causes and states come from the cache of fragments
 
 
 # ---------------------------------------------------------------- who may

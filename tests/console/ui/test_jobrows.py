@@ -1,0 +1,120 @@
+"""The rows that requests of a job's page share: as new as the last write, and the same for every user."""
+
+from collections.abc import Callable
+
+import pytest
+from django.core.cache import caches
+from django.db import connection
+from django.db.models import F
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from console.checkpoints.models import Checkpoint
+from console.health.models import JobHealth
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.operations.models import Operation
+from console.ui import jobrows
+from tests.console.ui import blocks, rows
+
+POLL = {"HX-Request": "true"}
+SHARED_QUERIES = 9  #: of a poll that finds only a new report
+OF_TIME = {"plots", "plot-tables", "warnings"}  #: blocks with keys of their own
+
+WRITES: dict[str, Callable[[Run], object]] = {
+    "report": lambda run: Run.objects.filter(pk=run.pk).update(live={**(run.live or {}), "restarts": 77}),
+    "state": lambda run: Run.objects.filter(pk=run.pk).update(state="stopping"),
+    "end": lambda run: Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now()),
+    "attempt": lambda run: Attempt.objects.filter(run=run, outcome="running").update(reason="slot 2 was lost"),
+    "failure": lambda run: Attempt.objects.create(
+        run=run, token=run.token * 10 + 5, outcome="failed", ended_at=timezone.now(), reason="the disk is full",
+    ),
+    "operation": lambda run: Operation.objects.update(phase="storing"),
+    "checkpoint": lambda run: Checkpoint.objects.filter(number=213).update(name="before the upgrade"),
+    "progress": lambda run: Checkpoint.objects.filter(status="in_progress").update(acknowledged=9),
+    "discard": lambda run: Checkpoint.objects.filter(status="completed").update(discarded_at=timezone.now()),
+    "version": lambda run: JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="rejected", error={}),
+    "pipeline": lambda run: Pipeline.objects.update(schema={"properties": {"input": {"title": "Folder"}}}),
+    "job": lambda run: Job.objects.update(pipeline="other"),
+    "verdict": lambda run: JobHealth.objects.create(
+        job=run.job, run_id=run.pk, level=2, checked_at=timezone.now(),
+        findings=[{"rule": "no-checkpoint", "since": timezone.now().isoformat()}],
+    ),
+}  # fmt: skip
+#: On the texts of this job: the verdict gives hysteresis, and the report has newer acknowledgements than the row.
+WITHOUT_EFFECT = {"verdict", "progress"}
+
+
+@pytest.fixture
+def running(db: None) -> Run:
+    run = rows.run(rows.job())
+    rows.attempts(run)
+    rows.history(run)
+    rows.operation(run.job, "savepoint", "running", run=run)
+    return run
+
+
+def _forget() -> None:
+    jobrows.forget_rows()
+    caches["fragments"].clear()
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_poll_after_a_write_brings_what_a_fresh_process_would_show(
+    at_console: Client, running: Run, name: str
+) -> None:
+    path = f"/jobs/{running.job_id}/"
+    before = at_console.get(path)
+    known = " ".join(f"{block}={digest}" for block, digest in blocks.digests(before).items())
+    WRITES[name](running)
+    poll = at_console.get(path, headers={**POLL, "X-Blocks": known})
+    shown = {**blocks.live(before), **blocks.live(poll)}
+    _forget()
+    fresh = blocks.live(at_console.get(path))
+    changed = {block for block in fresh if shown.get(block) != fresh[block]} - OF_TIME
+    assert changed == set()
+    assert name in WITHOUT_EFFECT or blocks.swapped(poll) - OF_TIME
+
+
+def test_a_poll_that_finds_only_a_new_report_reads_no_other_rows(
+    at_console: Client, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/jobs/{running.job_id}/"
+    at_console.get(path)
+    monkeypatch.setattr(jobrows, "job_page", None)
+    Run.objects.update(live={**(running.live or {}), "restarts": 77}, lease_beat=F("lease_beat") + 1)
+    with CaptureQueriesContext(connection) as asked:
+        poll = at_console.get(path, headers=POLL)
+    assert 'restarts <span class="q">77</span>' in blocks.live(poll)["head"]
+    assert len(asked) <= SHARED_QUERIES
+
+
+def test_shared_rows_show_each_user_their_own_acts(at_console: Client, reading: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/"
+    for client, may in ((at_console, True), (reading, False), (at_console, True)):
+        shown = blocks.live(client.get(path))
+        assert ('id="do-stop"' in shown["acts"]) is may
+        assert ("operations.add_operation is required" in shown["refused-acts"]) is not may
+
+
+def test_shared_rows_show_each_user_the_times_of_their_zone(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/"
+    assert "data-tick" in blocks.live(at_console.get(path))["runs"]
+    at_console.cookies["weir_zone"] = "Europe/Berlin"
+    assert "data-tick" not in blocks.live(at_console.get(path))["attempts"].partition("Duration")[0]
+    absolute = blocks.live(at_console.get(path))["operations"]
+    del at_console.cookies["weir_zone"]
+    relative = blocks.live(at_console.get(path))["operations"]
+    assert absolute != relative
+    assert 'data-tick="ago"' not in absolute
+    assert 'data-tick="ago"' in relative
+
+
+def test_a_process_keeps_the_rows_of_few_jobs(running: Run) -> None:
+    found = jobrows.MarkedRows(running.job_id, None, None).rows()
+    shared = jobrows._Shared()
+    for job in range(1_000):
+        shared.put(job, "marks", found)
+    assert shared.get(0, "marks") is None
+    assert shared.get(999, "marks") is found
+    assert shared.get(999, "others") is None

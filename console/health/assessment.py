@@ -27,7 +27,7 @@ RULES: Final = (
     ),
     Rule(
         "memory", _EXECUTING, attempts.memory,
-        "Raise slot_memory_mb or the parallelism, or bound the state of the operator.",
+        "Raise slot_memory_mb or the parallelism, or bound the state of the operators.",
     ),
     Rule(
         "restart-loop", _EXECUTING, attempts.restart_loop,
@@ -51,24 +51,28 @@ RULES: Final = (
     ),
     Rule(
         checkpoints.SLOW, _CHECKPOINTING, checkpoints.slow,
-        "Relieve the operator that the sentence names, or take checkpoints less often.",
+        "Relieve {operator}, or take checkpoints less often.",
     ),
     Rule(
         flow.SKEW, FLOWING_STATES, flow.skew,
-        "Look for a hot key; aggregate before the shuffle, or add a salt to the key.", is_sampled=True,
+        "Look for a hot key in the input of {operator}; aggregate before the shuffle, or add a salt to the key.",
+        is_sampled=True,
     ),
     Rule(
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
-        "Raise the parallelism of the job, or make the code of the operator cheaper.", is_sampled=True,
+        "Raise the parallelism of the job, or make the code of {operator} cheaper.", is_sampled=True,
     ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),
     Rule(
         "watermark", FLOWING_STATES, flow.watermark_stands,
-        "Give the source an idle timeout, or find out why it has no records.", is_sampled=True,
+        "Give {operator} an idle timeout, or find out why it has no records.", is_sampled=True,
     ),
     Rule("sink-backlog", FLOWING_STATES, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
     Rule("standing-stage", _ACTIVE, workers.standing_stages, "See the log of the stage, and the queue standing."),
-    Rule("state-growth", FLOWING_STATES, flow.state_growth, "Give the state a time to live, or check its timers."),
+    Rule(
+        "state-growth", FLOWING_STATES, flow.state_growth,
+        "Give the state of {operator} a time to live, or check its timers.",
+    ),
     Rule("unreadable", frozenset(RunState), checkpoints.unreadable, "Open the checkpoint in the list below."),
     Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
 )  # fmt: skip
@@ -96,7 +100,7 @@ def _findings(facts: RunFacts, known: Mapping[str, datetime]) -> list[Finding]:
         replace(
             finding,
             rule=rule.name,
-            remedy=finding.remedy or rule.remedy,
+            remedy=finding.remedy or rule.remedy.format(operator=facts.operator(finding.operator)),
             since=finding.since or known.get(rule.name) or facts.now,
             as_of=facts.old_since if rule.is_sampled else None,
         )

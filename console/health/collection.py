@@ -1,6 +1,6 @@
 """Collects the facts of runs: the same queries for one run as for a page of them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -28,6 +28,7 @@ from console.metrics.live import Live
 from console.metrics.models import FINEST_STEP_S
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+from runtime.core.job.restart_strategy import FixedDelay
 from runtime.redaction import redact_json
 
 FLOW_WINDOW: Final = timedelta(seconds=35)
@@ -59,7 +60,7 @@ LEFT JOIN LATERAL (
     SELECT count(*), (array_agg(id))[1], (array_agg(number))[1], (array_agg(reason))[1], (array_agg(detail))[1]
     FROM (
         SELECT id, number, reason, detail FROM weir_checkpoint
-        WHERE run_id = r.id AND status = 'failed' AND reason <> ALL(%(not_failures)s)
+        WHERE run_id = r.id AND status = 'failed' AND kind = 'checkpoint' AND reason <> ALL(%(not_failures)s)
             AND number > coalesce(newest.number, 0)
         ORDER BY number DESC LIMIT %(failures)s) AS failures
 ) AS failed ON true
@@ -115,6 +116,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             created_at=run.created_at,
             started_at=run.started_at,
             ended_at=run.ended_at,
+            max_restarts=_max_restarts(run),
             failure=failure,
             failed_operator=failed_operator,
             live=report,
@@ -175,6 +177,13 @@ def _failure(run: Run, schemas: Mapping[str, Any]) -> tuple[str, str]:
     return str(recorded.get("message", "")), str(known.get("operator") or "")
 
 
+def _max_restarts(run: Run) -> int | None:
+    """The limit of restarts in a row; only a fixed delay between them has one."""
+    given: Mapping[str, Any] = run.version.settings
+    is_limited = given.get("restart_strategy", "fixed_delay") == "fixed_delay"
+    return given.get("restart_attempts", FixedDelay().attempts) if is_limited else None
+
+
 def _place_owners(runs: Sequence[Run]) -> list[str]:
     """Names of the jobs whose runs workers execute; not read unless a run waits for a worker."""
     if all(run.run_state is not RunState.QUEUED for run in runs):
@@ -221,6 +230,7 @@ def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
             code=str(known.get("code") or ""),
             operator=str(known.get("operator") or ""),
             tries=int(known.get("tries") or 1),
+            failures=known.get("failures"),
             next_at=datetime.fromtimestamp(float(next_ms) / 1000, UTC) if next_ms else None,
         )
         found.append(attempt)
@@ -320,14 +330,16 @@ def _operators(
     if run.version.is_batch or not run.version.graph:
         return {}
     edges = [edge for edge in run.version.graph["edges"] if not edge.get("feedback")]
+    named = Counter(operator["name"] for operator in run.version.graph["operators"])
     found = {}
     for operator in run.version.graph["operators"]:
-        uid = operator["uid"]
+        uid, name = operator["uid"], operator["name"]
         shown = report.operators.get(uid)
         idle = {s.index for s in shown.subtasks if s.idle or s.state != "running"} if shown else set()
         is_source = operator["role"] == Role.SOURCE
         found[uid] = OperatorFacts(
             uid=uid,
+            label=name if named[name] == 1 else f"{name} ({uid})",
             role=Role(operator["role"]),
             bounded=operator.get("bounded", False),
             inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),

@@ -41,16 +41,22 @@ class SubtaskFacts:
 class OperatorFacts:
     """An operator. `inputs` are its predecessors without feedback.
 
-    `state_bytes`: bytes of state two hours ago, an hour ago and now; None: unknown.
+    Args:
+        label: its name as the graph shows it, with the uid if another operator has the same name; "": it has none.
+        state_bytes: bytes of state two hours ago, an hour ago and now; None: unknown.
     """
 
     uid: str
+    label: str = ""
     role: Role = Role.OPERATOR
     bounded: bool = False
     inputs: tuple[str, ...] = ()
     finished: bool = False
     subtasks: tuple[SubtaskFacts, ...] = ()
     state_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
+
+    def __str__(self) -> str:
+        return f"`{self.label or self.uid}`"
 
     @property
     def busy(self) -> float:
@@ -103,13 +109,19 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:
-    """An attempt that failed. `code` and `tries` (failures in a row) are of `runtime.master.failover`."""
+    """An attempt that failed, as `runtime.master.failover` recorded it.
+
+    Args:
+        tries: failures of this kind in a row.
+        failures: failures in a row that the restart strategy counts; None: it counted none.
+    """
 
     ended_at: datetime
     message: str
     code: str = ""
     operator: str = ""
     tries: int = 1
+    failures: int | None = None
     next_at: datetime | None = None
 
 
@@ -130,6 +142,7 @@ class RunFacts:
     """A run at the time `now`.
 
     Args:
+        max_restarts: restarts in a row before the run fails; None: no limit.
         failure: message of a failed run, without secrets. `failed_operator`: the operator that it names, or "".
         lease_lost_at: when the run lost its worker, until the next worker claims it; None while a worker holds it.
         queued_at: since when a queued run has waited for a worker.
@@ -148,6 +161,7 @@ class RunFacts:
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    max_restarts: int | None = None
     failure: str = ""
     failed_operator: str = ""
     live: Live = NO_METRICS
@@ -181,6 +195,10 @@ class RunFacts:
         """`sampled_at` if newer samples are overdue; then the facts of subtasks are the last known ones."""
         is_old = self.sampled_at is not None and self.now - self.sampled_at >= MAX_SAMPLE_AGE
         return self.sampled_at if is_old else None
+
+    def operator(self, uid: str) -> str:
+        """The operator in a sentence. A run in BATCH, or another version, may have no operator `uid`: then its uid."""
+        return str(self.operators.get(uid) or OperatorFacts(uid=uid))
 
     def ms_since(self, moment: datetime) -> float:
         return (self.now - moment) / timedelta(milliseconds=1)

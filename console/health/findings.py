@@ -54,7 +54,7 @@ class Rule:
     Args:
         states: states of a run in which the rule applies.
         find: the findings in the facts of a run, none if the run is well.
-        remedy: where to look, or the first step to take.
+        remedy: where to look, or the first step to take; `{operator}` stands for the operator of the finding.
         is_sampled: the rule reads samples of the subtasks, which may be old.
     """
 
@@ -75,9 +75,9 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
 
 
-def names(uids: Iterable[str], most: int = 3) -> str:
+def names(operators: Iterable[str], most: int = 3) -> str:
     """Operators in a sentence: `a`, `b` and 2 more."""
-    found = [f"`{uid}`" for uid in uids]
+    found = list(operators)
     if len(found) > most:
         return f"{', '.join(found[:most])} and {len(found) - most} more"
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

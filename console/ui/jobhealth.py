@@ -12,12 +12,13 @@ from console.health.housekeeping import verdicts
 from console.health.models import JobHealth
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.health.rules import workers
+from console.health.rules.attempts import attempt_number
 from console.health.rules.checkpoints import SLOW
 from console.health.rules.flow import BACKPRESSURE
 from console.jobs.models import Job, Run
 from console.operations.selectors import FoundJobs
 from console.ui.status import UNKNOWN_HEALTH
-from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES
+from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 
 MAX_AGE: Final = timedelta(seconds=30)  #: of a stored verdict on a run under way
 _UNKNOWN_LEVEL: Final = 1.5  #: jobs of `UNKNOWN_HEALTH` come before jobs that are well
@@ -25,10 +26,14 @@ _UNKNOWN_LEVEL: Final = 1.5  #: jobs of `UNKNOWN_HEALTH` come before jobs that a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthView:
-    """The health of a run on its job's page. `first` gives the sentence; `others` are less severe."""
+    """The health of a run on its job's page. `first` gives the sentence; `others` are less severe.
+
+    `attempt`: the attempt that is being started, while the run restarts after failures that count; else "".
+    """
 
     verdict: Verdict
     horizon: RecoveryHorizon | None
+    attempt: str = ""
 
     @property
     def level(self) -> str:
@@ -70,7 +75,8 @@ def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
         return None
     run.job = job
     ((_, facts, verdict),) = verdicts([run], now)
-    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts))
+    attempt = attempt_number(facts) if run.run_state is RunState.RESTARTING else ""
+    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts), attempt=attempt)
 
 
 def silent_since(run: Run | None, now: datetime) -> datetime | None:

@@ -75,7 +75,7 @@ class Failover:
         if failed.is_final:
             return GiveUp(failure)
         decision = self._strategy.decide(counted, self._consecutive_failures)
-        self._consecutive_failures = decision.failures
+        self._consecutive_failures = failure["failures"] = decision.failures
         return GiveUp(failure) if decision.delay_ms is None else Restart(failed.detail, failure, decision.delay_ms)
 
     def _wait_out(self, failed: AttemptFailed, now_ms: int) -> Restart:

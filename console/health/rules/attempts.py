@@ -41,7 +41,7 @@ def outage(facts: RunFacts) -> Iterator[Finding]:
     following = f"the next attempt is in {formats.duration(-wait_ms)}" if wait_ms < 0 else "it is being retried now"
     is_full = is_full_storage(newest.message)
     cause = "Storage is full" if is_full else "Waiting for storage or a service"
-    by = f": `{newest.operator}`" if newest.operator else ""
+    by = f": {facts.operator(newest.operator)}" if newest.operator else ""
     yield Finding(
         sentence=f"{cause}{by}. {newest.message.rstrip('.')}. Failed {newest.tries} times in a row; {following}. "
         "This does not count as a restart, and the run continues by itself.",
@@ -89,7 +89,7 @@ def restart_loop(facts: RunFacts) -> Iterator[Finding]:
     same = [attempt for attempt in recent if (attempt.code, attempt.operator) == (newest.code, newest.operator)]
     often = f"{len(recent)}{' or more' if len(recent) == MAX_ATTEMPTS else ''} times"
     span = formats.duration(facts.ms_since(first.ended_at))
-    where = f" in `{newest.operator}`" if newest.operator else ""
+    where = f" in {facts.operator(newest.operator)}" if newest.operator else ""
     share = "each time" if len(same) == len(recent) else f"{len(same)} of them"
     point = facts.checkpoints.newest
     has_progress = point is not None and point.completed_at > first.ended_at
@@ -102,15 +102,24 @@ def restart_loop(facts: RunFacts) -> Iterator[Finding]:
     )
 
 
+def attempt_number(facts: RunFacts) -> str:
+    """The attempt that follows the newest failure: attempt 3 of 10, or attempt 3 without a limit; "" if unknown."""
+    failures = facts.attempts[0].failures if facts.attempts else None
+    if failures is None:
+        return ""
+    return f"attempt {failures}" + (f" of {facts.max_restarts}" if facts.max_restarts is not None else "")
+
+
 def restarting(facts: RunFacts) -> Iterator[Finding]:
     newest = facts.attempts[0] if facts.attempts else None
     if newest is None:
         yield Finding(sentence="The run is restarting.")
         return
-    where = f"`{newest.operator}`: " if newest.operator else ""
+    where = f"{facts.operator(newest.operator)}: " if newest.operator else ""
     since = formats.duration(facts.ms_since(newest.ended_at))
     yield Finding(
-        sentence=f"An attempt failed {since} ago, and the next is being started. {where}{newest.message.rstrip('.')}.",
+        sentence=f"An attempt failed {since} ago, and {attempt_number(facts) or 'the next'} is being started. "
+        f"{where}{newest.message.rstrip('.')}.",
         operator=newest.operator,
         since=newest.ended_at,
     )

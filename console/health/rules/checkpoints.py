@@ -68,16 +68,17 @@ def _total_ms(operator: Mapping[str, Any]) -> float:
     return max(total, *(float(operator.get(f"max_{phase}_ms") or 0.0) for phase in _PHASE_NAMES))
 
 
-def _cause(found: Blame, root: Bottleneck | None) -> str:
+def _cause(facts: RunFacts, found: Blame, root: Bottleneck | None) -> str:
     """The clause on the phase: start delay before `slow`, which is 100 % busy; 3 operators wait for it."""
     took = formats.duration(found.took_ms)
     if found.phase == "commit":
         return f"{took} passed after the last acknowledgement, for metadata and the commit of output"
-    clause = f"{_PHASE_NAMES[found.phase]} `{found.operator}` took {took}"
+    where = f"{_PHASE_NAMES[found.phase]} {facts.operator(found.operator)}"
+    clause = f"{where} took {took}"
     if root is not None and found.phase in ("start_delay", "alignment"):
         if root.root.uid == found.operator:
-            return f"{_PHASE_NAMES[found.phase]} `{found.operator}`, {root.clause}"
-        return f"{clause}; the root is `{root.root.uid}`, {root.clause}"
+            return f"{where}, {root.clause}"
+        return f"{clause}; the root is {root.root}, {root.clause}"
     if found.phase == "async":
         return f"{clause} for {formats.size(found.written_bytes)}"
     return clause
@@ -97,17 +98,19 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
     newest = checkpoints.newest
     if pending_ms >= took_ms and (newest is None or newest.duration_ms < took_ms / 2):
         acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
-        cause = f"barriers wait for `{root.root.uid}`, {root.clause}" if root else acknowledged
+        cause = f"barriers wait for {root.root}, {root.clause}" if root else acknowledged
         text = f"A checkpoint has taken {formats.duration(pending_ms)}, {ratio:.0f} times its interval: {cause}."
     elif newest is not None:
         text = f"Checkpoints take {formats.duration(took_ms)}, {ratio:.0f} times their interval: "
-        text += f"{_cause(blame(newest), root)}."
+        text += f"{_cause(facts, blame(newest), root)}."
     else:
         return
+    operator = root.root.uid if root else blame(newest).operator if newest else ""
     yield Finding(
         sentence=text,
-        operator=root.root.uid if root else blame(newest).operator if newest else "",
+        operator=operator,
         checkpoint=newest.pk if newest else None,
+        remedy="" if operator else "Take checkpoints less often.",
     )
 
 
@@ -120,7 +123,7 @@ def storage_slow(facts: RunFacts) -> Iterator[Finding]:
     commit_ms = newest.duration_ms - max((_total_ms(operator) for operator in newest.operators), default=0.0)
     quick_ms = stored.written_bytes / _SLOW_BYTES_PER_S * 1000
     if facts.exceeds(STORAGE, stored.took_ms - quick_ms, 2_000, 1_000) and stored.took_ms >= commit_ms:
-        what = f"`{stored.operator}` took {formats.duration(stored.took_ms)} to store"
+        what = f"{facts.operator(stored.operator)} took {formats.duration(stored.took_ms)} to store"
         text = f"Storage is slow: {what} {formats.size(stored.written_bytes)} for checkpoint {newest.number}."
     elif facts.exceeds(STORAGE, commit_ms, 3_000, 1_500):
         text = (
@@ -154,7 +157,7 @@ def failing(facts: RunFacts) -> Iterator[Finding]:
     number = f"{checkpoints.failed}{' or more' if checkpoints.failed >= MAX_COUNTED_FAILURES else ''}"
     is_known = checkpoints.failed_reason == FailureReason.EXPIRED and facts.old_since is None
     root = bottleneck(facts) if is_known else None
-    late = f" Barriers wait for `{root.root.uid}`, {root.clause}." if root else ""
+    late = f" Barriers wait for {root.root}, {root.clause}." if root else ""
     yield Finding(
         sentence=f"{'Storage is full. ' if is_full else ''}{_overdue_text(facts, since)} {number} failed since then, "
         f"checkpoint {checkpoints.failed_number} with {reason}.{late}",

@@ -35,7 +35,7 @@ class Bottleneck:
         """`which is 100 % busy; 3 operators wait for it`"""
         only = "" if self.root.busy >= MIN_BUSY else "only "
         number = len(self.waiting)
-        waiters = f"`{self.waiting[0].uid}` waits" if number == 1 else f"{number} operators wait"
+        waiters = f"{self.waiting[0]} waits" if number == 1 else f"{number} operators wait"
         return f"which is {only}{formats.percent(self.root.busy)} busy; {waiters} for it"
 
 
@@ -73,7 +73,7 @@ def backpressure(facts: RunFacts) -> Iterator[Finding]:
         return
     most = max(operator.backpressured for operator in found.waiting)
     yield Finding(
-        sentence=f"Backpressure from `{found.root.uid}`, {found.clause} up to {formats.percent(most)} of the time.",
+        sentence=f"Backpressure from {found.root}, {found.clause} up to {formats.percent(most)} of the time.",
         operator=found.root.uid,
         waiting=tuple(operator.uid for operator in found.waiting),
     )
@@ -101,7 +101,7 @@ def skew(facts: RunFacts) -> Iterator[Finding]:
             share = formats.percent(top.records_per_s / total)
             rest = formats.percent(sum(others) / len(others))
             yield Finding(
-                sentence=f"Skew: subtask {top.index} of `{operator.uid}` gets {share} of the records of "
+                sentence=f"Skew: subtask {top.index} of {operator} gets {share} of the records of "
                 f"{len(subtasks)} subtasks. It is {formats.percent(top.busy)} busy, the others {rest} on average.",
                 operator=operator.uid,
             )
@@ -120,7 +120,7 @@ def watermark_stands(facts: RunFacts) -> Iterator[Finding]:
             continue
         first = min(held, key=lambda subtask: (subtask.watermark is not None, subtask.watermark or 0))
         going = _going(facts, sources, source)
-        name = f"`{source.uid}`" if len(source.subtasks) == 1 else f"subtask {first.index} of `{source.uid}`"
+        name = str(source) if len(source.subtasks) == 1 else f"subtask {first.index} of {source}"
         still = formats.duration(first.still_s * 1000)
         least = "at least " if first.still_s >= facts.watermark_s else ""
         if first.records_per_s > 0:
@@ -150,7 +150,7 @@ def _going(facts: RunFacts, sources: Sequence[OperatorFacts], held: OperatorFact
     if _moves(held):
         return "its other subtasks go"
     moving = [other for other in sources if other is not held and _moves(other) and _meet(facts, held, other)]
-    return f"`{moving[0].uid}` goes" if moving else ""
+    return f"{moving[0]} goes" if moving else ""
 
 
 def _moves(source: OperatorFacts) -> bool:
@@ -172,7 +172,7 @@ def state_growth(facts: RunFacts) -> Iterator[Finding]:
         if grown >= _MIN_GROWTH_BYTES and before >= oldest * 4 / 3 and now >= before * 4 / 3:
             sizes = f"{formats.size(oldest)}, {formats.size(before)} and {formats.size(now)}"
             yield Finding(
-                sentence=f"The state of `{operator.uid}` grows: {sizes} within two hours, "
+                sentence=f"The state of {operator} grows: {sizes} within two hours, "
                 f"{formats.size(now - before)} in the last hour.",
                 operator=operator.uid,
             )

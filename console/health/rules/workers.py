@@ -104,7 +104,7 @@ def silent_slot(facts: RunFacts) -> Iterator[Finding]:
 
 def standing_stages(facts: RunFacts) -> Iterator[Finding]:
     for stage in facts.stages:
-        name = f"The PySpark stage of {stage.operator}"
+        name = f"The PySpark stage of {facts.operator(stage.operator)}"
         if stage.is_restarting:
             text = f"{name} has failed {stage.deaths} times and is restarting. {stage.reason}"
         elif stage.owners:
@@ -120,7 +120,7 @@ def standing_stages(facts: RunFacts) -> Iterator[Finding]:
 def sink_backlog(facts: RunFacts) -> Iterator[Finding]:
     if facts.live.sources_paused:
         behind = [stage.operator for stage in facts.stages]
-        by = f" Its PySpark stage is not running: {names(behind)}." if behind else ""
+        by = f" Its PySpark stage is not running: {names(map(facts.operator, behind))}." if behind else ""
         yield Finding(
             sentence="The sources are paused: a sink has too many committed epochs that are not delivered yet." + by,
             operator=behind[0] if behind else "",

@@ -41,6 +41,15 @@ def test_a_job_whose_checkpoints_all_fail_says_so(at_console: Client, run: Run) 
     assert "3 failed since then, checkpoint 10 with finalize failed: No space left on device." in text
 
 
+def test_a_failed_savepoint_is_no_failed_checkpoint(at_console: Client, run: Run) -> None:
+    """An overdue checkpoint is named beside it, as the savepoint may hold it up."""
+    completed_ago(run, 200)
+    rows.checkpoint(run, 8, kind="savepoint", status="failed", reason="expired")
+    text = page(at_console, run)
+    assert "No checkpoint has completed for 3 min" in text
+    assert "No checkpoint has failed since." in text
+
+
 @pytest.mark.parametrize(
     ("kind", "seconds", "says"), [("checkpoint", 2, False), ("checkpoint", 60, True), ("savepoint", 2, True)]
 )
@@ -85,6 +94,34 @@ def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(
     assert "Slot 1 on host h uses 612 MB of memory. 3 consecutive attempts have failed like this." in text
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=now - timedelta(minutes=11))
     assert "consecutive attempts" not in page(at_console, run), "it has run for long since"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [({"restart_attempts": 5}, "attempt 3 of 5"), ({"restart_strategy": "exponential_delay"}, "attempt 3")],
+)
+def test_a_restart_shows_which_attempt_it_is_and_why_other_operations_are_refused(
+    at_console: Client, chosen: dict[str, Any], said: str
+) -> None:
+    run, now = rows.run(rows.job(version={"settings": {"checkpoint_interval_ms": 5_000, **chosen}})), timezone.now()
+    detail = {"code": "attempt-failed", "message": "slot 1 was lost", "failures": 3}
+    Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="failed", detail=detail)
+    assert "attempt 3" not in page(at_console, run)
+    Run.objects.update(state=RunState.RESTARTING)
+    response = at_console.get(f"/jobs/{run.job_id}/")
+    assert f"Restarting {said} for" in blocks.text(response)
+    assert f"and {said} is being started" in blocks.text(response)
+    assert '<details class="more" id="more-acts" open>' in blocks.live(response)["refused-acts"]
+
+
+def test_operators_of_the_same_name_are_named_with_their_uids(at_console: Client, operator: Any) -> None:
+    twins = [{**one, "name": "parse" if one["uid"] in ("prepared", "join") else one["name"]}
+             for one in rows.GRAPH["operators"]]  # fmt: skip
+    run = rows.run(rows.job(version={"graph": {**rows.GRAPH, "operators": twins}}))
+    numbers.backpressure(run, "join", ("flights", "prepared"), timezone.now())
+    said = page(at_console, run)
+    assert "Backpressure from <code>parse (join)</code>, which is 100 % busy; 2 operators wait for it" in said
+    assert "make the code of <code>parse (join)</code> cheaper" in said
 
 
 def test_an_unreadable_manifest_is_named(at_console: Client, run: Run) -> None:
@@ -177,7 +214,7 @@ def test_old_numbers_say_so_and_keep_the_last_known_sickness(at_console: Client,
     store_verdicts()
     job, listed = (blocks.text(at_console.get(path)) for path in (f"/jobs/{slow.job_id}/", "/jobs/"))
     cause = "The numbers of the subtasks are 4 min" if reports else "The job master has not reported for 4 min"
-    backpressure = "Backpressure from join, which is 100 % busy"
+    backpressure = "Backpressure from join airlines, which is 100 % busy"
     moment = rf"{at:%Y-%m-%d} \d\d:\d\d:\d\d UTC"
     for said in (job, listed):
         assert f"Running, {'needs attention' if reports else 'failing'}" in said
@@ -223,4 +260,6 @@ def test_a_slow_operator_is_named_once_with_the_operation_that_helps(at_console:
     slow = numbers.slow_run()
     said = page(at_console, slow)
     assert said.count("which is 100 % busy") == 1
+    assert "start delay before <code>join airlines</code>, which" in said
+    assert "Relieve <code>join airlines</code>, or take checkpoints less often." in said
     assert f'href="/jobs/{slow.job_id}/rescale/">Rescale the job…' in said

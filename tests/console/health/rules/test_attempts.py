@@ -17,6 +17,18 @@ def test_a_restart_loop_names_its_common_cause() -> None:
     assert "failed 4 times in 50 s, 3 of them in `join`" in sentence("restart-loop", attempts=mixed)
 
 
+@pytest.mark.parametrize(
+    ("failures", "max_restarts", "said"),
+    [(3, 10, "attempt 3 of 10 is"), (3, None, "attempt 3 is"), (None, 10, "the next is")],
+)
+def test_a_restart_has_the_number_of_the_attempt_and_its_limit(
+    failures: int | None, max_restarts: int | None, said: str
+) -> None:
+    attempts = (failed_attempt(4, failures=failures, operator="join"),)
+    text = sentence("restarting", state=RunState.RESTARTING, attempts=attempts, max_restarts=max_restarts)
+    assert text == f"An attempt failed 4.0 s ago, and {said} being started. `join`: KeyError: 'x'."
+
+
 @pytest.mark.parametrize(("times", "is_found"), [((1, 2, 600), True), ((1, 2, 601), False), ((1, 2), False)])
 def test_a_loop_is_three_failures_within_ten_minutes(times: tuple[float, ...], is_found: bool) -> None:
     assert (found("restart-loop", attempts=tuple(map(failed_attempt, times))) is not None) is is_found

@@ -85,7 +85,7 @@ def test_a_silent_job_master_is_named_instead_of_its_old_samples() -> None:
 
 def test_stages_and_the_backlog_of_a_sink_are_named() -> None:
     stage = StageFacts(operator="sink", is_restarting=True, deaths=3, reason="killed", created_at=ago(90))
-    assert "The PySpark stage of sink has failed 3 times" in sentence("standing-stage", stages=(stage,))
+    assert "The PySpark stage of `sink` has failed 3 times" in sentence("standing-stage", stages=(stage,))
     live = Live(at=ago(1), sources_paused=True)
     assert "Its PySpark stage is not running: `sink`." in sentence("sink-backlog", live=live, stages=(stage,))
     waiting = StageFacts(operator="sink", is_restarting=False, created_at=ago(15))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console import formats
+from console.formats import Quantity
 from console.health.models import JobHealth
 from console.jobs.models import Run
 from console.metrics.live import Live
@@ -32,7 +33,8 @@ LABELS = {"running": "Running", "moving": "In transition", "attention": "Restart
 class JobLine(JobRow):
     """A job in the list.
 
-    `rate_in` is the sources' output and `rate_out` the sinks' input; None without recent metrics.
+    `rate_in` is the sources' output and `rate_out` the sinks' input. `watermark` is the lowest of any operator, at the
+    time of the report. All are None without recent metrics.
     """
 
     live: Live
@@ -41,6 +43,7 @@ class JobLine(JobRow):
     health: HealthLine
     rate_in: float | None
     rate_out: float | None
+    watermark: Quantity | None
     rates: Sparkline | None
     checkpoints: Sparkline | None
 
@@ -80,9 +83,15 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         health=health_line(row.run, health, now),
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
+        watermark=_watermark(numbers) if has else None,
         rates=sparkline("Records read", recent.rates, formats.rate) if recent else None,
         checkpoints=sparkline("Longest checkpoint", recent.checkpoint_ms, formats.duration) if recent else None,
     )
+
+
+def _watermark(numbers: Live) -> Quantity | None:
+    known = [o.watermark for o in numbers.operators.values() if o.watermark is not None and not o.finished]
+    return formats.watermark(min(known), numbers.at) if known and numbers.at else None
 
 
 def _endpoints(run: Run | None) -> tuple[list[str], list[str]]:

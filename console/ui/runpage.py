@@ -149,15 +149,14 @@ def _first_work(records: datetime | None, started: datetime | None, checkpoint: 
 def start_phases(moments: Moments, earlier: Sequence[Moments]) -> tuple[StartPhase, ...]:
     """The phases between `moments` that the start has reached; `earlier` are those of earlier runs."""
     lasted = _durations(moments)
-    known = [ms for ms in lasted if ms is not None]
-    whole = sum(known)
+    whole = sum(ms for ms in lasted if ms is not None)
     before = [_durations(each) for each in earlier]
     found, left = [], 0.0
     for at, ((key, label), ms) in enumerate(zip(_START_PHASES, lasted, strict=True)):
         if ms is None:
             break
         others = [took for each in before if (took := each[at]) is not None]
-        width = (ms / whole if whole else 1 / len(known)) * _BAR  # a start that took no time still has its phases
+        width = ms / whole * _BAR if whole else 0.0
         expected = formats.duration(median(others)) if others else None
         found.append(StartPhase(key, label, round(left, 2), round(width, 2), formats.duration(ms), expected))
         left += width

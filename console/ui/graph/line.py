@@ -1,7 +1,8 @@
 """The running checkpoint as a weir: a line across the graph that moves downstream as subtasks acknowledge.
 
 The master reports only the number of acknowledgements. Barriers pass the columns from left to right, so the line stands
-where the acknowledged number of subtasks is behind it: exact at the gaps, an estimate within a column.
+where the acknowledged number of subtasks is behind it: exact at the gaps, an estimate within a column. It never crosses
+the label of an edge: it stands beside the label instead.
 """
 
 import itertools
@@ -13,6 +14,7 @@ from console.metrics.live import CheckpointLive
 
 _TOOTH = 12.0  #: height of one tooth; they point downstream, as on a map
 _DEPTH = 5.0
+_CLEARANCE = 7.0  #: from the line to a label beside it: more than a tooth
 _CAPTION_HALF = 148.0  #: half the width of a caption
 
 
@@ -30,11 +32,20 @@ class WeirLine:
 
 
 def weir_line(
-    checkpoint: CheckpointLive, per_column: Sequence[int], columns: Sequence[tuple[float, float]], height: float
+    checkpoint: CheckpointLive,
+    per_column: Sequence[int],
+    columns: Sequence[tuple[float, float]],
+    height: float,
+    labels: Sequence[tuple[float, float]] = (),
 ) -> WeirLine:
-    """The line of `checkpoint`. `per_column` counts the subtasks of each column that must acknowledge."""
+    """The line of `checkpoint`.
+
+    Args:
+        per_column: the subtasks of each column that must acknowledge.
+        labels: left and right of each label that the line must not cross.
+    """
     share = checkpoint.acknowledged / checkpoint.subtasks if checkpoint.subtasks else 0.0
-    x = round(_place(min(max(share, 0.0), 1.0), per_column, columns), 1)
+    x = round(_beside(labels, _place(min(max(share, 0.0), 1.0), per_column, columns)), 1)
     top, bottom = 4.0, height - 24.0
     return WeirLine(x, top, bottom, _teeth(x, top, bottom), caption(checkpoint), height - 8.0, _anchor(x, columns))
 
@@ -55,6 +66,21 @@ def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[floa
             return stops[index] + (stops[index + 1] - stops[index]) * (behind - passed) / subtasks
         passed += subtasks
     return stops[-1] if total else stops[0]
+
+
+def _beside(labels: Sequence[tuple[float, float]], x: float) -> float:
+    """`x`, or the nearer side of the labels at `x`; labels that overlap count as one."""
+    taken: list[tuple[float, float]] = []
+    for left, right in sorted((left - _CLEARANCE, right + _CLEARANCE) for left, right in labels):
+        if taken and left < taken[-1][1]:
+            first, last = taken.pop()
+            taken.append((first, max(last, right)))
+        else:
+            taken.append((left, right))
+    for left, right in taken:
+        if left < x < right:
+            return left if x - left < right - x else right
+    return x
 
 
 def _line_positions(columns: Sequence[tuple[float, float]]) -> list[float]:

@@ -162,7 +162,7 @@ def draw(
         is_compact=is_compact,
         nodes=nodes,
         edges=drawn,
-        line=_line(nodes, placed, live),
+        line=_line(nodes, placed, live, () if is_compact else tuple(map(_label_span, drawn))),
         about=describe(title, nodes, live),
     )
 
@@ -258,14 +258,23 @@ def strategy(edge: Mapping[str, Any]) -> str:
     return f"{word}, read first" if edge.get("build") else word
 
 
-def _line(nodes: Sequence[NodePicture], placed: Layout, live: Live) -> WeirLine | None:
+def _label_span(edge: EdgePicture) -> tuple[float, float]:
+    """Left and right of the label of an edge."""
+    breadth = max(_breadth(edge.strategy), _breadth(str(edge.rate or "")))
+    half = breadth * _SMALL_BREADTH / 2
+    return edge.label[0] - half, edge.label[0] + half
+
+
+def _line(
+    nodes: Sequence[NodePicture], placed: Layout, live: Live, labels: Sequence[tuple[float, float]]
+) -> WeirLine | None:
     if live.checkpoint is None or not nodes:
         return None
     per_column = [
         sum(node.parallelism for node in nodes if node.box.x == left and not node.finished)
         for left, _ in placed.columns
     ]
-    return weir_line(live.checkpoint, per_column, placed.columns, placed.height)
+    return weir_line(live.checkpoint, per_column, placed.columns, placed.height, labels)
 
 
 def _share(value: float) -> float:

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 NAMES = {"prepared": "windows_by_carrier_and_origin", "window": "WWWWWWWWWWWW"}
 
-#: Texts of one node that overlap, or that leave the frame of their node, and edge labels that run into a node.
+#: Texts of one node that overlap, or that leave the frame of their node, edge labels that run into a node, and labels
+#: that the line of the checkpoint crosses.
 COLLISIONS = """() => {
   const bad = [], box = (e) => e.getBoundingClientRect();
   const meet = (a, b) =>
@@ -34,6 +35,9 @@ COLLISIONS = """() => {
   }
   for (const label of document.querySelectorAll('.edge text, .weir text'))
     if (frames.some((frame) => meet(box(label), frame))) bad.push(`runs into a node: ${label.textContent}`);
+  const weir = document.querySelector('.weir line');
+  for (const label of weir ? document.querySelectorAll('.edge text') : [])
+    if (meet(box(label), {...box(weir).toJSON(), right: box(weir).right + 6})) bad.push(`crossed: ${label.innerHTML}`);
   return bad;
 }"""
 
@@ -47,7 +51,7 @@ def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: No
     operators = rows.live()["operators"]
     full = {"records_in": 168_404_999, "records_out": 99_900_000, "rate_in": 999_000.0, "rate_out": 999_000.0}
     operators |= {uid: {**operators[uid], **full, "busy": 0.38, "backpressured": 0.62} for uid in ("prepared", "join")}
-    run = rows.run(job, live=rows.live(operators=operators))
+    run = rows.run(job, live=rows.live(4, operators=operators))
     numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
     with signed_in(width) as page:
         page.goto(f"/jobs/{job.pk}/")
@@ -92,9 +96,8 @@ def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> No
         Run.objects.filter(pk=running.pk).update(state="draining")
         jump(page)
         expect(page.locator("#live-head")).to_contain_text("Draining", timeout=POLL_MS)
-        page.locator("#more-acts summary").focus()
-        page.keyboard.press("Enter")
         expect(page.get_by_role("button", name="Take savepoint")).to_be_disabled()
+        expect(page.get_by_text("The run is draining")).to_be_visible()
 
 
 def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: Run) -> None:

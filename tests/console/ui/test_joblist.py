@@ -39,6 +39,7 @@ def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Clien
     assert "Checkpoint 213" in said
     assert "84 k/s" in said
     assert "12 /s" in said
+    assert "watermark 2013-06-12 08:00" in said
 
 
 def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -> None:

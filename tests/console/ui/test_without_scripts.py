@@ -13,10 +13,12 @@ from tests.console.ui.browsing import Open
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-#: Visible buttons that need a script, forms without a button to send them, and placeholders that only a script fills.
+#: Visible enabled buttons that need a script, forms without a button to send them, and placeholders that only a script
+#: fills.
 DEAD = """() => {
   const seen = (e) => e.checkVisibility();
-  const dead = [...document.querySelectorAll('button[type=button], button:not([form]):not(form button)')];
+  const dead = [...document.querySelectorAll('button[type=button], button:not([form]):not(form button)')]
+    .filter((e) => !e.disabled);
   const mute = [...document.querySelectorAll('form')].filter((form) =>
     [...form.elements].some((e) => e.type !== 'hidden' && seen(e)) &&
     ![...form.elements].some((e) => e.type === 'submit' && (seen(e) || e.closest('details:not([open])'))));

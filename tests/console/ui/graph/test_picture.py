@@ -102,6 +102,23 @@ def test_the_weir_line_only_moves_downstream() -> None:
     assert len(set(places)) == 13
 
 
+@pytest.mark.parametrize("acknowledged", range(11))
+def test_the_weir_line_crosses_no_label_of_an_edge(acknowledged: int) -> None:
+    drawn = picture(rows.live(acknowledged))
+    assert drawn.line is not None
+    for edge in drawn.edges:
+        assert abs(edge.label[0] - drawn.line.x) > 3.5 * len(edge.strategy), edge.about
+
+
+def test_the_weir_line_stands_at_the_nearer_side_of_labels_that_overlap() -> None:
+    def x(acknowledged: int) -> float:
+        labels = [(280.0, 330.0), (320.0, 350.0)]
+        under_way = CheckpointLive(number=7, acknowledged=acknowledged, subtasks=60)
+        return weir_line(under_way, (20, 20, 20), COLUMNS, 200, labels).x
+
+    assert [x(20), x(21)] == [273.0, 357.0]
+
+
 def test_the_caption_stays_inside_the_picture() -> None:
     def anchor(acknowledged: int) -> str:
         return weir_line(

@@ -53,7 +53,7 @@ def made(run: Run, number: int, names: dict[str, int], **changes: Any) -> Checkp
 def run() -> Run:
     """Checkpoints 1 to 6 and savepoint 7: 5 needs a file of 1, 2 is pinned, 3 is in review."""
     made_run = rows.run(rows.job())
-    token = made_run.token * 10 + 1
+    token = made_run.token
     base = f"chk-1-{token}/base"
     made(made_run, 1, {"base": 1_000, "delta": 10})
     made(made_run, 2, {"own": 200}, pinned_at=timezone.now())
@@ -85,7 +85,7 @@ def test_the_preview_names_what_stays_and_why(run: Run) -> None:
         manifest = (job_root(run.job_id) / line.checkpoint.path / MANIFEST_FILE).stat().st_size
         assert (line.freed_bytes, line.shared_bytes, line.needed_by) == (own + manifest, 1_000, 5)
     assert found.sentence.startswith("Keeping the 2 newest checkpoints would delete 2 of 6 checkpoints and free ")
-    assert preview_retention(run.job).sentence.startswith("Keeping the 5 newest checkpoints would delete nothing")
+    assert preview_retention(run.job).sentence.startswith("Keeping the 12 newest checkpoints would delete nothing")
 
 
 def test_the_job_master_then_deletes_what_the_preview_says(run: Run) -> None:

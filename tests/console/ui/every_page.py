@@ -1,21 +1,19 @@
 """Paths of every page of the console, in every state that looks different."""
 
+from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import Operation
-from tests.console.ui import rows
+from tests.console.ui import numbers, rows
 
-LATE = "no acknowledgement from window-of-one-day/0, window-of-one-day/1, parquet/0 and 17 more"
 FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "detail": "Traceback\n  line 1"}
 
 
 def pages_of_running_job(run: Run) -> dict[str, str]:
-    """Path by name of the picture; adds a failed operation, a drain and a failed checkpoint to the job."""
+    """Path by name of the picture."""
     job = f"/jobs/{run.job_id}"
     checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.latest("created_at")
-    rows.operation(run.job, state="failed", run=run, error={"code": "expired", "message": LATE})
-    rows.checkpoint(run, 215, "drain", finished_operators=[f"an-operator-{number}" for number in range(9)])
-    failed = Checkpoint.objects.filter(status="failed").latest("number")
+    failed = Checkpoint.objects.get(job=run.job, reason="expired")
     return {
         "jobs": "/jobs/",
         "bulk": f"/jobs/bulk/?kind=stop&job={run.job_id}",
@@ -57,11 +55,14 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
 def pages_of_other_states() -> dict[str, str]:
     """Jobs that restart, have failed, have finished or never ran: their pages and the pages of their runs."""
     found: dict[str, str] = {}
-    for token, state in enumerate(("restarting", "failed", "finished"), 9_000):
+    for token, state in enumerate(("restarting", "failed", "finished"), 900):
+        operators = rows.live()["operators"]
+        if state == "finished":
+            operators = {uid: {**one, "state": "finished"} for uid, one in operators.items()}
         failure = FAILURE if state == "failed" else None
-        run = rows.run(rows.job(f"flights-{state}"), state, token=token, failure=failure)
-        rows.attempts(run)
-        rows.checkpoint(run, 3)
+        changes = {"token": 10 * token, "failure": failure, "live": rows.live(None, operators=operators)}
+        run = numbers.run_with_story(f"flights-{state}", state, 189 if state == "restarting" else 214, **changes)
+        rows.savepoint_operations(run, User.objects.latest("pk"))
         found |= {f"job-{state}": f"/jobs/{run.job_id}/", f"run-{state}": f"/runs/{run.pk}/"}
     never = rows.job("flights-new")
     return {**found, "job-new": f"/jobs/{never.pk}/", "jobs-none": "/jobs/?q=no-such-job"}

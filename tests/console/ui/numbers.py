@@ -1,15 +1,15 @@
-"""A history of numbers as job masters and the roll-up write it, with an episode of backpressure and a restart."""
+"""A history of numbers as job masters and the roll-up write it: the story of a run in rows."""
 
 import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.utils import timezone
 
 from console.jobs.models import Job, Run
 from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
+from tests.console.ui.story import LASTED, RATE, Story, Taken, story_of, story_of_slow_run
 
 FINE, COARSE = 5, 60
 NAMES = (
@@ -45,123 +45,137 @@ def wide_graph() -> dict[str, Any]:
     return {"max_parallelism": 128, "parallelism": 4, "operators": operators, "edges": edges}
 
 
-def record(run: Run, now: datetime, *, hours: float = 6, fine_minutes: float = 20, told: float = 1.0) -> None:
-    """Rows of 1 min over `hours`, and of 5 s over the newest `fine_minutes`.
-
-    Between 60 % and 75 % of the time, and of the fine part, an operator is slow: the operators before it wait, lag and
-    checkpoints grow. At 75 % an attempt fails and the run restarts.
-
-    Args:
-        told: the share of this story that has happened; at 0.74 the operator is slow now.
-    """
-    uids = [(o["uid"], o["role"]) for o in _operators(run)]
-    made = []
+def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minutes: float = 20) -> None:
+    """Rows of 1 min over `hours` of the run, and of 5 s over the newest `fine_minutes`."""
+    story, began = story or story_of(run), run.started_at
+    assert began is not None
+    taken, made = list(story.checkpoints()), []
     for step_s, length in ((COARSE, timedelta(hours=hours)), (FINE, timedelta(minutes=fine_minutes))):
-        end = datetime.fromtimestamp(int(now.timestamp()) // step_s * step_s, UTC)
-        count = int(length.total_seconds()) // step_s
-        for n in range(count):
-            at, part = end - (count - n) * timedelta(seconds=step_s), told * n / count
-            if 0.75 <= part < 0.765:
-                continue  # the restart
-            made += _interval(run, at, step_s, part, n, uids)
+        step = timedelta(seconds=step_s)
+        end = datetime.fromtimestamp(int(story.present.timestamp()) // step_s * step_s, UTC)
+        count = min(length, end - began) // step
+        for at in (end - n * step for n in range(count, 0, -1)):
+            if not story.is_down(at):
+                made += _interval(run, story, at, step_s, [one for one in taken if at <= _ended(one) < at + step])
+    made += _interval(run, story, began + timedelta(seconds=4), FINE, [])[-1:]  # the slots begin to work
     columns = [field.attname for field in Metrics._meta.concrete_fields]
     with connection.cursor() as cursor, cursor.copy(f"COPY weir_metrics ({', '.join(columns)}) FROM STDIN") as copy:
         for row in made:
             copy.write_row([getattr(row, column) for column in columns])
-    RollUp.objects.update_or_create(step_s=COARSE, defaults={"until": now - timedelta(seconds=75)})
-    _subtasks(run, now)
+    RollUp.objects.update_or_create(step_s=COARSE, defaults={"until": story.present - timedelta(seconds=75)})
+    if run.state == "running":
+        _subtasks(run, story)
 
 
-def _interval(run: Run, at: datetime, step_s: int, part: float, n: int, uids: list[tuple[str, str]]) -> list[Metrics]:
-    sick = max(0.0, min((part - 0.6) / 0.05, 1.0)) if part < 0.75 else 0.0
-    wave = 1 + 0.18 * math.sin(part * 14) + 0.05 * math.sin(n * 1.7)
-    per_s = 84_000 * wave * (1 - 0.75 * sick)
-    lag_ms = round(800 + 300 * abs(math.sin(n)) + sick * 95_000 * (part - 0.6) / 0.15)
-    slow = min(SLOW, len(uids) // 2)
+def _ended(one: Taken) -> datetime:
+    return one.at + timedelta(milliseconds=one.took_ms or 0)
+
+
+def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Taken]) -> list[Metrics]:
+    sick, full = story.sickness(at), story.rate(at) / RATE
+    operators = [one for one in _operators(run) if _calm(run, one["uid"])["state"] == "running"]
+    slow = min(SLOW, len(operators) // 2)
     found = []
-    for index, (uid, role) in enumerate(uids):
-        busy = 0.12 + 0.3 * abs(math.sin(index * 2.1)) + 0.06 * math.sin(n * 0.9 + index)
-        blocked = 0.0
+    for index, operator in enumerate(operators):
+        calm = _calm(run, operator["uid"])
+        wave = 1 + 0.1 * math.sin(at.timestamp() / 7 + index)
+        busy, blocked = calm["busy"] * wave, calm["backpressured"] * wave
         if index == slow:
-            busy = busy + (0.99 - busy) * sick
+            busy += (0.99 - busy) * sick
         elif index < slow:
-            blocked = 0.93 * sick * (0.75 + 0.25 * math.cos(index))
             busy *= 1 - sick * 0.8
+            blocked += (0.93 - blocked) * sick
         else:
             busy *= 1 - sick * 0.7
-        found.append(_row(run, at, step_s, uid, per_s, busy, blocked, lag_ms, role=role))
+        rates = (calm["rate_in"] * full, calm["rate_out"] * full)
+        found.append(_row(run, story, at, step_s, operator["uid"], rates, busy, blocked))
+    ends = {role: sum(_calm(run, one["uid"])[rate] for one in operators if one["role"] == role) * full
+            for role, rate in (("source", "rate_out"), ("sink", "rate_in"))}  # fmt: skip
     whole = _row(
-        run,
-        at,
-        step_s,
-        WHOLE_RUN,
-        per_s,
-        max(m.busy or 0 for m in found),
-        max(m.backpressured or 0 for m in found),
-        lag_ms,
+        run, story, at, step_s, WHOLE_RUN, (ends["source"], ends["sink"]),
+        max(m.busy or 0 for m in found), max(m.backpressured or 0 for m in found),
+    )  # fmt: skip
+    whole.state_bytes = story.state_bytes(at)
+    is_in_story = at >= story.slow_at  # the story has no checkpoints of the hours before
+    lasted = [one.took_ms for one in taken if one.took_ms is not None and not one.reason] or (
+        [] if is_in_story else [story.checkpoint_ms(at)]
     )
-    whole.records_out = int(per_s * step_s / 40)
-    whole.state_bytes = int((220 + 160 * part + 30 * sick) * 2**20)
-    if n % 2 == 0 or step_s > FINE:
-        total = 380 + 120 * abs(math.sin(n * 3)) + sick * 41_000 * (part - 0.55) / 0.2
-        whole.checkpoints, whole.checkpoints_failed = 1, int(sick > 0.9 and n % 6 == 0)
-        whole.checkpoint_ms = total
-        whole.start_delay_ms, whole.alignment_ms = total * (0.06 + 0.6 * sick), total * (0.1 + 0.1 * sick)
-        whole.sync_ms, whole.async_ms, whole.pre_barrier_ms = total * 0.04, total * (0.5 - 0.4 * sick), total * 0.02
+    whole.checkpoints, whole.checkpoints_failed = len(lasted), sum(one.reason == "expired" for one in taken)
+    if lasted:
+        phases = rows.operators_of(max(lasted))
+        whole.checkpoint_ms, whole.pre_barrier_ms = max(lasted), 0.0
+        for phase in ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms"):
+            setattr(whole, phase, max(one[f"max_{phase}"] for one in phases))
     return [*found, whole]
 
 
+def _calm(run: Run, uid: str) -> dict[str, Any]:
+    """What the job master reports of an operator that keeps up."""
+    calm: dict[str, Any] = rows.live()["operators"]
+    return calm.get(uid) or _reported(run)[uid]
+
+
 def _row(
-    run: Run, at: datetime, step_s: int, uid: str, per_s: float, busy: float, blocked: float, lag_ms: int, *,
-    role: str = "",
-) -> Metrics:  # fmt: skip
-    records = int(per_s * step_s)
+    run: Run, story: Story, at: datetime, step_s: int, uid: str, rates: tuple[float, float], busy: float, blocked: float
+) -> Metrics:
+    records_in, records_out = (round(rate * step_s) for rate in rates)
+    lag_ms = story.lag_ms(at)
+    watermark = rows.JUNE_2013_MS - round((story.present - at) / timedelta(milliseconds=1))
+    is_first = story.failed_at is not None and at < story.failed_at
     return Metrics(
-        step_s=step_s, run_id=run.pk, at=at, operator=uid, token=0 if step_s > FINE else run.token * 10 + 1,
-        span_ms=step_s * 1000, records_in=0 if role == "source" else records, records_out=records,
-        bytes_in=records * 90, bytes_out=records * 90, busy=busy, backpressured=blocked, skew=1.2,
-        watermark=int(at.timestamp() * 1000) - lag_ms, processing_lag_ms=lag_ms + 1_400, event_lag_ms=lag_ms,
-        in_flight_bytes=2**20, state_bytes=2**24,
+        step_s=step_s, run_id=run.pk, at=at, operator=uid, token=0 if step_s > FINE else run.token - is_first,
+        span_ms=step_s * 1000, records_in=records_in, records_out=records_out, bytes_in=records_in * 90,
+        bytes_out=records_out * 90, busy=busy, backpressured=blocked, skew=1.2, watermark=watermark,
+        processing_lag_ms=int(at.timestamp() * 1000) - watermark, event_lag_ms=lag_ms,
+        in_flight_bytes=2**20, state_bytes=2**14,
     )  # fmt: skip
 
 
-def _subtasks(run: Run, now: datetime) -> None:
-    """The newest ten minutes of each subtask; the last subtask has most of the records."""
-    indexes, last = list(range(run.parallelism)), run.parallelism - 1
-    shares = [5 if index == last else 1 for index in indexes]
-    now_ms = int(now.timestamp() * 1000)
-    numbers = {
-        "index": indexes,
-        "records_in": [20_000 * share for share in shares],
-        "records_out": [20_000 * share for share in shares],
-        "busy": [0.18 * share for share in shares],
-        "backpressured": [0.01] * len(indexes),
-        "watermark": [now_ms - 900 * share for share in shares],
-        "in_flight_bytes": [2**16] * len(indexes),
+def _subtasks(run: Run, story: Story) -> None:
+    """The newest minutes of each subtask; the last subtask of the window has most of its records."""
+    indexes = list(range(run.parallelism))
+    for n in range(24):
+        operators = {}
+        for operator in _operators(run):
+            uid = operator["uid"]
+            shares = [5 if uid == "window" and index == indexes[-1] else 1 for index in indexes]
+            operators[uid] = _numbers(run, uid, shares, age_s=n * FINE)
+        at = story.present - (n + 1) * timedelta(seconds=FINE)
+        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators=operators)
+
+
+def _numbers(run: Run, uid: str, shares: list[int], age_s: float, **changes: Any) -> dict[str, Any]:
+    """The numbers of the subtasks of an operator, which have the `shares` of the reported rates."""
+    now: dict[str, Any] = {"rate_in": 0.0, "rate_out": 0.0, "busy": 0.0, "backpressured": 0.0}
+    now |= _reported(run).get(uid, {})
+    parts = [share / sum(shares) for share in shares]
+    return {
+        "index": list(range(len(shares))),
+        "records_in": [round(now["rate_in"] * FINE * part) for part in parts],
+        "records_out": [round(now["rate_out"] * FINE * part) for part in parts],
+        "busy": [min(now["busy"] * part * len(parts), 1.0) for part in parts],
+        "backpressured": [now["backpressured"]] * len(parts),
+        "watermark": [rows.JUNE_2013_MS - round(age_s * 1_000)] * len(parts),
+        "in_flight_bytes": [2**16] * len(parts),
+        **changes,
     }
-    made = []
-    for n in range(120):
-        operators = {operator["uid"]: numbers for operator in _operators(run)}
-        at = datetime.fromtimestamp(int(now.timestamp()) // FINE * FINE, UTC) - n * timedelta(seconds=FINE)
-        made.append(SubtaskMetrics(run_id=run.pk, at=at, token=run.token * 10 + 1, operators=operators))
-    SubtaskMetrics.objects.bulk_create(made)
 
 
 def backpressure(run: Run, root: str, waiting: tuple[str, ...], now: datetime) -> None:
     """The newest minute of each subtask: `root` is 100 % busy, and the operators `waiting` wait for receivers."""
-    columns = {"index": [0, 1], "records_in": [50, 50], "records_out": [50, 50], "in_flight_bytes": [0, 0]}
     for n in range(12):
-        operators = {
-            operator["uid"]: {
-                **columns,
-                "busy": [1.0 if operator["uid"] == root else 0.05] * 2,
-                "backpressured": [0.93 if operator["uid"] in waiting else 0.0] * 2,
-                "watermark": [1_371_024_000_000 + 5_000 * (12 - n)] * 2,
-            }
-            for operator in _operators(run)
-        }
+        operators = {}
+        for operator in _operators(run):
+            uid = operator["uid"]
+            busy, blocked = 1.0 if uid == root else 0.05, 0.93 if uid in waiting else 0.0
+            age_s = (n + 1) * FINE
+            operators[uid] = _numbers(run, uid, [1, 1], age_s, busy=[busy] * 2, backpressured=[blocked] * 2)
         at = now - (n + 1) * timedelta(seconds=FINE)
         SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators=operators)
+
+
+def _reported(run: Run) -> dict[str, dict[str, Any]]:
+    return dict((run.live or {}).get("operators", {}))
 
 
 def _operators(run: Run) -> list[dict[str, Any]]:
@@ -169,38 +183,36 @@ def _operators(run: Run) -> list[dict[str, Any]]:
     return list(graph["operators"])
 
 
+def run_with_story(name: str, state: str, upto: int, **changes: Any) -> Run:
+    """A run with its attempts, checkpoints and numbers. `upto`: number of its last checkpoint."""
+    run = rows.run(rows.job(name), state, **changes)
+    rows.attempts(run)
+    rows.history(run, upto)
+    record(run)
+    return run
+
+
 def slow_run() -> Run:
     """A running job whose join is slow now: the operators before it wait."""
-    under_way = {"number": 31, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
-    live = rows.live(checkpoint=under_way)
-    changed = {
-        "join": {"busy": 1.0, "rate_in": 21_480.0, "rate_out": 21_470.0},
-        "flights": {"busy": 0.05, "backpressured": 0.93, "rate_out": 21_500.0},
-        "prepared": {"busy": 0.04, "backpressured": 0.91, "rate_in": 21_500.0, "rate_out": 21_490.0},
-        "window": {"busy": 0.07, "rate_in": 21_470.0, "rate_out": 3.1},
+    number = 2_131
+    under_way = {"number": number, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
+    live = rows.live(attempt_s=LASTED // timedelta(seconds=1), checkpoint=under_way, restarts=0)
+    slow = RATE / 4
+    changed: dict[str, dict[str, float]] = {
+        "join": {"busy": 1.0, "rate_in": slow, "rate_out": slow},
+        "flights": {"busy": 0.05, "backpressured": 0.93, "rate_out": slow},
+        "prepared": {"busy": 0.04, "backpressured": 0.91, "rate_in": slow, "rate_out": slow},
+        "window": {"busy": 0.07, "rate_in": slow, "rate_out": 3.1},
+        "parquet": {"busy": 0.01, "rate_in": 3.1},
     }
-    operators = {uid: {**told, **changed.get(uid, {})} for uid, told in live["operators"].items()}
+    operators = {uid: {**one, **changed.get(uid, {})} for uid, one in live["operators"].items()}
     run = rows.run(rows.job("flights-slow"), token=9_100, live={**live, "operators": operators})
-    now = timezone.now()
-    record(run, now, told=0.74)
+    story = story_of_slow_run(run)
+    rows.attempts(run, story)
+    rows.history(run, number, story)
+    record(run, story)
     SubtaskMetrics.objects.filter(run_id=run.pk).delete()
-    backpressure(run, "join", ("flights", "prepared"), now)
-    for number in range(1, 31):
-        at = now - timedelta(seconds=42 * (31 - number))
-        lasted = 380 + max(0, number - 18) * 3_100
-        late = [
-            {**told, "max_start_delay_ms": lasted * 0.99 - 240 if told["uid"] in ("join", "window", "parquet") else 4.0}
-            for told in rows.OPERATORS
-        ]
-        rows.checkpoint(
-            run,
-            number,
-            triggered_at=at,
-            duration_ms=lasted,
-            operators=late,
-            acknowledgements=rows.acknowledgements(of=late),
-        )
-    rows.checkpoint(run, 31, status="in_progress", acknowledged=4)
+    backpressure(run, "join", ("flights", "prepared"), story.present)
     return run
 
 

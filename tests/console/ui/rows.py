@@ -14,6 +14,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import folder_of
 from tests.console.stored import store
+from tests.console.ui.story import LASTED, RATE, STATE_BYTES, Story, story_of
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -28,7 +29,7 @@ SCHEMA: dict[str, Any] = {
 }
 PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 3_600_000, "on_malformed": "fail"}
 
-RETAINED = 12  #: checkpoints that a history leaves in storage
+RETAINED = 12  #: checkpoints that retention leaves in storage
 QUERIES = {
     "open windows by airline": "SELECT name AS airline, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
     "FROM window_state GROUP BY name ORDER BY flights DESC",
@@ -91,21 +92,26 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 JUNE_2013_MS = 1_371_024_000_000
+LATE = "no acknowledgement from join/0, join/1, parquet/0, parquet/1, window/0 and 1 more"
+LOST_SLOT = {"code": "attempt-failed", "message": "slot 1 was lost: its control connection closed", "failures": 1}
 
 
-def live(acknowledged: int | None = 5, **changes: Any) -> dict[str, Any]:
-    """What a job master reports of the flights job in full flow."""
+def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> dict[str, Any]:
+    """What a job master reports of the flights job in full flow, `attempt_s` after the begin of its attempt."""
+    read, written = RATE, 12.4
 
-    def operator(state: str = "running", **numbers: Any) -> dict[str, Any]:
-        return {"state": state, "watermark": JUNE_2013_MS, "busy": 0.0, "backpressured": 0.0, "subtasks": [], **numbers}
+    def operator(state: str = "running", rate_in: float = 0.0, rate_out: float = 0.0, **numbers: Any) -> dict[str, Any]:
+        return {"state": state, "watermark": JUNE_2013_MS, "busy": 0.0, "backpressured": 0.0, "subtasks": [],
+                "rate_in": rate_in, "rate_out": rate_out, "records_in": round(rate_in * attempt_s),
+                "records_out": round(rate_out * attempt_s), **numbers}  # fmt: skip
 
     operators = {
-        "flights": operator(records_out=168_388, rate_out=84_211.4, busy=0.42, backpressured=0.31),
-        "prepared": operator(records_in=168_404, records_out=168_388, rate_in=84_211.4, rate_out=84_211.4, busy=0.18),
+        "flights": operator(rate_out=read, busy=0.42, backpressured=0.31),
+        "prepared": operator(rate_in=read, rate_out=read, busy=0.18),
         "airlines": operator("finished", records_out=16, watermark=None),
-        "join": operator(records_in=168_404, records_out=168_388, rate_in=84_211.4, rate_out=84_190.0, busy=0.61),
-        "window": operator(records_in=168_388, records_out=5_412, rate_in=84_190.0, rate_out=12.4, busy=0.23),
-        "parquet": operator(records_in=5_412, rate_in=12.4, busy=0.02),
+        "join": operator(rate_in=read, rate_out=read, busy=0.61),
+        "window": operator(rate_in=read, rate_out=written, busy=0.23),
+        "parquet": operator(rate_in=written, busy=0.02),
     }
     under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 10, "kind": "checkpoint"}
     return {
@@ -148,44 +154,51 @@ def pipeline(name: str = "flights") -> Pipeline:
 def job(name: str = "flights-delays", version: dict[str, Any] | None = None) -> Job:
     """A job with one version that is ready."""
     pipeline()
-    made = Job.objects.create(name=name, pipeline="flights", description="Delays of the year 2013.")
+    created = timezone.now() - timedelta(days=1)
+    made = Job.objects.create(name=name, pipeline="flights", description="Delays of the year 2013.", created_at=created)
     JobVersion.objects.create(job=made, number=1, **{"parallelism": 2, "params": PARAMS, "settings": _settings(),
-                              "state": "ready", "graph": GRAPH, **(version or {})})  # fmt: skip
+                              "state": "ready", "graph": GRAPH, "created_at": created, **(version or {})})  # fmt: skip
     return made
 
 
 def run(of: Job, state: str = "running", **changes: Any) -> Run:
     now = timezone.now()
-    started = now - timedelta(hours=3, minutes=12)
+    started = now - LASTED
     ended = now - timedelta(minutes=2) if state in ("finished", "stopped", "canceled", "failed") else None
     version = of.versions.get(number=1)
     owner = "" if ended or state == "queued" else "host-1:4711:0badcafe"
-    given = {"parallelism": version.parallelism, "created_at": started, "started_at": started, "ended_at": ended,
-             "live": live(), "live_at": ended or now, "token": 40 + Attempt.objects.count(),
+    given = {"parallelism": version.parallelism, "created_at": started - timedelta(seconds=1.2),
+             "started_at": started, "ended_at": ended,
+             "live": live(), "live_at": ended or now, "token": 401 + 10 * Run.objects.count(),
              "lease_owner": owner}  # fmt: skip
     return Run.objects.create(job=of, version=version, state=state, **{**given, **changes})
 
 
-def attempts(of: Run) -> None:
-    """A failed attempt and the attempt after it, which ends with the run."""
-    now = timezone.now()
-    began = of.started_at or now
+def attempts(of: Run, story: Story | None = None) -> None:
+    """The attempts of a run: one that failed if the story has it, and one that ends with the run."""
+    story = story or story_of(of)
+    began = of.started_at or story.present
+    if story.failed_at is not None:
+        Attempt.objects.create(
+            run=of, token=of.token - 1, started_at=began, ended_at=story.failed_at, outcome="failed",
+            reason="slot 1 was lost: its control connection closed", detail=LOST_SLOT,
+        )  # fmt: skip
+        began = story.failed_at + timedelta(seconds=2)
+    outcome = {"finished": "ended", "failed": "failed", "restarting": ""}.get(of.state, "running")
     Attempt.objects.create(
-        run=of, token=of.token * 10, started_at=began, ended_at=now - timedelta(minutes=9), outcome="failed",
-        reason="slot 1 was lost: its control connection closed",
-    )  # fmt: skip
-    outcome = {"finished": "ended", "failed": "failed"}.get(of.state, "running")
-    Attempt.objects.create(
-        run=of, token=of.token * 10 + 1, started_at=now - timedelta(minutes=9), ended_at=of.ended_at, outcome=outcome,
+        run=of, token=of.token, started_at=began, ended_at=of.ended_at, outcome=outcome,
         reason=of.failure["message"] if of.failure else "",
     )  # fmt: skip
 
 
-def _operator(uid: str, state_bytes: int, alignment_ms: float, sync_ms: float, async_ms: float) -> dict[str, Any]:
+def _operator(
+    uid: str, state_bytes: int, alignment_ms: float, sync_ms: float, async_ms: float, written_bytes: int = 512
+) -> dict[str, Any]:
     phases = {"start_delay_ms": 4.0, "alignment_ms": alignment_ms, "sync_ms": sync_ms, "async_ms": async_ms}
     longest = {f"max_{phase}": ms for phase, ms in phases.items()}
-    return {"uid": uid, "finished": "running", "subtasks": 2, "state_bytes": state_bytes, "written_bytes": 512,
-            "has_state": state_bytes > 0, **longest, "slowest": {"subtask": 1, **phases}}  # fmt: skip
+    return {"uid": uid, "finished": "running", "subtasks": 2, "state_bytes": state_bytes,
+            "written_bytes": written_bytes, "has_state": state_bytes > 0, **longest,
+            "slowest": {"subtask": 1, **phases}}  # fmt: skip
 
 
 def acknowledgements(*missing: str, of: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -210,11 +223,28 @@ def acknowledgements(*missing: str, of: list[dict[str, Any]] | None = None) -> d
 OPERATORS = [
     _operator("flights", 2_114, 0.0, 1.2, 14.0),
     _operator("prepared", 0, 0.0, 0.4, 2.0),
-    {**_operator("airlines", 0, 0.0, 0.0, 0.0), "finished": "finished", "max_start_delay_ms": 0.0, "slowest": None},
+    {
+        **_operator("airlines", 0, 0.0, 0.0, 0.0, 0),
+        "finished": "finished",
+        "subtasks": 1,
+        "max_start_delay_ms": 0.0,
+        "slowest": None,
+    },
     _operator("join", 1_904, 21.0, 0.8, 9.0),
-    _operator("window", 1_254_112, 48.0, 6.4, 161.0),
+    _operator("window", 1_254_112, 48.0, 6.4, 161.0, 84_263),
     _operator("parquet", 812, 3.0, 22.0, 11.0),
 ]
+
+
+def operators_of(took_ms: float) -> list[dict[str, Any]]:
+    """The figures by operator of a checkpoint; in a slow one, barriers wait before the join."""
+    delay_ms = max(4.0, took_ms - 460.0)
+    late = {"max_start_delay_ms": delay_ms}
+    return [
+        {**one, **late, "slowest": {**one["slowest"], "start_delay_ms": delay_ms}}
+        if one["uid"] in ("join", "window", "parquet") else one
+        for one in OPERATORS
+    ]  # fmt: skip
 
 
 def checkpoint(
@@ -224,15 +254,15 @@ def checkpoint(
     duration_ms = changes.pop("duration_ms", 312 if status == "completed" else None)
     done = status == "completed"
     given: dict[str, Any] = {
-        "token": of.token * 10 + 1,
+        "token": of.token,
         "triggered_at": triggered,
         "completed_at": triggered + timedelta(milliseconds=duration_ms or 0) if done else None,
         "duration_ms": duration_ms,
-        "size_bytes": 1_258_942 if done else None,
+        "size_bytes": STATE_BYTES if done else None,
         "written_bytes": 86_311 if done else None,
         "acknowledged": 10 if done else 6,
         "subtasks": 10,
-        "path": folder_of(CheckpointKind(kind), number, of.token * 10 + 1) if done else "",
+        "path": folder_of(CheckpointKind(kind), number, of.token) if done else "",
         "operators": OPERATORS if done else [],
         "finished_operators": ["airlines"] if done else [],
         "acknowledgements": acknowledgements() if done else acknowledgements("window", "parquet"),
@@ -247,7 +277,13 @@ def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> Sta
     """A page of rows, or one that is under way."""
     now = timezone.now()
     given: dict[str, Any] = {
-        "request": {"kind": "rows", "operator": "window", "state": "state", "key": {"name": "American"}, "cursor": {}},
+        "request": {
+            "kind": "rows",
+            "operator": "window",
+            "state": "state",
+            "key": {"window_start": str(JUNE_2013_MS)},
+            "cursor": {},
+        },
         "created_at": now - timedelta(seconds=20),
     }
     if state == "succeeded":
@@ -257,28 +293,59 @@ def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> Sta
     return StateQuery.objects.create(checkpoint=of, state=state, **{**given, **changes})
 
 
-def history(of: Run, upto: int = 214) -> list[Checkpoint]:
-    """Some sixty checkpoints as a day brings them: savepoints, two failures, a restart, one under way.
+def history(of: Run, upto: int = 214, story: Story | None = None) -> list[Checkpoint]:
+    """The checkpoints of a story, with savepoints. `upto` is the number of the last; a drained run ends with it.
 
-    The newest are in storage, and the savepoints.
+    The newest are in storage, and the savepoints. The second attempt restored the newest one before the failure.
     """
-    now, made = timezone.now(), []
-    for number in range(upto - 62, upto):
-        at = now - timedelta(seconds=5 * (upto - number))
-        more: dict[str, Any] = {"triggered_at": at, "duration_ms": 250 + (number * 7919) % 190}
-        if number % 29 == 0:
-            more["duration_ms"] = 2_310
-        if number < upto - 24:
-            more["token"] = of.token * 10
-        if number in (upto - 26, upto - 25):
-            made.append(checkpoint(of, number, status="failed", reason="expired" if number % 2 else "async_failed",
-                                   detail="slot 1 was lost", **{**more, "duration_ms": None}))  # fmt: skip
+    story = story or story_of(of)
+    began = of.started_at or story.present
+    first = checkpoint(
+        of, 1, token=of.token - (story.failed_at is not None), triggered_at=began + timedelta(seconds=9),
+        duration_ms=400, discarded_at=began + timedelta(minutes=1), is_stored=False,
+    )  # fmt: skip
+    made = [first]
+    taken = list(story.checkpoints())
+    for number, each in enumerate(taken, upto - len(taken) + 1):
+        is_first = story.resumed_at is not None and each.at < story.resumed_at
+        missing = ("join", "window", "parquet") if story.sickness(each.at) else ("window", "parquet")
+        more: dict[str, Any] = {"token": of.token - is_first, "triggered_at": each.at, "duration_ms": each.took_ms}
+        kind = "savepoint" if number in (upto - 40, upto - 6) or each.reason == "expired" else "checkpoint"
+        if each.status == "failed":
+            more |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
+                     "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
+        elif each.took_ms is not None:
+            more |= {"operators": operators_of(each.took_ms)}
+            more |= {"acknowledgements": acknowledgements(of=more["operators"])}
+            if kind == "checkpoint" and number <= upto - RETAINED:
+                more |= {"discarded_at": each.at + timedelta(minutes=1), "is_stored": False}
+        elif of.state == "finished":
+            ended = [{**one, "finished": "finished"} for one in OPERATORS]
+            more = {"status": "completed", "triggered_at": each.at - timedelta(milliseconds=400), "operators": ended,
+                    "finished_operators": [one["uid"] for one in ended]}  # fmt: skip
+            kind = "drain"
+        elif of.ended_at:
             continue
-        kind = "savepoint" if number in (upto - 40, upto - 6) else "checkpoint"
-        stored = kind == "savepoint" or number > upto - RETAINED
-        made.append(checkpoint(of, number, kind=kind, is_stored=stored, **more))
-    made.append(checkpoint(of, upto, status="in_progress", triggered_at=now))
+        if "operators" not in more:
+            more |= {"acknowledgements": acknowledgements(*missing), "acknowledged": 10 - 2 * len(missing)}
+        made.append(checkpoint(of, number, **{"kind": kind, "status": each.status, **more}))
+    if story.resumed_at is not None:
+        before = [row for row in made if row.status == "completed" and row.triggered_at < story.resumed_at]
+        Attempt.objects.filter(run=of, token=of.token).update(restored_checkpoint=before[-1])
     return made
+
+
+def savepoint_operations(of: Run, user: User) -> None:
+    """The operations that took the savepoints of a history."""
+    for row in of.checkpoints.exclude(kind="checkpoint").order_by("number"):
+        is_done = row.status == "completed"
+        ended = {"result": {"checkpoint": row.number}, "phase": "completed"} if is_done else {
+            "error": {"code": row.reason, "message": row.detail}}  # fmt: skip
+        operation(
+            of.job, row.kind, "succeeded" if is_done else "failed", run=of, requested_by=user, **ended,
+            created_at=row.triggered_at - timedelta(milliseconds=200), started_at=row.triggered_at,
+            ended_at=row.completed_at,
+        )  # fmt: skip
 
 
 def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **changes: Any) -> Operation:
@@ -290,4 +357,4 @@ def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **chan
 
 
 def _settings() -> Any:
-    return msgspec.to_builtins(JobSettings())
+    return msgspec.to_builtins(JobSettings(retained_checkpoints=RETAINED))

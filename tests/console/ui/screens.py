@@ -4,20 +4,20 @@ A test that only this command selects: it needs the servers and the Chromium of 
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.conf import settings
-from django.db.models import F, Max
+from django.template import defaulttags
 from django.utils import timezone
 from PIL import Image
 from playwright.sync_api import FloatRect, Page
 
-from console.checkpoints.models import Checkpoint
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
-from console.metrics.models import SubtaskMetrics
 from tests.console.ui import every_page, numbers
 from tests.console.ui.browsing import Open
 
@@ -36,19 +36,25 @@ the rows of the tests, in a real Chromium. Numbers, times and folders are made u
 """
 
 
-def test_take_pictures(signed_in: Open, running: Run) -> None:
+def test_take_pictures(signed_in: Open, running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands, so that all pages show the same moment."""
+    now = running.live_at
+    assert now is not None
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    monkeypatch.setattr(defaulttags, "datetime", SimpleNamespace(now=lambda tz: now))
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.png"):
         old.unlink()
-    numbers.record(running, timezone.now())
+    numbers.record(running)
     paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states()
+    paths = {"job-slow": f"/jobs/{numbers.slow_run().job_id}/"} | paths
+    for moment in (now - timedelta(minutes=4), now):
+        store_verdicts(moment)
     with signed_in(WIDTH) as page:
-        paths = {"job-slow": f"/jobs/{numbers.slow_run().job_id}/"} | paths  # first: its numbers must not be old
+        page.clock.set_fixed_time(now)
         for name, path in paths.items():
-            keep_fresh()
             page.goto(path)
             take(page, name)
-        keep_fresh()
         page.goto(paths["job-slow"])
         history = page.locator("section", has=page.get_by_role("heading", name="History")).bounding_box()
         assert history is not None
@@ -56,27 +62,14 @@ def test_take_pictures(signed_in: Open, running: Run) -> None:
         take(page, "job", README_PICTURES, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
         page.emulate_media(color_scheme="dark")
         for name in MAIN_PAGES:
-            keep_fresh()
             page.goto(paths[name])
             take(page, f"{name}-dark")
     with signed_in(NARROW) as page:
+        page.clock.set_fixed_time(now)
         for name in MAIN_PAGES:
-            keep_fresh()
             page.goto(paths[name])
             take(page, f"{name}-narrow")
     (FOLDER / "README.md").write_text(listing(paths))
-
-
-def keep_fresh() -> None:
-    """Job masters report, and take checkpoints, as time passes; the console's worker checks their health."""
-    active, now = Run.objects.filter(ended_at=None), timezone.now()
-    passed = now - active.aggregate(at=Max("live_at"))["at"]
-    active.update(live_at=now)
-    SubtaskMetrics.objects.update(at=F("at") + passed)
-    Checkpoint.objects.filter(run__in=active).update(
-        triggered_at=F("triggered_at") + passed, completed_at=F("completed_at") + passed
-    )
-    store_verdicts()
 
 
 #: Folders of this machine in the texts of a page become folders of an installation.

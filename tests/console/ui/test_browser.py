@@ -90,7 +90,7 @@ def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> No
     with signed_in() as page:
         page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
-        expect(page.locator("svg.graph")).to_contain_text("checkpoint 214, 5 of 10 acknowledged")
+        expect(page.locator("svg.graph")).to_contain_text("checkpoint 214, 6 of 10 acknowledged")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
         expect(page.locator("svg.graph")).to_contain_text("7 of 10 acknowledged", timeout=POLL_MS)
         Run.objects.filter(pk=running.pk).update(state="draining")
@@ -112,7 +112,7 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
         page.get_by_role("button", name="Next page").click()
         expect(page.locator("#live-query")).to_contain_text("waits for a worker")
         asked = StateQuery.objects.latest("pk").request
-        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"name": "American"})
+        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"window_start": str(rows.JUNE_2013_MS)})
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("#live-query")).to_contain_text("Canceled")
 
@@ -253,7 +253,7 @@ def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open
 
 def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in: Open, running: Run) -> None:
     """By mouse and by keys; without scripts the parts of the time axis are links."""
-    numbers.record(running, timezone.now(), hours=1, fine_minutes=15)
+    numbers.record(running, hours=1, fine_minutes=15)
     shown = rows.checkpoint(running, 100, triggered_at=timezone.now() - timedelta(minutes=8), is_stored=False)
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/")

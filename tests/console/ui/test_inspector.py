@@ -21,7 +21,7 @@ def running(db: None) -> Run:
     run = rows.run(rows.job(version={"parallelism": 4}))
     rows.attempts(run)
     rows.history(run)
-    numbers.record(run, timezone.now(), hours=0.2, fine_minutes=5)
+    numbers.record(run, hours=0.2, fine_minutes=5)
     operators = rows.live()["operators"]
     operators["window"]["counters"] = {"late_records": 31}
     Run.objects.filter(pk=run.pk).update(live=rows.live(operators=operators))

@@ -45,7 +45,7 @@ def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Clien
 def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -> None:
     run = rows.run(rows.job())
     rows.checkpoint(run, 1)
-    numbers.record(run, timezone.now(), hours=1, fine_minutes=1)
+    numbers.record(run, hours=1, fine_minutes=1)
     page = at_console.get("/jobs/").content.decode()
     found = re.findall(r'<svg class="spark under" role="img" aria-label="([^"]+)"', page)
     assert len(found) == 2

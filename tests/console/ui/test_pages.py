@@ -131,7 +131,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     page, said = response.content.decode(), blocks.text(response)
     assert '<svg class="graph ranks-5" role="group" aria-labelledby="graph-title graph-desc"' in page
     assert '<title id="graph-title">Job graph of flights-delays</title>' in page
-    assert "checkpoint 214, 5 of 10 acknowledged" in said
+    assert "checkpoint 214, 6 of 10 acknowledged" in said
     assert "finished" in blocks.live(response)["graph"]
     assert "213 checkpoint Completed" in said
     assert "48213" in said
@@ -366,7 +366,7 @@ def test_a_checkpoint_shows_its_operators_and_phases(at_console: Client, running
     said = blocks.text(response)
     assert "Checkpoint 213" in said
     assert "Finished operators airlines" in said
-    assert "window 1 day window running 2 1.2 MiB 512 B 4.0 ms 48 ms – 6.4 ms 0.16 s" in said
+    assert "window 1 day window running 2 1.2 MiB 82 KiB 4.0 ms 48 ms – 6.4 ms 0.16 s" in said
     assert f'href="/jobs/{running.job_id}/restore/?checkpoint={found.pk}"' in response.content.decode()
     assert f'href="/admin/checkpoints/checkpoint/{found.pk}/change/"' in response.content.decode()
     assert "← 212" in said

@@ -25,7 +25,7 @@ def node(drawn: GraphPicture, uid: str) -> NodePicture:
 
 def test_a_node_carries_its_numbers() -> None:
     flights = node(picture(rows.live()), "flights")
-    assert (str(flights.records_out), str(flights.rate_out)) == ("168 k", "84 k/s")
+    assert (str(flights.records_out), str(flights.rate_out)) == ("10 M", "84 k/s")
     assert str(flights.watermark) == "2013-06-12 08:00"
     assert (str(flights.busy), str(flights.backpressured)) == ("42 %", "31 %")
     assert flights.busy_width == pytest.approx(0.42 * flights.bar_width, abs=0.1)
@@ -74,7 +74,7 @@ def test_the_description_says_what_the_picture_shows() -> None:
     about = picture(rows.live()).about
     assert "6 operators: flights, prepared, airlines, join airlines, window 1 day, parquet" in about
     assert "Finished: airlines." in about
-    assert "5 of 10 subtasks have acknowledged checkpoint 214." in about
+    assert "6 of 10 subtasks have acknowledged checkpoint 214." in about
 
 
 def test_the_weir_line_counts_only_subtasks_that_must_acknowledge() -> None:

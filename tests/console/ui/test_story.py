@@ -1,0 +1,91 @@
+"""The pages of the fixtures agree with each other: times, figures and events of a run have one source."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from console.checkpoints.models import Checkpoint, Kind
+from console.jobs.models import Run
+from tests.console.ui import blocks, every_page, numbers
+from tests.console.ui.story import TIMEOUT
+
+STATES = ("running", "slow", "restarting", "failed", "finished")
+
+
+@pytest.fixture(params=STATES)
+def run(request: pytest.FixtureRequest, operator: Any) -> Run:
+    """The run of the pictures in a state."""
+    if request.param == "running":
+        return numbers.run_with_story("flights-delays", "running", 214)
+    if request.param == "slow":
+        return numbers.slow_run()
+    every_page.pages_of_other_states()
+    return Run.objects.get(state=request.param)
+
+
+def page(at_console: Client, run: Run) -> Any:
+    return at_console.get(f"/jobs/{run.job_id}/").context
+
+
+def test_checkpoints_lie_within_their_attempt_which_lies_within_its_run(run: Run) -> None:
+    attempts = {attempt.token: attempt for attempt in run.attempts.all()}
+    began, present = run.started_at, run.live_at
+    assert began
+    assert present
+    assert all(began <= each.started_at < (each.ended_at or present) for each in attempts.values())
+    for row in run.checkpoints.all():
+        attempt, ended = attempts[row.token], row.completed_at or row.triggered_at
+        assert attempt.started_at <= row.triggered_at <= ended <= (attempt.ended_at or present), row
+        if row.status != "in_progress":
+            assert ended - row.triggered_at == timedelta(milliseconds=row.duration_ms or 0), row
+        assert row.reason != "expired" or row.duration_ms == TIMEOUT / timedelta(milliseconds=1), row
+        assert row.kind != Kind.DRAIN or (run.state == "finished" and run.checkpoints.latest("number") == row)
+
+
+def test_restarts_are_the_starts_of_attempts(at_console: Client, run: Run) -> None:
+    shown = page(at_console, run)
+    restarts = [mark.time for mark in shown["timeline"].marks if mark.kind == "restart"]
+    assert restarts == [attempt.started_at for attempt in run.attempts.order_by("token")[1:]]
+    assert len(restarts) == shown["view"].live.restarts
+    failures = {cause.last for cause in shown["inspector"].failures}
+    assert failures == set(run.attempts.filter(outcome="failed").values_list("ended_at", flat=True))
+
+
+def test_state_and_durations_in_tables_are_those_of_the_plots(at_console: Client, run: Run) -> None:
+    shown = page(at_console, run)["timeline"].numbers
+    completed = run.checkpoints.filter(status="completed")
+    plotted = [value for value in shown["state_bytes"] if value is not None]
+    assert plotted[-1] == pytest.approx(completed.latest("number").size_bytes, rel=0.1)
+    slowest = max(row.duration_ms or 0 for row in completed)
+    assert max(value for value in shown["checkpoint_ms"] if value is not None) == slowest
+
+
+def test_rates_of_the_graph_are_those_of_the_plots(at_console: Client, run: Run) -> None:
+    shown = page(at_console, run)
+    if not shown["view"].live.flowing:
+        return
+    operators = shown["view"].live.operators
+    for column, rate in (
+        ("records_in_per_s", operators["flights"].rate_out),
+        ("records_out_per_s", operators["parquet"].rate_in),
+    ):
+        newest = [value for value in shown["timeline"].numbers[column] if value is not None][-1]
+        assert newest == pytest.approx(rate, rel=0.1), column
+
+
+def test_records_to_replay_are_the_rate_times_the_age_of_the_recovery_point(at_console: Client, run: Run) -> None:
+    shown = page(at_console, run)
+    horizon = shown["view"].health.horizon
+    if run.state != "running":
+        assert horizon is None
+        return
+    point = Checkpoint.objects.get(job=run.job, number=horizon.checkpoint)
+    age_s = (shown["now"] - point.triggered_at).total_seconds()
+    assert horizon.records == pytest.approx(shown["view"].live.operators["flights"].rate_out * age_s, rel=0.1)
+
+
+def test_manifests_that_pages_list_are_in_storage(at_console: Client, run: Run) -> None:
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/retention/"))
+    assert "cannot be read" not in said

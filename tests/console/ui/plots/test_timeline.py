@@ -112,5 +112,14 @@ def test_a_job_without_numbers_has_words_in_place_of_plots(at_console: Client) -
     assert "data-timeline" not in page.content.decode()
 
 
+def test_events_without_numbers_stand_above_a_sentence(at_console: Client) -> None:
+    run = rows.run(rows.job(), "finished")
+    rows.attempts(run)
+    plots = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["plots"]
+    assert "No numbers of this time." in plots
+    assert 'class="mark restart"' in plots
+    assert 'class="plot ' not in plots
+
+
 def test_a_job_that_never_ran_has_no_plots(at_console: Client) -> None:
     assert "plots-head" not in at_console.get(f"/jobs/{rows.job().pk}/").content.decode()

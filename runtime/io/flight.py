@@ -1,5 +1,7 @@
 """Channels over Arrow Flight: a DoExchange stream, on a connection of its own, per channel between two slots.
 
+Between slots of one host, a `LocalStream` takes the place of Flight's. The address of a slot names both.
+
 A slot holds at most one subtask of each operator, so a channel serves a single edge between two slots. It has a single
 schema, and another channel that waits for credit cannot block it. Records and control messages flow in one direction;
 credits return on the same exchange. Flow control is decided elsewhere: this module transports credits.
@@ -30,6 +32,7 @@ from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.errors import ProtocolViolation
 from runtime.io.clock import Deadline
+from runtime.io.local_stream import Frames, LocalServer, LocalStream
 from runtime.io.sockets import SocketAddress, shut_down_connections, socket_address
 from runtime.io.wire import ChannelOpening, LossReporter, MessageNumbers, NumberCheck, decode, encode, refusal_reason
 from runtime.ports import ExchangeListener
@@ -40,7 +43,8 @@ _SEVER_INTERVAL_S: Final = 0.02
 _CREDIT_FORMAT: Final = struct.Struct("<Q")  #: bytes consumed
 _CLIENT_OPTIONS: Final = [("grpc.enable_http_proxy", 0)]  # slots connect directly, whatever http_proxy is set to
 _STREAM_ERRORS: Final = (fl.FlightError, OSError)  #: raised by reads and writes of a broken stream
-_DISCONNECT_ERRORS: Final = (fl.FlightUnavailableError, fl.FlightCancelledError)
+_DISCONNECT_ERRORS: Final = (fl.FlightUnavailableError, fl.FlightCancelledError, ConnectionError)
+_LOCAL: Final = " unix:@"  #: in an address, between the location of Flight and the name of the local server
 _ENCODING_ERRORS: Final = (pa.ArrowException, ValueError, TypeError)
 
 
@@ -49,10 +53,20 @@ class FlightExchange:
 
     Credit for a channel that is not open yet is kept; credit for a channel that has ended is dropped. `close` must not
     be called from the listener.
+
+    Args:
+        local_streams: whether channels between slots of one host leave out Flight.
     """
 
     def __init__(
-        self, slot: int, token: Token, secret: str, listener: ExchangeListener, host: str = "127.0.0.1"
+        self,
+        slot: int,
+        token: Token,
+        secret: str,
+        listener: ExchangeListener,
+        host: str = "127.0.0.1",
+        *,
+        local_streams: bool = True,
     ) -> None:
         self._slot = slot
         self._token = token
@@ -66,6 +80,10 @@ class FlightExchange:
         self._receivers: dict[ChannelId, _Receiver] = {}
         self._server = _Server(f"grpc://{host}:0", self._serve)
         self._address = f"grpc://{host}:{self._server.port}"
+        self._local: LocalServer | None = None
+        if local_streams:
+            self._local = LocalServer(lambda command, stream: self._serve(command, stream.frames(), stream))
+            self._address += f"{_LOCAL}{self._local.name}"
 
     @property
     def address(self) -> str:
@@ -97,7 +115,8 @@ class FlightExchange:
         stopping = threading.Thread(target=self._server.shutdown, name=f"slot-{self._slot}-shutdown", daemon=True)
         stopping.start()
         port = self._server.port
-        waiting = [stopping, *(sender.thread for sender in senders)]
+        local = () if self._local is None else self._local.shut_down()
+        waiting = [stopping, *local, *(sender.thread for sender in senders)]
         while (waiting := [thread for thread in waiting if thread.is_alive()]) and not deadline.has_passed:
             hanging = {sender.target for sender in senders if sender.is_connecting}
             shut_down_connections(lambda own, peer: own[1] == port or peer in hanging)  # noqa: B023  (called at once)
@@ -107,6 +126,8 @@ class FlightExchange:
         address = self._peers.get(target_slot)
         if address is None:
             raise ProtocolViolation(f"channel {channel}: the address of slot {target_slot} is not known")
+        if self._local is None:
+            address = address.partition(_LOCAL)[0]
         opening = ChannelOpening(self._token, self._secret, channel.edge, channel.source, channel.target)
         with self._lock:
             if self._closing:
@@ -135,22 +156,22 @@ class FlightExchange:
             raise fl.FlightUnauthorizedError(f"refused: channel {opening.channel} was opened before")
         return receiver
 
-    def _serve(self, command: bytes, reader: Any, writer: Any) -> None:
+    def _serve(self, command: bytes, frames: Frames, writer: Any) -> None:
         """Serves a stream until its end, on a thread of the server. The sender receives the raised error."""
         receiver = self._admit(command)
         reason = "the listener failed"
         with receiver.returning_credits(writer):
             try:
-                reason = self._receive(receiver, reader)
+                reason = self._receive(receiver, frames)
             finally:
                 if reason:
                     self._losses.report(receiver.channel, reason)
         if reason:
             raise fl.FlightServerError(reason)
 
-    def _receive(self, receiver: "_Receiver", reader: Any) -> str:
+    def _receive(self, receiver: "_Receiver", frames: Frames) -> str:
         """Delivers messages to the listener. Returns why the channel is lost, or "" after `EndOfPartition`."""
-        for number, message in receiver.messages(reader):
+        for number, message in receiver.messages(frames):
             arrival = receiver.numbering.check(number)
             if arrival is NumberCheck.GAP:
                 return receiver.numbering.describe_gap(number)
@@ -165,12 +186,19 @@ class FlightExchange:
 class _Server(fl.FlightServerBase):  # type: ignore[misc]
     """Forwards every exchange; all other Flight calls stay refused."""
 
-    def __init__(self, location: str, serve: Callable[[bytes, Any, Any], None]) -> None:
+    def __init__(self, location: str, serve: Callable[[bytes, Frames, Any], None]) -> None:
         super().__init__(location)
         self._serve = serve
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        self._serve(descriptor.command or b"", reader, writer)
+        self._serve(descriptor.command or b"", _frames(reader), writer)
+
+
+def _frames(reader: Any) -> Frames:
+    """Frames as those of a `LocalStream`, from a reader of Flight."""
+    for chunk in reader:
+        metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
+        yield metadata, None if chunk.data is None else chunk.data.copy_to(pa.default_cpu_memory_manager())
 
 
 class _Receiver:
@@ -192,12 +220,10 @@ class _Receiver:
         if not self._is_over:
             self._credits.put(nbytes)
 
-    def messages(self, reader: Any) -> Iterator[tuple[int, Message]]:
+    def messages(self, frames: Frames) -> Iterator[tuple[int, Message]]:
         """Messages with their numbers, until the stream ends or breaks."""
         try:
-            for chunk in reader:
-                metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
-                batch = None if chunk.data is None else chunk.data.copy_to(pa.default_cpu_memory_manager())
+            for metadata, batch in frames:
                 yield decode(metadata, batch)
         except (*_STREAM_ERRORS, ValueError) as error:
             self.break_reason = f"broken before EndOfPartition: {error}"
@@ -236,8 +262,8 @@ class _Sender:
     def __init__(self, opening: ChannelOpening, address: str, listener: ExchangeListener, losses: LossReporter) -> None:
         self.ended = False  #: EndOfPartition was queued
         self._channel = opening.channel
-        self._descriptor = fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening))
-        self._address = address
+        self._opening = msgspec.msgpack.encode(opening)
+        self._address, _, self._local_name = address.partition(_LOCAL)
         self._listener = listener
         self._losses = losses
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -272,16 +298,22 @@ class _Sender:
 
     def _run(self) -> None:
         try:
+            if self._local_name and (local := LocalStream.connect(self._local_name, self._opening)):
+                with local:
+                    self._exchange(local, local, local.frames())
+                return
             with fl.connect(self._address, generic_options=_CLIENT_OPTIONS) as client:
-                writer, self._reader = client.do_exchange(self._descriptor)
-                if self._is_over:  # `cancel` came before there was a reader
-                    self._reader.cancel()
-                self._exchange(writer)
+                writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(self._opening))
+                self._exchange(writer, reader, _frames(reader))
         except (*_STREAM_ERRORS, pa.ArrowException) as error:
             self._losses.report(self._channel, f"cannot reach {self._address}: {error}")
 
-    def _exchange(self, writer: Any) -> None:
-        hearing = threading.Thread(target=self._receive_credits, name=f"credits-{self._channel}", daemon=True)
+    def _exchange(self, writer: Any, reader: Any, frames: Frames) -> None:
+        self._reader = reader
+        if self._is_over:  # `cancel` came before there was a reader
+            reader.cancel()
+        name = f"credits-{self._channel}"
+        hearing = threading.Thread(target=self._receive_credits, args=(frames,), name=name, daemon=True)
         hearing.start()
         reason = "the writing thread failed"
         try:
@@ -322,21 +354,21 @@ class _Sender:
             batch = batch.cast(self._schema)  # a stream has one schema
         writer.write_with_metadata(batch, metadata)
 
-    def _receive_credits(self) -> None:
+    def _receive_credits(self, frames: Frames) -> None:
         reason = "the listener failed"
         try:
-            reason = self._read_credits()
+            reason = self._read_credits(frames)
         finally:
             if reason:
                 self._losses.report(self._channel, reason)
             self._is_over = True
             self._queue.put(None)  # ends the writing thread
 
-    def _read_credits(self) -> str:
+    def _read_credits(self, frames: Frames) -> str:
         """Reads credits. Returns why the channel is lost, or "". After `EndOfPartition` a disconnect is no loss."""
         try:
-            for chunk in self._reader:
-                self._listener.on_credit(self._channel, _CREDIT_FORMAT.unpack(chunk.app_metadata)[0])
+            for metadata, _ in frames:
+                self._listener.on_credit(self._channel, _CREDIT_FORMAT.unpack(metadata)[0])
         except _DISCONNECT_ERRORS as error:
             return "" if self._end_written else f"the receiver is gone: {error}"
         except _STREAM_ERRORS as error:

@@ -95,6 +95,10 @@ class MemoryNetwork:
 
 
 class FlightNetwork:
+    """As between two hosts."""
+
+    local_streams = False
+
     def __init__(self) -> None:
         self._made: list[Exchange] = []
         self._streams: list[tuple[Any, Any, Any]] = []
@@ -102,7 +106,7 @@ class FlightNetwork:
     def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange:
         from runtime.io.flight import FlightExchange
 
-        made = FlightExchange(slot, token, secret, listener)
+        made = FlightExchange(slot, token, secret, listener, local_streams=self.local_streams)
         self._made.append(made)
         return made
 
@@ -143,6 +147,21 @@ class FlightNetwork:
         for exchange in self._made:
             exchange.close()
         self._streams.clear()
+
+
+class LocalNetwork(FlightNetwork):
+    """As within a host."""
+
+    local_streams = True
+
+    def stream(self, address: str, channel: ChannelId) -> Any:
+        from runtime.io.local_stream import LocalStream
+
+        opening = ChannelOpening(TOKEN, SECRET, channel.edge, channel.source, channel.target)
+        stream = LocalStream.connect(address.partition(" unix:@")[2], msgspec.msgpack.encode(opening))
+        assert stream is not None
+        self._streams.append((None, stream, stream))
+        return stream
 
 
 def records(batch: pa.RecordBatch) -> Records:

@@ -1,4 +1,4 @@
-"""The contract of `ports.Exchange`, over the in-memory twin and Flight."""
+"""The contract of `ports.Exchange`, over the in-memory twin, Flight, and streams within a host."""
 
 import threading
 from collections.abc import Iterator
@@ -29,6 +29,7 @@ from tests.contracts.channels import (
     SECRET,
     TOKEN,
     FlightNetwork,
+    LocalNetwork,
     MemoryNetwork,
     Network,
     Pair,
@@ -38,7 +39,7 @@ from tests.contracts.channels import (
 )
 
 
-@pytest.fixture(params=[MemoryNetwork, FlightNetwork], ids=["memory", "flight"])
+@pytest.fixture(params=[MemoryNetwork, FlightNetwork, LocalNetwork], ids=["memory", "flight", "local"])
 def network(request: pytest.FixtureRequest) -> Iterator[Network]:
     made: Network = request.param()
     yield made

@@ -23,6 +23,7 @@ from tests.contracts.channels import (
     PATIENCE_S,
     SECRET,
     FlightNetwork,
+    LocalNetwork,
     Pair,
     Recorder,
     numbers,
@@ -33,9 +34,9 @@ from tests.contracts.channels import (
 SOON_S = 8.0  #: below every heartbeat's timeout; generous, for this machine may be busy with other things
 
 
-@pytest.fixture
-def flight() -> Iterator[FlightNetwork]:
-    made = FlightNetwork()
+@pytest.fixture(params=[FlightNetwork, LocalNetwork], ids=["flight", "local"])
+def flight(request: pytest.FixtureRequest) -> Iterator[FlightNetwork]:
+    made: FlightNetwork = request.param()
     yield made
     made.close()
 
@@ -81,7 +82,7 @@ def test_a_message_that_cannot_be_read_is_a_loss(flight: FlightNetwork, metadata
     else:
         batch = numbers(0, 1).payload
         writer.begin(batch.schema)
-        writer.write(batch)
+        writer.write_with_metadata(batch, metadata)
     assert "broken" in heard.wait_for_loss(CHANNEL)
     assert not heard.messages
 

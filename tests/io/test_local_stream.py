@@ -1,0 +1,119 @@
+"""Streams over Unix sockets: which slots use them, dictionaries in any column, and peers that break the protocol."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import Message, Watermark
+from runtime.io.local_stream import LocalServer, LocalStream, LocalStreamError
+from tests.contracts.channels import CHANNEL, LocalNetwork, Pair, records, transferred
+
+NOWHERE = "grpc://127.0.0.1:9"
+
+
+@pytest.fixture
+def network() -> Iterator[LocalNetwork]:
+    made = LocalNetwork()
+    yield made
+    made.close()
+
+
+def test_slots_of_a_host_need_no_flight(network: LocalNetwork) -> None:
+    pair = Pair(network)
+    local = pair.slots[1].address.partition(" ")[2]
+    pair.slots[0].connect({1: f"{NOWHERE} {local}"})
+    pair.send(Watermark(1))
+    assert pair.received(1) == [Watermark(1)]
+
+
+def test_a_slot_of_another_host_is_reached_by_flight(network: LocalNetwork) -> None:
+    """No process of this host has its local name, as in another network namespace."""
+    pair = Pair(network)
+    flight = pair.slots[1].address.partition(" ")[0]
+    pair.slots[0].connect({1: f"{flight} unix:@weir-on-another-host"})
+    pair.send(Watermark(1))
+    assert pair.received(1) == [Watermark(1)]
+
+
+def test_dictionaries_in_nested_columns_change_from_batch_to_batch(network: LocalNetwork) -> None:
+    kind = pa.struct([("codes", pa.list_(pa.dictionary(pa.int8(), pa.string())))])
+    batches = [pa.record_batch({"s": pa.array([{"codes": [text, "x"]}], kind)}) for text in ("a", "b")]
+    assert transferred(Pair(network), *batches) == batches
+
+
+def test_slices_are_sent_without_the_rest(network: LocalNetwork) -> None:
+    whole = pa.record_batch({"n": pa.array(range(1_000_000), pa.int64()), "s": ["text"] * 1_000_000})
+    (received,) = transferred(Pair(network), whole.slice(17, 5))
+    assert received == whole.slice(17, 5)
+    assert received.get_total_buffer_size() < 10_000
+
+
+def connected(name: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.connect(f"\0{name}")
+    return made
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", struct.pack("<BIQ", 1, 0, 0), struct.pack("<BIQ", 0, 1 << 31, 0), struct.pack("<BIQ", 0, 0, 1 << 60)],
+    ids=["nothing", "short", "no opening", "long opening", "opening with a body"],
+)
+def test_a_stranger_is_refused_before_the_channel_hears_of_it(data: bytes) -> None:
+    served: list[bytes] = []
+    server = LocalServer(lambda opening, stream: served.append(opening))
+    with connected(server.name) as stranger:
+        stranger.sendall(data)
+        stranger.shutdown(socket.SHUT_WR)
+        stranger.settimeout(30)
+        assert b"refused" in stranger.recv(1000) if data != b"x" else stranger.recv(1000)
+    assert not served
+    for thread in server.shut_down():
+        thread.join(30)
+
+
+def test_a_frame_that_is_cut_off_breaks_the_stream() -> None:
+    found: list[str] = []
+    done = threading.Event()
+
+    def serve(opening: bytes, stream: LocalStream) -> None:
+        try:
+            list(stream.frames())
+        except LocalStreamError as error:
+            found.append(str(error))
+        done.set()
+
+    server = LocalServer(serve)
+    stream = LocalStream.connect(server.name, b"open")
+    assert stream is not None
+    with stream:
+        stream._socket.sendall(struct.pack("<BIQ", 1, 10, 0) + b"12345")
+        stream._socket.shutdown(socket.SHUT_WR)
+        assert done.wait(30)
+    assert found == ["the stream ended within a frame"]
+    for thread in server.shut_down():
+        thread.join(30)
+
+
+def test_a_channel_ends_when_its_receiver_closes_while_the_sender_waits_for_room(network: LocalNetwork) -> None:
+    """The sender fills the socket of a receiver that reads nothing."""
+    release = threading.Event()
+    pair = Pair(network)
+
+    def wait(channel: ChannelId, message: Message) -> None:
+        release.wait(30)
+
+    pair.heard[1].on_arrival = wait
+    batch = records(pa.record_batch({"n": pa.array(range(1_000_000), pa.int64())}))
+    pair.send(*[batch] * 3)
+    pair.received(1)
+    closing = threading.Thread(target=pair.slots[1].close)
+    closing.start()
+    assert pair.heard[0].wait_for_loss(CHANNEL)
+    release.set()
+    closing.join(30)

@@ -20,7 +20,7 @@ from tests.console.conftest import MakeRun
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ROWS = 20_000
-FEW = 200  #: rows of a page, of what is retained, of what the strip draws
+FEW = 300  #: rows of a page, of what is retained, of what the strip draws, and the marks of these
 SUMMED_UP = MAX_SUMMARIZED_CHECKPOINTS + FEW
 
 _MANY = """

@@ -44,6 +44,7 @@ from runtime.state.encoded_texts import declared_schema
 
 MALFORMED_RECORDS: Final = "malformed_records"
 DEFAULT_SPLIT_BYTES: Final = 128 << 20  #: as in Spark's file sources
+_ALIGNED_SPLIT_BYTES: Final = 16 << 20  #: subtasks that read neighbouring splits of this size stay close in event time
 _CHUNKS_PER_POLL: Final = 16  #: chunks without a valid row per poll, so that a bad file cannot block the subtask's loop
 
 OnMalformed = Literal["fail", "skip", "dead_letter"]
@@ -73,8 +74,9 @@ class DirectorySource:
             and Parquet row groups without such rows are not read.
         partition_by: the partition columns, a level of folders such as `day=2024-01-01` each, from the outermost on: a
             schema, or names. The types of mere names are inferred from the folders of a bounded source.
-        split_bytes: a larger file is cut into splits of this size, which several subtasks read, except Arrow files.
-            Rows keep their order within a split. None: files are not cut. The first run of a job fixes the size.
+        split_bytes: a larger file is cut into splits of this size at most, which several subtasks read, except Arrow
+            files. Rows keep their order within a split. None: files are not cut. A bounded local folder with event time
+            is cut at 16 MiB, so that subtasks read the same stretch of time. The first run of a job fixes the size.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -148,6 +150,14 @@ class DirectorySource:
     @property
     def has_event_time(self) -> bool:
         return self.event_time is not None
+
+    @property
+    def largest_split_bytes(self) -> int | None:
+        """Size of splits; None: files are not cut. Splits of remote files stay large, since each is opened anew."""
+        is_aligned = self.bounded and self.has_event_time and local_path(self.path) is not None
+        if self.split_bytes is None or not is_aligned:
+            return self.split_bytes
+        return min(self.split_bytes, _ALIGNED_SPLIT_BYTES)
 
     def folders(self) -> Mapping[str, str]:
         letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
@@ -230,7 +240,7 @@ class DirectoryReader(SourceReader):
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._positions = FilePositions(context, self._source.split_bytes)
+        self._positions = FilePositions(context, self._source.largest_split_bytes)
         self._has_begun_file = len(self._positions) > 0
         if self._positions.is_listing_complete or not self._source.bounded:
             self._select_columns()

@@ -1,6 +1,8 @@
 """Splits of a listing: an equal share of bytes for every subtask, in turns, also at another parallelism."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.connectors.formats import LineFormat
+from runtime.connectors.formats import JsonLinesFormat, LineFormat
 from runtime.connectors.sources.deal import deal
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.key_groups import key_group_owner
@@ -70,3 +72,23 @@ def batch_of(reader: Reading) -> list[dict[str, str]]:
     """The next file's only row. A file's end takes a poll of its own."""
     batch = reader.poll(1)
     return [] if batch is None else batch.to_pylist()
+
+
+SCHEMA = pa.schema([("at", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [
+        ({}, 16 << 20),
+        ({"split_bytes": 1 << 20}, 1 << 20),
+        ({"split_bytes": None}, None),
+        ({"bounded": False}, 128 << 20),
+        ({"event_time": None}, 128 << 20),
+        ({"path": "s3://bucket/folder"}, 128 << 20),
+    ],
+    ids=["aligned", "author's", "whole files", "watched", "no event time", "remote"],
+)
+def test_subtasks_share_files_where_their_event_times_are_aligned(change: dict[str, Any], size: int | None) -> None:
+    source = DirectorySource("/folder", JsonLinesFormat(SCHEMA), event_time="at", bounded=True)
+    assert replace(source, **change).largest_split_bytes == size

@@ -13,6 +13,7 @@ import io
 import socket
 import struct
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
@@ -24,6 +25,7 @@ _HEADER: Final = struct.Struct("<BIQ")  #: kind, bytes of metadata, bytes of the
 _BUFFER_BYTES: Final = 1 << 16
 _MAX_OPENING_BYTES: Final = 4096  #: of a peer that has not shown the secret yet
 _BACKLOG: Final = 4096
+_RETRY_S: Final = 0.05
 _CONNECT_TIMEOUT_S: Final = 1.0  #: a peer that hangs with a full backlog
 
 Frames = Iterable[tuple[bytes, pa.RecordBatch | None]]
@@ -185,16 +187,20 @@ class LocalServer:
         self._accepting.start()
 
     def _accept_all(self) -> None:
-        with contextlib.suppress(OSError):  # `shut_down` ends it
-            while True:
-                stream = LocalStream(self._listening.accept()[0])
-                thread = threading.Thread(target=self._run, args=(stream,), name="local-stream", daemon=True)
-                with self._lock:
-                    if self._is_closed:
-                        stream.close()
-                        return
-                    self._streams[stream] = thread
-                    thread.start()
+        while not self._is_closed:
+            try:
+                self._start(LocalStream(self._listening.accept()[0]))
+            except (OSError, RuntimeError):  # closed, or no descriptor or thread is free now
+                time.sleep(_RETRY_S)
+
+    def _start(self, stream: LocalStream) -> None:
+        thread = threading.Thread(target=self._run, args=(stream,), name="local-stream", daemon=True)
+        with self._lock:
+            if self._is_closed:
+                stream.close()
+                return
+            thread.start()
+            self._streams[stream] = thread
 
     def _run(self, stream: LocalStream) -> None:
         try:

@@ -1,8 +1,12 @@
 """Streams over Unix sockets: which slots use them, dictionaries in any column, and peers that break the protocol."""
 
+import gc
+import os
+import resource
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -75,6 +79,27 @@ def test_a_stranger_is_refused_before_the_channel_hears_of_it(data: bytes) -> No
     assert not served
     for thread in server.shut_down():
         thread.join(30)
+
+
+def test_a_stream_is_served_once_a_descriptor_is_free() -> None:
+    server = LocalServer(lambda opening, stream: stream.write_metadata(opening))
+    gc.collect()  # or descriptors of earlier tests become free
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        lowest_free = os.dup(client.fileno())
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            client.connect(f"\0{server.name}")
+            client.sendall(struct.pack("<BIQ", 0, 4, 0) + b"open")
+            time.sleep(0.3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(30)
+        assert client.recv(1000).endswith(b"open")
+    for thread in server.shut_down():
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_frame_that_is_cut_off_breaks_the_stream() -> None:

@@ -208,7 +208,7 @@ if flag("WEIR_POSTGRES_POOL"):
     DATABASES["default"]["OPTIONS"]["pool"] = {
         "min_size": 1,
         "max_size": WEIR_WEB_CONNECTIONS,
-        "max_idle": 60,
+        "max_idle": 5,  # the pool closes one idle connection in this time
         "timeout": 3,  # seconds that a request waits for a connection while Postgres is unreachable
         "reconnect_timeout": 0,  # the next request connects; pauses between attempts would outlast the outage
     }

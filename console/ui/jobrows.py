@@ -19,6 +19,7 @@ from console.checkpoints.models import Checkpoint, Kind
 from console.checkpoints.selectors import checkpoint_table, continuable
 from console.health.models import JobHealth
 from console.jobs.models import Run
+from console.operations.models import ACTIVE_STATES
 from console.operations.selectors import PAGE_ROWS, JobPage, job_page
 from console.ui.plots.window import Chosen
 from console.ui.revision import age, digest, revision_of
@@ -51,6 +52,8 @@ UNION ALL (SELECT 'stages', s.id::text, s.xmin::text || s.ctid::text
     ORDER BY s.id DESC LIMIT %(rows)s)
 UNION ALL (SELECT 'operations', id::text, xmin::text || ctid::text FROM weir_operation
     WHERE job_id = %(job)s ORDER BY created_at DESC, id DESC LIMIT %(rows)s)
+UNION ALL (SELECT 'operations', id::text, xmin::text || ctid::text FROM weir_operation
+    WHERE job_id = %(job)s AND state = ANY(%(active)s))
 UNION ALL (SELECT 'checkpoints', id::text, xmin::text || ctid::text FROM weir_checkpoint
     WHERE job_id = %(job)s ORDER BY number DESC LIMIT 100)
 UNION ALL (SELECT 'older', id::text, xmin::text || ctid::text FROM weir_checkpoint
@@ -95,6 +98,7 @@ class MarkedRows:
         begin, end = (self._interval.begin, self._interval.end) if self._interval else ("-infinity", "infinity")
         values: dict[str, Any] = {
             "job": self._pk, "rows": PAGE_ROWS, "moving": list(_MOVING_COLUMNS), "begin": begin, "end": end,
+            "active": list(ACTIVE_STATES),
             "before": _ABOVE_ALL_NUMBERS if self._before is None else self._before,
         }  # fmt: skip
         found: dict[str, list[tuple[str, str]]] = defaultdict(list)

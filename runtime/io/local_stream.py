@@ -26,7 +26,7 @@ _BUFFER_BYTES: Final = 1 << 16
 _MAX_OPENING_BYTES: Final = 4096  #: of a peer that has not shown the secret yet
 _BACKLOG: Final = 4096
 _RETRY_S: Final = 0.05
-_CONNECT_TIMEOUT_S: Final = 1.0  #: a peer that hangs with a full backlog
+_OPENING_TIMEOUT_S: Final = 5.0  #: a peer sends its opening at once
 
 Frames = Iterable[tuple[bytes, pa.RecordBatch | None]]
 
@@ -48,6 +48,7 @@ class LocalStream:
     """An end of a stream. One thread may write while another reads; `cancel` may be called from any thread."""
 
     def __init__(self, connected: socket.socket) -> None:
+        connected.settimeout(None)
         self._socket = connected
         self._file = cast(io.BufferedReader, connected.makefile("rb", buffering=_BUFFER_BYTES))
         self._written: pa.Schema | None = None
@@ -55,20 +56,16 @@ class LocalStream:
 
     @classmethod
     def connect(cls, name: str, opening: bytes) -> "LocalStream | None":
-        """A stream to the server `name`; None: no process of this host listens there."""
+        """A stream to the server `name`; None: there is none that this process can reach."""
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.settimeout(_CONNECT_TIMEOUT_S)
+        connected.setblocking(False)  # a full backlog is an error, too
         try:
             connected.connect(f"\0{name}")
-        except ConnectionRefusedError:
+            stream = cls(connected)
+            stream._send(_Kind.OPENING, opening)
+        except OSError:  # no such server, or one that may not be used or does not answer
             connected.close()
             return None
-        except OSError:
-            connected.close()
-            raise
-        connected.settimeout(None)
-        stream = cls(connected)
-        stream._send(_Kind.OPENING, opening)
         return stream
 
     def __enter__(self) -> Self:
@@ -100,20 +97,32 @@ class LocalStream:
 
     def _send(self, kind: _Kind, metadata: bytes, body: Any = b"") -> None:
         head = _HEADER.pack(kind, len(metadata), len(body)) + metadata
-        sent = self._socket.sendmsg([head, body])
-        if sent < len(head):
-            self._socket.sendall(head[sent:])
-        if sent < len(head) + len(body):
-            self._socket.sendall(memoryview(body)[max(0, sent - len(head)) :])
+        try:
+            sent = self._socket.sendmsg([head, body])
+            if sent < len(head):
+                self._socket.sendall(head[sent:])
+            if sent < len(head) + len(body):
+                self._socket.sendall(memoryview(body)[max(0, sent - len(head)) :])
+        except OSError:
+            self.cancel()  # so that the reading threads of both ends notice, also if only memory was missing
+            raise
 
     # ------------------------------------------------------------ reading
 
     def opening(self) -> bytes:
-        """The first frame of a peer. Raises LocalStreamError: it is none."""
+        """The first frame of a peer.
+
+        Raises:
+            LocalStreamError: it is no opening.
+            TimeoutError: it did not come in time.
+        """
+        self._socket.settimeout(_OPENING_TIMEOUT_S)
         kind, metadata, body = self._next_header() or (_Kind.ERROR, 0, 0)
         if kind != _Kind.OPENING or metadata > _MAX_OPENING_BYTES or body:
             raise LocalStreamError("refused: the stream begins without an opening")
-        return bytes(self._read_exactly(metadata))
+        opening = bytes(self._read_exactly(metadata))
+        self._socket.settimeout(None)
+        return opening
 
     def frames(self) -> Iterator[tuple[bytes, pa.RecordBatch | None]]:
         """Metadata and batch of each frame, until the peer closes the stream.
@@ -181,17 +190,19 @@ class LocalServer:
         self._streams: dict[LocalStream, threading.Thread] = {}
         self._is_closed = False
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.settimeout(None)
         self._listening.bind(f"\0{self.name}")
         self._listening.listen(_BACKLOG)
         self._accepting = threading.Thread(target=self._accept_all, name="local-streams", daemon=True)
         self._accepting.start()
 
     def _accept_all(self) -> None:
-        while not self._is_closed:
-            try:
-                self._start(LocalStream(self._listening.accept()[0]))
-            except (OSError, RuntimeError):  # closed, or no descriptor or thread is free now
-                time.sleep(_RETRY_S)
+        with self._listening:  # senders use Flight if this thread has ended
+            while not self._is_closed:
+                try:
+                    self._start(LocalStream(self._listening.accept()[0]))
+                except OSError:  # closed, or no descriptor is free now
+                    time.sleep(_RETRY_S)
 
     def _start(self, stream: LocalStream) -> None:
         thread = threading.Thread(target=self._run, args=(stream,), name="local-stream", daemon=True)
@@ -199,7 +210,11 @@ class LocalServer:
             if self._is_closed:
                 stream.close()
                 return
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is free
+                stream.close()
+                return
             self._streams[stream] = thread
 
     def _run(self, stream: LocalStream) -> None:
@@ -219,14 +234,15 @@ class LocalServer:
             self._is_closed = True
             streams = dict(self._streams)
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+            self._listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
         for stream in streams:
             stream.cancel()
         return [self._accepting, *streams.values()]
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return True
     return any(_has_dictionary(kind.field(number).type) for number in range(kind.num_fields))

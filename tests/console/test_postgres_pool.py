@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ class Requests:
             wrapper.close()
         return int(found)
 
+    def drop(self) -> None:
+        """As `drop_pooled_connections` does for the web process."""
+        DatabaseWrapper(self._settings, alias="pooled").pool.drain()
+
     def end(self) -> None:
         DatabaseWrapper(self._settings, alias="pooled").close_pool()
 
@@ -68,6 +73,23 @@ def test_a_connection_that_postgres_has_ended_is_replaced(requests: Requests) ->
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [first])
     assert first not in {requests.backend() for _ in range(4)}
+
+
+def test_at_most_a_request_fails_after_a_restart_of_postgres(requests: Requests) -> None:
+    """All pooled connections are dead then, more than a request can check in its time."""
+    with ThreadPoolExecutor(16) as threads:
+        backends = set(threads.map(lambda _: requests.backend("SELECT pg_sleep(1)"), range(16)))
+    assert len(backends) > 10
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s) pid", [list(backends)])
+    failed = 0
+    for _ in range(5):
+        try:
+            assert requests.backend() not in backends
+        except OperationalError:
+            failed += 1
+            requests.drop()
+    assert failed <= 1
 
 
 def test_a_request_fails_soon_while_postgres_is_unreachable(transactional_db: None) -> None:

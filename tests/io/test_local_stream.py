@@ -50,6 +50,53 @@ def test_dictionaries_in_nested_columns_change_from_batch_to_batch(network: Loca
     assert transferred(Pair(network), *batches) == batches
 
 
+class Codes(pa.ExtensionType):
+    """An extension type with a dictionary inside."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.list_(pa.dictionary(pa.int8(), pa.string())), "weir.test.codes")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> "Codes":
+        return cls()
+
+
+def test_an_extension_type_over_a_dictionary_passes(network: LocalNetwork) -> None:
+    pa.register_extension_type(Codes())
+    try:
+        kind = Codes()
+        storage = pa.array([["a", "b"], ["a"]], kind.storage_type)
+        batch = pa.record_batch({"c": pa.ExtensionArray.from_storage(kind, storage)})
+        assert transferred(Pair(network), batch) == [batch]
+    finally:
+        pa.unregister_extension_type("weir.test.codes")
+
+
+def test_a_default_timeout_of_sockets_breaks_no_stream() -> None:
+    def serve(opening: bytes, stream: LocalStream) -> None:
+        assert list(stream.frames()) == [(b"late", None)]
+        stream.write_metadata(opening)
+
+    socket.setdefaulttimeout(0.2)
+    try:
+        server = LocalServer(serve)
+        time.sleep(0.4)
+        stream = LocalStream.connect(server.name, b"open")
+    finally:
+        socket.setdefaulttimeout(None)
+    assert stream is not None
+    with stream:
+        time.sleep(0.4)
+        stream.write_metadata(b"late")
+        stream._socket.shutdown(socket.SHUT_WR)
+        assert list(stream.frames()) == [(b"open", None)]
+    for thread in server.shut_down():
+        thread.join(30)
+
+
 def test_slices_are_sent_without_the_rest(network: LocalNetwork) -> None:
     whole = pa.record_batch({"n": pa.array(range(1_000_000), pa.int64()), "s": ["text"] * 1_000_000})
     (received,) = transferred(Pair(network), whole.slice(17, 5))

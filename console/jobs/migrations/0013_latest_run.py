@@ -23,6 +23,8 @@ DROP FUNCTION weir_job_follows_runs();
 class Migration(migrations.Migration):
     dependencies = [("jobs", "0012_review_policy")]
     operations = [
+        # Job masters wait for these locks with their reports. The migration fails rather than let them wait long.
+        migrations.RunSQL("SET LOCAL lock_timeout = '5s'", migrations.RunSQL.noop),
         migrations.AddField(
             model_name="job",
             name="latest_run",
@@ -36,8 +38,4 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RunSQL(FOLLOW, FORGET),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(fields=["id"], include=("state", "created_at"), name="weir_run_facts"),
-        ),
     ]

@@ -36,6 +36,8 @@ from console.ui.plots.window import chosen
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
+_STATES_AGE_S = 10  #: of the states of an operator, whose manifest may be unreadable for a moment
+
 
 @require_safe
 @require_login
@@ -109,7 +111,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
                 strip=view.page.proof,
                 checkpoints=view.live.checkpoint,
                 causes=inspector.uid,
-                states=(inspector.uid, newest.pk if newest else None),
+                states=(inspector.uid, newest.pk if newest else None, int(now.timestamp()) // _STATES_AGE_S),
             ),
         }
         return PageContent(context, view.settled)

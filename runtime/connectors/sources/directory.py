@@ -241,6 +241,9 @@ class DirectoryReader(SourceReader):
     def open(self, context: OperatorContext) -> None:
         self._context = context
         self._positions = FilePositions(context, self._source.largest_split_bytes)
+        if self._positions.are_dealt and not self._source.bounded:
+            detail = "the restored state is that of a bounded source, which cannot become a watched one"
+            raise JobRejected("bounded-state", "bounded", f"{detail}: keep bounded=True, or choose another uid")
         self._has_begun_file = len(self._positions) > 0
         if self._positions.is_listing_complete or not self._source.bounded:
             self._select_columns()

@@ -89,6 +89,11 @@ class FilePositions:
         """Whether the restored positions include every file of the listing of a bounded source."""
         return bool(self._facts.get(_LISTED))
 
+    @property
+    def are_dealt(self) -> bool:
+        """Whether the splits of a listing were dealt, so that paths do not reveal their subtasks."""
+        return bool(self._salts)
+
     def complete_listing(self, partition_types: dict[str, str]) -> None:
         """Records that the positions include every file of the listing."""
         self._facts[_LISTED] = True

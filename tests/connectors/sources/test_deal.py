@@ -14,6 +14,7 @@ from runtime.connectors.formats import JsonLinesFormat, LineFormat
 from runtime.connectors.sources.deal import deal
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.key_groups import key_group_owner
+from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes, salts_for
 from tests.contracts.files import Reading, drop
@@ -66,6 +67,16 @@ def test_subtasks_read_a_listing_in_turns_and_a_rescale_shares_the_rest(tmp_path
     rest = [[row["line"] for row in reader.rows()] for reader in restored]
     assert sorted(rest[0] + rest[1]) == names[12:]
     assert abs(len(rest[0]) - len(rest[1])) <= 2
+
+
+def test_a_bounded_source_does_not_become_a_watched_one(tmp_path: Path) -> None:
+    """The subtask of a file would be another one, and read the file again."""
+    drop(tmp_path, "a", "row\n")
+    bounded = DirectorySource(str(tmp_path), LineFormat(), bounded=True)
+    store = MemorySnapshotStore()
+    snapshot = Reading(bounded, store=store).snapshot("chk-1")
+    with pytest.raises(JobRejected, match=r"bounded source.*choose another uid"):
+        Reading(replace(bounded, bounded=False), store=store, snapshots=[snapshot], token=2)
 
 
 def batch_of(reader: Reading) -> list[dict[str, str]]:

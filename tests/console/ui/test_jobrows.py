@@ -1,6 +1,7 @@
 """The rows that requests of a job's page share: as new as the last write, and the same for every user."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.core.cache import caches
@@ -14,6 +15,7 @@ from console.checkpoints.models import Checkpoint
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
+from console.operations.selectors import PAGE_ROWS
 from console.ui import jobrows
 from tests.console.ui import blocks, rows
 
@@ -74,6 +76,18 @@ def test_a_poll_after_a_write_brings_what_a_fresh_process_would_show(
     changed = {block for block in fresh if shown.get(block) != fresh[block]} - OF_TIME
     assert changed == set()
     assert name in WITHOUT_EFFECT or blocks.swapped(poll) - OF_TIME
+
+
+def test_a_poll_brings_the_phase_of_an_operation_that_is_older_than_those_listed(
+    at_console: Client, running: Run
+) -> None:
+    older = rows.operation(running.job, "copy", "running", run=running, created_at=timezone.now() - timedelta(days=1))
+    for _ in range(PAGE_ROWS):
+        rows.operation(running.job, "verify", run=running)
+    path = f"/jobs/{running.job_id}/"
+    at_console.get(path)
+    Operation.objects.filter(pk=older.pk).update(phase="copying files: 2.1 KiB of 1.2 MiB")
+    assert "copying files: 2.1 KiB of 1.2 MiB" in at_console.get(path).text
 
 
 def test_a_poll_that_finds_only_a_new_report_reads_no_other_rows(

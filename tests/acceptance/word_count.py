@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from stack.demo_api import Api
 from tests.stack.checkout import Checkout
+from tests.waiting import until
 
 PATIENCE_S: Final = 240.0  #: nothing here is about speed
 WORDS: Final = ("weir", "barrier", "stream", "checkpoint", "savepoint", "drain", "slot", "token")
@@ -61,7 +62,13 @@ class WordCount:
         return dict(self.api.run(int(self.api.latest_run(self.job)["id"])))
 
     def slot_pid(self, index: int) -> int:
-        return next(int(slot["pid"]) for slot in self.run["live"]["slots"] if slot["index"] == index)
+        """The process of a slot, once the job master has reported it: the run may be running a moment earlier."""
+
+        def pid() -> int:
+            slots = self.run["live"].get("slots", ())
+            return next((int(slot["pid"]) for slot in slots if slot["index"] == index), 0)
+
+        return until(pid, PATIENCE_S)
 
     @property
     def committed(self) -> Counter[str]:

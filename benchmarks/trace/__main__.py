@@ -5,7 +5,7 @@ slot 1. The trace follows a row from the source's poll to the committed file, a 
 completed checkpoint, and a savepoint from the HTTP request to the answer that shows it. A second job, whose operator
 forwards batches, gives the turns. `benchmarks.trace.paths` defines hop, handover and turn.
 
-Real: the job master, its records in Postgres with LISTEN, the control connections (TCP), the channels (Arrow Flight),
+Real: the job master, its records in Postgres with LISTEN, the control connections (TCP), the channels (Unix sockets),
 state, files, and the API behind Django's test client. Unlike in production, slots and master are threads of this
 process, without Spark, Celery and the supervisor: a trace needs a total order of calls. A savepoint of a running job
 wakes neither Celery nor the supervisor; its master listens to Postgres itself.

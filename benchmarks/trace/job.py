@@ -62,8 +62,8 @@ class Adopting:
         self._listener.on_lost(channel, reason)
 
 
-class FlightLauncher(LocalLauncher):
-    """Starts slots as threads, with Arrow Flight channels as on Spark."""
+class ChannelLauncher(LocalLauncher):
+    """Starts slots as threads, with the channels of slots on Spark: Unix sockets within a host."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Steered:
                 job_id=str(job.pk), token=Token(token), job=self._flow().compile(2), storage=str(home / "storage"),
                 coordinator=CoordinatorSettings(interval_ms=INTERVAL_MS, min_pause_ms=0),
             ),
-            self.records, FileStore(str(home / "storage")), FlightLauncher(recorder), SystemClock(),
+            self.records, FileStore(str(home / "storage")), ChannelLauncher(recorder), SystemClock(),
         )  # fmt: skip
         self.listener = OperationsListener(url, run.pk, self.master.poke)
         self.thread = threading.Thread(target=self.master.run, name="master", daemon=True)
@@ -213,7 +213,7 @@ def forward(home: FilePath) -> Trace:
     store = FileStore(config.storage)
     recorder.install()
     try:
-        JobMaster(config, MemoryRunStore(token=Token(1)), store, FlightLauncher(recorder), SystemClock()).run()
+        JobMaster(config, MemoryRunStore(token=Token(1)), store, ChannelLauncher(recorder), SystemClock()).run()
     finally:
         recorder.uninstall()
     return recorder.trace

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final, Self, cast
 
@@ -124,7 +124,7 @@ class LocalStream:
         self._socket.settimeout(None)
         return opening
 
-    def frames(self) -> Iterator[tuple[bytes, pa.RecordBatch | None]]:
+    def frames(self) -> Frames:
         """Metadata and batch of each frame, until the peer closes the stream.
 
         Raises:

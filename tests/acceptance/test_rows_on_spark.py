@@ -1,4 +1,4 @@
-"""Each part of the barrier runtime once on a real Spark: slots are processes, channels are Flight, kills are real.
+"""Each part of the barrier runtime once on a real Spark: slots are processes, channels Unix sockets, kills real.
 
 One session for all stories. Whatever befalls a job, its output is compared with an answer worked out without it.
 """

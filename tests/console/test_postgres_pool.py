@@ -9,6 +9,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 
+from console import pooled_connections
 from stack import plan
 from tests.console.test_settings import read
 
@@ -28,7 +29,7 @@ class Requests:
 
     def backend(self, setting: str = "") -> int:
         """The process of Postgres that answers a request, which leaves `setting` behind in an open transaction."""
-        wrapper = DatabaseWrapper(self._settings, alias="pooled")
+        wrapper = self.wrapper()
         try:
             with wrapper.cursor() as cursor:
                 cursor.execute("SELECT pg_backend_pid()")
@@ -40,12 +41,11 @@ class Requests:
             wrapper.close()
         return int(found)
 
-    def drop(self) -> None:
-        """As `drop_pooled_connections` does for the web process."""
-        DatabaseWrapper(self._settings, alias="pooled").pool.drain()
+    def wrapper(self) -> DatabaseWrapper:
+        return DatabaseWrapper(self._settings, alias="pooled")
 
     def end(self) -> None:
-        DatabaseWrapper(self._settings, alias="pooled").close_pool()
+        self.wrapper().close_pool()
 
 
 @pytest.fixture
@@ -75,8 +75,11 @@ def test_a_connection_that_postgres_has_ended_is_replaced(requests: Requests) ->
     assert first not in {requests.backend() for _ in range(4)}
 
 
-def test_at_most_a_request_fails_after_a_restart_of_postgres(requests: Requests) -> None:
+def test_at_most_a_request_fails_after_a_restart_of_postgres(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All pooled connections are dead then, more than a request can check in its time."""
+    monkeypatch.setattr(pooled_connections, "connection", requests.wrapper())
     with ThreadPoolExecutor(16) as threads:
         backends = set(threads.map(lambda _: requests.backend("SELECT pg_sleep(1)"), range(16)))
     assert len(backends) > 10
@@ -88,7 +91,7 @@ def test_at_most_a_request_fails_after_a_restart_of_postgres(requests: Requests)
             assert requests.backend() not in backends
         except OperationalError:
             failed += 1
-            requests.drop()
+            pooled_connections.drop_pooled_connections()
     assert failed <= 1
 
 

@@ -1,4 +1,4 @@
-"""Real jobs on a real local Spark: slots are processes, channels are Flight, and processes are killed for real."""
+"""Real jobs on a real local Spark: slots are processes, and processes are killed for real."""
 
 import contextlib
 import os

@@ -40,26 +40,17 @@ def bulk(
         click.get_current_context().exit(STILL_RUNNING)
 
 
-@click.command()
-@click.argument("tags")
-@click.argument("jobs", nargs=-1, required=True)
-@reason_option
-@json_option
-@with_console
-def tag(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Adds TAGS, separated by commas, to JOBS."""
-    _write(_request(console, jobs, {"kind": "tag", "tags": tags.split(","), "reason": reason}), as_json=as_json)
+def _tags_command(kind: str, text: str) -> click.Command:
+    @click.command(kind, help=text)
+    @click.argument("tags")
+    @click.argument("jobs", nargs=-1, required=True)
+    @reason_option
+    @json_option
+    @with_console
+    def command(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
+        _write(_request(console, jobs, {"kind": kind, "tags": tags.split(","), "reason": reason}), as_json=as_json)
 
-
-@click.command()
-@click.argument("tags")
-@click.argument("jobs", nargs=-1, required=True)
-@reason_option
-@json_option
-@with_console
-def untag(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Removes TAGS, separated by commas, from JOBS."""
-    _write(_request(console, jobs, {"kind": "untag", "tags": tags.split(","), "reason": reason}), as_json=as_json)
+    return command
 
 
 def _request(console: Console, names: Sequence[str], asked: Row) -> list[Row]:
@@ -97,4 +88,8 @@ def _write(results: Sequence[Row], *, as_json: bool) -> None:
         click.get_current_context().exit(FAILED)
 
 
-COMMANDS: Final = (bulk, tag, untag)
+COMMANDS: Final = (
+    bulk,
+    _tags_command("tag", "Adds TAGS, separated by commas, to JOBS."),
+    _tags_command("untag", "Removes TAGS, separated by commas, from JOBS."),
+)

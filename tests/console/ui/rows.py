@@ -356,5 +356,14 @@ def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **chan
     return Operation.objects.create(job=of, kind=kind, state=state, **{**given, **changes})
 
 
+def run_with_savepoint() -> Run:
+    """A running job with a history, whose savepoint is under way."""
+    made = run(job())
+    attempts(made)
+    history(made)
+    operation(made.job, "savepoint", "running", run=made)
+    return made
+
+
 def _settings() -> Any:
     return msgspec.to_builtins(JobSettings(retained_checkpoints=RETAINED))

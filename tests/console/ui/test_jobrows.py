@@ -49,11 +49,7 @@ WITHOUT_EFFECT = {"verdict", "progress"}
 
 @pytest.fixture
 def running(db: None) -> Run:
-    run = rows.run(rows.job())
-    rows.attempts(run)
-    rows.history(run)
-    rows.operation(run.job, "savepoint", "running", run=run)
-    return run
+    return rows.run_with_savepoint()
 
 
 def _forget() -> None:

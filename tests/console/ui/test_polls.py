@@ -19,11 +19,7 @@ AJAX = {"HX-Request": "true"}
 
 @pytest.fixture
 def running(db: None) -> Run:
-    run = rows.run(rows.job())
-    rows.attempts(run)
-    rows.history(run)
-    rows.operation(run.job, "savepoint", "running", run=run)
-    return run
+    return rows.run_with_savepoint()
 
 
 def paths(run: Run) -> list[str]:

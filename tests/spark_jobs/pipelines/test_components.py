@@ -173,7 +173,7 @@ def on_spark(compiled: CompiledJob, folder: Path, records: MemoryRunStore) -> It
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_slot_that_is_killed_while_labels_go_round_leaves_the_answer_exact(tmp_path: Path) -> None:
-    """S4-30, S4-41, S4-42: on a real Spark, over Flight, with SIGKILL."""
+    """S4-30, S4-41, S4-42: on a real Spark, with SIGKILL."""
     some = edges(seed=5, vertices=1_500, count=150)
     write_all(tmp_path / "edges", some, files=60)
     with on_spark(job(tmp_path, 2), tmp_path, MemoryRunStore()) as run:

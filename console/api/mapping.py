@@ -12,10 +12,12 @@ from console.api.base import ScopedView, StrictView
 from console.api.serializers import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
+from console.operations.models import OperationKind
 from console.operations.new_runs import new_run_target
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from console.operations.restore import report
+from console.operations.selectors import latest_run
 from runtime.core.restore.mapping import OperatorMatch
 
 
@@ -51,7 +53,8 @@ class RepeatedSerializer(serializers.Serializer[Any]):
 class MappingSerializer(serializers.Serializer[Any]):
     """`restorable`: the restore has no problem and needs no acceptance. `refusal`: why it is not possible at all.
 
-    A restore with the parameter `plan_hash` has these effects, or it is refused.
+    A restore with the parameter `plan_hash` has these effects, or it is refused. While a run of the job is active, the
+    plan is that of a rollback, which ends the run before the restore and repeats the output until its end.
     """
 
     version = serializers.IntegerField()
@@ -119,11 +122,14 @@ def _query_values(request: Request, wanted: type[RestoreTargetQuery]) -> dict[st
 
 def _mapping_response(job: Job, asked: RestoreParams) -> Response:
     version, parallelism = new_run_target(job, asked)
-    found = report(job, Origin.from_params(job, asked), version, parallelism)
+    run = latest_run(job)
+    kind = OperationKind.ROLLBACK if run and not run.is_terminal else OperationKind.RESTORE
+    found = report(job, Origin.from_params(job, asked), version, parallelism, kind=kind)
+    repeats = found.repeated is not None or kind is OperationKind.ROLLBACK
     shown = {
         "version": version.pk,
         "parallelism": parallelism,
-        "restorable": found.refusal is None and found.lost is None and found.repeated is None,
+        "restorable": found.refusal is None and found.lost is None and not repeats,
         "problems": found.mapping.all_problems,
         "loses": found.mapping.loses,
         "repeats": found.repeated,

@@ -30,8 +30,9 @@ def accept(row: Operation, wanted: CheckpointParams) -> Operation:
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     if refused := discard_conflict(checkpoint):
         raise refused
-    if not Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None).update(discarded_at=Now()):
-        raise Conflict("conflict", f"{str(checkpoint).capitalize()} was pinned meanwhile.", storage.CHECKPOINT_FIELD)
+    if not Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None, held_by=None).update(discarded_at=Now()):
+        detail = f"{str(checkpoint).capitalize()} was pinned, or chosen for a rollback, meanwhile."
+        raise Conflict("conflict", detail, storage.CHECKPOINT_FIELD)
     row.phase = "deleting files"
     row.save(force_insert=True)
     return row

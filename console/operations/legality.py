@@ -191,6 +191,10 @@ class _MissingForNewRun:
 def _job_conflict(
     kind: OperationKind, run: Run | None, ending: Sequence[Operation], missing: _MissingForNewRun
 ) -> Conflict | None:
+    if kind is OperationKind.ROLLBACK:
+        unstoppable = run_conflict(run, RunAct.STOP, ending)
+        in_batch = run is not None and run.version.is_batch  # it has no snapshot to go back to
+        return unstoppable if in_batch else unstoppable and run_conflict(run, RunAct.CANCEL, ending)
     if kind not in NEW_RUN_KINDS:
         return run_conflict(run, RunAct.STOP if kind is OperationKind.RESCALE else RunAct(kind), ending)
     if active := start_conflict(run):
@@ -206,6 +210,8 @@ def _discard_reason(checkpoint: Checkpoint) -> str | None:
         return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
     if checkpoint.discarded_at:
         return f"{name} is already discarded."
+    if checkpoint.held_by:
+        return f"{name} is restored by a rollback that is under way, operation {checkpoint.held_by}."
     return f"{name} is pinned. Unpin it first." if checkpoint.is_pinned else None
 
 

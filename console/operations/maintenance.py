@@ -22,6 +22,7 @@ REFUSED_KINDS: Final = (
     OperationKind.START,
     OperationKind.RESTORE,
     OperationKind.RESCALE,
+    OperationKind.ROLLBACK,
     OperationKind.DRAIN,
     OperationKind.CLONE,
     OperationKind.DRILL,

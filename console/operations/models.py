@@ -16,6 +16,7 @@ class OperationKind(StrEnum):
     START = "start"
     RESTORE = "restore"
     RESCALE = "rescale"
+    ROLLBACK = "rollback"
     SAVEPOINT = "savepoint"
     STOP = "stop"
     DRAIN = "drain"
@@ -73,6 +74,8 @@ JOB_OPERATIONS = tuple(
     kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS, *RECORDED_KINDS)
 )
 NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
+#: Operations that end the run and then restore a snapshot into another; each part is an operation of its own.
+SUCCESSION_KINDS = (OperationKind.RESCALE, OperationKind.ROLLBACK)
 _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 
 
@@ -80,8 +83,8 @@ class Operation(models.Model):
     """An operation. The run's job master ends savepoints, stops, drains and cancels; the console ends all others.
 
     A trigger refuses changes and the deletion of operations that have succeeded or failed (`migrations/0012`).
-    `part_of`: a rescale consists of a stop and a restore, which are operations of their own. A savepoint, stop or drain
-    with a target folder has a copy as its part.
+    `part_of`: a rescale consists of a stop and a restore, and a rollback of a stop or cancel and a restore. A
+    savepoint, stop or drain with a target folder has a copy as its part.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)

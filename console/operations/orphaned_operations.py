@@ -1,7 +1,8 @@
 """Ends operations that no job master will end.
 
 `start` and `restore` end when their run is first RUNNING, or ends earlier; `console.operations.waiting_starts` gives
-waiting starts their run; `console.operations.rescale` ends a rescale and `console.operations.discard` a discard.
+waiting starts their run; `console.operations.successions` ends rescales and rollbacks, and
+`console.operations.discard` a discard.
 `console.operations.verification` ends a check of files, and `console.operations.copies` a copy. Pins, labels and
 schedules end when they are accepted. The run's master ends savepoints, stops, drains and cancels together with the
 run. Operations that are still open after the run's end are resolved here from the records: the run's final state and
@@ -16,7 +17,14 @@ from django.db.models.functions import Coalesce, Now
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.services import RUN_ENDED
 from console.jobs.models import Run
-from console.operations.models import ACTIVE_STATES, NEW_RUN_KINDS, Operation, OperationKind, OperationState
+from console.operations.models import (
+    ACTIVE_STATES,
+    NEW_RUN_KINDS,
+    SUCCESSION_KINDS,
+    Operation,
+    OperationKind,
+    OperationState,
+)
 from runtime.core.job.lifecycle import RunState
 
 _RUNNING_OR_LATER = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
@@ -46,7 +54,7 @@ def update_start_operations() -> None:
 
 def end_orphaned_operations() -> None:
     """Ends operations that the masters of ended runs left open."""
-    of_console = (*NEW_RUN_KINDS, OperationKind.RESCALE)
+    of_console = (*NEW_RUN_KINDS, *SUCCESSION_KINDS)
     open_still = Operation.objects.exclude(kind__in=of_console).filter(RUN_ENDED, state__in=ACTIVE_STATES)
     for operation in open_still.select_related("run"):
         assert operation.run is not None, "filtered by the state of the run"

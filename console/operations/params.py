@@ -1,5 +1,6 @@
 """Parameters of each kind of operation."""
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -77,6 +78,28 @@ class RescaleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if self.version is None and self.parallelism is None:
             raise ValueError("`parallelism` must be given, or else a version")
+
+
+class EndRun(StrEnum):
+    """The operation by which a rollback ends the run. A stop takes a savepoint, so no progress is lost."""
+
+    STOP = OperationKind.STOP.value
+    CANCEL = OperationKind.CANCEL.value
+
+
+class RollbackParams(RestoreParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The run ends by `end_run`, then `checkpoint` is restored. The parameters are those of a restore without `path`.
+
+    The run may commit output until it ends, so `accept_repeated_output` is required. Without `plan_hash`, the rollback
+    is bound to the effects at the time of the request.
+    """
+
+    end_run: EndRun = EndRun.STOP
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.checkpoint is None:
+            raise ValueError("`checkpoint` must be given: only a recorded snapshot is held until the run has ended")
 
 
 class CheckpointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,6 +186,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
     OperationKind.RESCALE: RescaleParams,
+    OperationKind.ROLLBACK: RollbackParams,
     OperationKind.SAVEPOINT: SavepointParams,
     OperationKind.STOP: SavepointParams,
     OperationKind.DRAIN: SavepointParams,

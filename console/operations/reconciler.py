@@ -4,7 +4,7 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.checkpoints import state_queries
-from console.operations import discard, drills, orphaned_operations, rescale, waiting_starts
+from console.operations import discard, drills, orphaned_operations, successions, waiting_starts
 from console.runs import lost_leases, standing_stages
 
 log = structlog.get_logger(__name__)
@@ -21,7 +21,7 @@ def reconcile() -> None:
     waiting_starts.advance_waiting_starts()
     orphaned_operations.update_start_operations()
     orphaned_operations.end_orphaned_operations()
-    rescale.advance_rescales()
+    successions.advance_successions()
     drills.advance_drills()
     discard.delete_discarded_files()
     checkpoints.fail_orphaned_checkpoints()

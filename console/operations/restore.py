@@ -14,6 +14,7 @@ from django.db.models import Max, Min, QuerySet
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
 from console.jobs.models import Job, JobVersion, ReviewPolicy
+from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from runtime.core.job.graph import Role
@@ -59,7 +60,8 @@ class SourceMapping:
 class RestoreReport:
     """`refusal` rules the restore out; `lost` (dropped state) and `repeated` (output) must be accepted by the user.
 
-    `plan_hash` covers the origin, the target and all effects.
+    `plan_hash` covers the origin, the target and all effects. The plan of a rollback leaves out the number of repeated
+    checkpoints, which grows until the run ends.
     """
 
     refusal: Refused | None
@@ -72,13 +74,19 @@ class RestoreReport:
 
 
 def report(
-    job: Job, origin: Origin, version: JobVersion, parallelism: int, *, is_rescale: bool = False
+    job: Job,
+    origin: Origin,
+    version: JobVersion,
+    parallelism: int,
+    *,
+    kind: OperationKind = OperationKind.RESTORE,
 ) -> RestoreReport:
     """The effects of restoring `origin` into a version at a parallelism that the version allows.
 
-    `is_rescale`: a rescale continues from its own savepoint, which is too new for a review.
+    `kind`: a restore, or the operation whose part it is. A rescale continues from its own savepoint, which is too new
+    for a review.
     """
-    policy = ReviewPolicy.OFF if is_rescale else ReviewPolicy(job.review_policy)
+    policy = ReviewPolicy.OFF if kind is OperationKind.RESCALE else ReviewPolicy(job.review_policy)
     unreviewed = _unreviewed_sentence(job, origin) if policy is not ReviewPolicy.OFF else ""
     target = restore_target(version, parallelism)
     found = mapping.mapping_report(origin.manifest, target, str(job.pk))
@@ -94,7 +102,8 @@ def report(
     if policy is ReviewPolicy.WARN and unreviewed:
         warnings = (*warnings, unreviewed)
     place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism)
-    effects = (refusal and refusal.detail, lost and lost.detail, repeated, warnings, sources, str(found))
+    counted = "until the run ends" if kind is OperationKind.ROLLBACK else repeated
+    effects = (refusal and refusal.detail, lost and lost.detail, counted, warnings, sources, str(found))
     return RestoreReport(
         refusal=refusal,
         lost=lost,
@@ -149,9 +158,9 @@ def require_restorable(
     parallelism: int,
     wanted: RestoreParams,
     *,
-    is_rescale: bool = False,
-) -> None:
-    """Raises the refusal of the report, or requires that dropped state and repeated output are accepted.
+    kind: OperationKind = OperationKind.RESTORE,
+) -> RestoreReport:
+    """The report, if dropped state and repeated output are accepted. `kind`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
@@ -159,11 +168,17 @@ def require_restorable(
     """
     found = require_mapping(
         job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash,
-        is_rescale=is_rescale,
+        kind=kind,
     )  # fmt: skip
-    if found.repeated is not None and not wanted.accept_repeated_output:
+    if wanted.accept_repeated_output:
+        return found
+    if found.repeated is not None:
         detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
         raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
+    if kind is OperationKind.ROLLBACK:
+        detail = f"The run may commit output until it ends: restoring {origin.name.lower()} repeats it."
+        raise Conflict("repeats-output", f"{detail} Accept repeated output.", "params.accept_repeated_output")
+    return found
 
 
 def require_mapping(
@@ -174,16 +189,16 @@ def require_mapping(
     *,
     allow_unmapped: bool,
     plan_hash: str | None = None,
-    is_rescale: bool = False,
+    kind: OperationKind = OperationKind.RESTORE,
 ) -> RestoreReport:
     """The report of a restore that finds its state in `version`. `plan_hash`: of the report that the user has read.
-    `is_rescale`: as in `report`.
+    `kind`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: its effects differ from those that the user has read.
     """
-    found = report(job, origin, version, parallelism, is_rescale=is_rescale)
+    found = report(job, origin, version, parallelism, kind=kind)
     if plan_hash not in (None, found.plan_hash):
         detail = "The effects of this restore are no longer those that were shown. Nothing was done: read the new plan."
         raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=found.plan_hash)

@@ -16,8 +16,9 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
+from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable
-from console.checkpoints.storage import target_folder
+from console.checkpoints.storage import CHECKPOINT_FIELD, target_folder
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job, require_parallelism, require_present
@@ -32,6 +33,7 @@ from console.operations.params import (
     NoParams,
     RescaleParams,
     RestoreParams,
+    RollbackParams,
     SavepointParams,
     StartParams,
     parse_kind,
@@ -122,7 +124,8 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     origin = Origin.from_params(row.job, wanted)
-    require_restorable(row.job, origin, version, parallelism, wanted, is_rescale=row.part_of is not None)
+    kind = OperationKind(row.part_of.kind if row.part_of else row.kind)
+    require_restorable(row.job, origin, version, parallelism, wanted, kind=kind)
     if origin.path:
         run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
     return new_run(
@@ -132,7 +135,7 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
 
 
 def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
-    """Stops the run with a savepoint; `console.operations.rescale` restores that savepoint.
+    """Stops the run with a savepoint; `console.operations.successions` restores that savepoint.
 
     The newest checkpoint stands for the savepoint: a version or a parallelism that cannot continue from it is refused
     before the run is stopped.
@@ -149,12 +152,38 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
         raise Refused("nothing-to-rescale", _SAME, "params.parallelism")
     if newest := continuable(row.job).filter(run=run).first():
         origin = Origin.from_row(row.job, newest)
-        require_mapping(row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, is_rescale=True)
+        require_mapping(
+            row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, kind=OperationKind.RESCALE
+        )
+    return _end_run(row, run, RunAct.STOP, version=version.pk, parallelism=parallelism)
+
+
+def _rollback(row: Operation, wanted: RollbackParams) -> Operation:
+    """Ends the run; `console.operations.successions` then restores the chosen snapshot, which is held until the end.
+
+    The update of the row and that of retention are conditional: a snapshot is either held or discarded, as with a pin.
+    """
+    lock_job(row.job)
+    run, act = latest_run(row.job), RunAct(wanted.end_run)
+    if found := run_conflict(run, act, ending_operations(run)):
+        raise _name_blockers(row.job, found)
+    assert run is not None, "a job that never ran has a conflict"
+    version, parallelism = new_run_target(row.job, wanted)
+    origin = Origin.from_params(row.job, wanted)
+    plan = require_restorable(row.job, origin, version, parallelism, wanted, kind=OperationKind.ROLLBACK)
+    assert origin.checkpoint is not None, "a rollback has no path"
+    if not Checkpoint.objects.filter(pk=origin.checkpoint.pk, discarded_at=None).update(held_by=row.pk):
+        raise Conflict("discarded", f"The files of {origin.name} have been removed.", CHECKPOINT_FIELD)
+    return _end_run(row, run, act, version=version.pk, parallelism=parallelism, plan_hash=plan.plan_hash)
+
+
+def _end_run(row: Operation, run: Run, act: RunAct, **resolved: Any) -> Operation:
+    """Writes a rescale or rollback with its first part, which ends the run."""
     row.run, row.state, row.started_at = run, OperationState.RUNNING.value, Now()
-    row.phase = "stop"
-    row.params = {**row.params, "version": version.pk, "parallelism": parallelism}
+    row.phase = act.value
+    row.params = {**row.params, **resolved}
     row.save(force_insert=True)
-    _delegate_to_master(part(row, OperationKind.STOP), RunAct.STOP)
+    _delegate_to_master(part(row, OperationKind(act)), act)
     row.refresh_from_db()
     return row
 
@@ -215,6 +244,7 @@ _ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = 
     OperationKind.START: _start,
     OperationKind.RESTORE: _restore,
     OperationKind.RESCALE: _rescale,
+    OperationKind.ROLLBACK: _rollback,
     OperationKind.SAVEPOINT: _save,
     OperationKind.STOP: _save,
     OperationKind.DRAIN: _save,

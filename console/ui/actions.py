@@ -28,9 +28,15 @@ LABELS = {
     _K.STOP: "Stop with savepoint…",
     _K.DRAIN: "Drain and finish…",
     _K.RESTORE: "Restore…",
+    _K.ROLLBACK: "Stop and restore…",
     _K.CANCEL: "Cancel…",
 }
-KEYS = {_K.START: "b", _K.SAVEPOINT: "s", _K.RESCALE: "p", _K.STOP: "x", _K.DRAIN: "d", _K.RESTORE: "r", _K.CANCEL: "c"}
+#: A restore and a rollback are never possible at the same time: their key and their page are the same.
+KEYS = {
+    _K.START: "b", _K.SAVEPOINT: "s", _K.RESCALE: "p", _K.STOP: "x", _K.DRAIN: "d", _K.RESTORE: "r", _K.ROLLBACK: "r",
+    _K.CANCEL: "c",
+}  # fmt: skip
+_PAGES = {_K.ROLLBACK: _K.RESTORE}
 _DANGEROUS_KINDS = (_K.DRAIN, _K.CANCEL)
 _IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: need no confirmation, except a start that repeats output
 
@@ -98,7 +104,8 @@ class Confirmation:
 def job_acts(
     job_id: int, acts: Sequence[AllowedOperation], *, start_repeats: bool, suggested: OperationKind | None
 ) -> JobActs:
-    """The operations in the order of a run's life: start, savepoint, rescale, stop, drain, restore, cancel.
+    """The operations in the order of a run's life: start, savepoint, rescale, stop, drain, restore, rollback,
+    cancel.
 
     The suggested operation comes first.
     """
@@ -108,7 +115,7 @@ def job_acts(
             kind=kind.value,
             key=KEYS[kind],
             label=f"{label}…" if kind is _K.START and start_repeats else label,
-            url=reverse(f"ui:{kind.value}", args=[job_id]),
+            url=reverse(f"ui:{_PAGES.get(kind, kind).value}", args=[job_id]),
             asks=kind not in _IMMEDIATE_KINDS or (kind is _K.START and start_repeats),
             primary=kind is suggested,
             dangerous=kind in _DANGEROUS_KINDS,

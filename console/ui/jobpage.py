@@ -15,7 +15,7 @@ from console.jobs.models import JobVersion, Run, VersionState
 from console.metrics import live
 from console.metrics.live import BatchLive, Live
 from console.operations.legality import allowed_operations
-from console.operations.models import Operation, OperationKind
+from console.operations.models import SUCCESSION_KINDS, Operation, OperationKind
 from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions
@@ -47,13 +47,14 @@ _STATE_LABELS_AT_REST = {
 _STATES_BETWEEN_ATTEMPTS = (RunState.QUEUED, RunState.STARTING, RunState.WAITING, RunState.RESTARTING)
 #: Operations that bring a run into a state in which it ends.
 _ENDING_STATES: Mapping[RunState, tuple[str, ...]] = {
-    RunState.STOPPING: (OperationKind.STOP, OperationKind.RESCALE),
+    RunState.STOPPING: (OperationKind.STOP, *SUCCESSION_KINDS),
     RunState.DRAINING: (OperationKind.DRAIN,),
-    RunState.CANCELLING: (OperationKind.CANCEL,),
+    RunState.CANCELLING: (OperationKind.CANCEL, OperationKind.ROLLBACK),
 }
 #: Desired state of a run, by its active operation or by its own state.
 _DESIRED_STATES: Mapping[str, str] = {
     OperationKind.RESCALE: "rescaled",
+    OperationKind.ROLLBACK: "rolled back",
     OperationKind.STOP: "stopped",
     OperationKind.DRAIN: "finished",
     OperationKind.CANCEL: "canceled",

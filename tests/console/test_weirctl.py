@@ -281,6 +281,19 @@ def test_a_restore_shows_its_effects_and_is_bound_to_them(
     assert operation.params["plan_hash"]
 
 
+def test_a_running_job_is_stopped_and_restored_as_one_operation(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
+) -> None:
+    made = make_checkpoint(make_run(RunState.RUNNING), 4)
+    weirctl("restore", "daily sums", "--path", "/nowhere", "--end-run", "stop", code=2)
+    args = ("restore", "daily sums", "--from", "4", "--end-run", "cancel", "--yes", "--no-wait")
+    assert "The run may commit output until it ends" in weirctl(*args, code=3).stderr
+    weirctl(*args, "--accept-repeated-output")
+    operation = Operation.objects.get(kind="rollback")
+    assert (operation.params["checkpoint"], operation.params["end_run"]) == (made.pk, "cancel")
+    assert operation.parts.get().kind == "cancel"
+
+
 def test_a_snapshot_is_pinned_named_reviewed_and_discarded(
     weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:

@@ -1,7 +1,9 @@
 """One contract for a run's records: the twin in memory and the real thing in Postgres, fenced by the attempt token."""
 
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -225,6 +227,26 @@ def test_a_pin_and_a_review_under_way_keep_a_checkpoint_that_retention_would_dis
     assert sorted(records.discard_older(RetentionPolicy(2))) == ["checkpoint-3", "checkpoint-4"]
     Checkpoint.objects.update(pinned_at=None, review_state="reviewed")
     assert sorted(records.discard_older(RetentionPolicy(2))) == ["checkpoint-1", "checkpoint-2"]
+    records.close()
+
+
+def test_a_checkpoint_that_a_rollback_chooses_during_retention_is_kept() -> None:
+    """Retention has planned to discard it and waits for the row, which the rollback has updated."""
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    for number in (1, 2, 3):
+        records.record_checkpoint(completed(number))
+    with psycopg.connect(url()) as rollback, ThreadPoolExecutor(1) as pool:
+        rollback.execute("UPDATE weir_checkpoint SET held_by = gen_random_uuid() WHERE number = 1")
+        discarded = pool.submit(records.discard_older, RetentionPolicy(1))
+        with psycopg.connect(url(), autocommit=True) as observer:
+            waiting = "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            while observer.execute(waiting).fetchone() is None:
+                assert not discarded.done()
+                time.sleep(0.01)
+        rollback.commit()
+        assert discarded.result(10) == ["checkpoint-2"]
+    assert records.discard_older(RetentionPolicy(1)) == []
     records.close()
 
 

@@ -267,17 +267,24 @@ def rescale(console: Console, /, job: str, parallelism: int, **asked: Any) -> No
 @click.option("--parallelism", type=int, help="Default: that of the version.")
 @click.option("--accept-repeated-output", is_flag=True)
 @click.option("--allow-unmapped", is_flag=True, help="Drop the state of operators that the version lacks.")
+@click.option("--end-run", type=click.Choice(["stop", "cancel"]), help="End the active run first, as one operation.")
 @click.option("--dry-run", is_flag=True, help="Show the effects and do nothing.")
 @click.option("--yes", is_flag=True, help="Ask no question.")
 @wait_options
 @with_console
 def restore(
     console: Console, /, job: str, number: int | None, path: str | None, version: int | None, parallelism: int | None,
-    accept_repeated_output: bool, allow_unmapped: bool, dry_run: bool, yes: bool, as_json: bool, **asked: Any,
+    accept_repeated_output: bool, allow_unmapped: bool, end_run: str | None, dry_run: bool, yes: bool, as_json: bool,
+    **asked: Any,
 ) -> None:  # fmt: skip
-    """Starts JOB from a checkpoint or savepoint, after its effects were shown. They are binding."""
+    """Starts JOB from a checkpoint or savepoint, after its effects were shown. They are binding.
+
+    With --end-run, the active run ends first (`stop` takes a savepoint). Its output after the snapshot is repeated.
+    """
     if (number is None) == (path is None):
         raise click.UsageError("either --from or --path must be given")
+    if end_run and number is None:
+        raise click.UsageError("--end-run needs --from: only a recorded snapshot is held until the run has ended")
     found = console.job(job)
     wanted = target(console, found, version, parallelism)
     if number is not None:
@@ -289,10 +296,14 @@ def restore(
     _write_plan(plan, as_json=as_json and dry_run)
     if dry_run:
         return
-    confirm(f"Restore {job} at parallelism {plan['parallelism']}?", yes)
+    first = f"End the run of {job} by a {end_run}, then restore it" if end_run else f"Restore {job}"
+    confirm(f"{first} at parallelism {plan['parallelism']}?", yes)
     accepted = {"accept_repeated_output": accept_repeated_output, "allow_unmapped": allow_unmapped}
     params = {**origin, **wanted, **accepted, "plan_hash": plan["plan_hash"]}
-    operate(console, found, "restore", params, as_json=as_json, **asked)
+    if end_run:
+        operate(console, found, "rollback", {**params, "end_run": end_run}, as_json=as_json, **asked)
+    else:
+        operate(console, found, "restore", params, as_json=as_json, **asked)
 
 
 @main.command()

@@ -239,7 +239,7 @@ def current_maintenance() -> Maintenance | None:
 @register.simple_tag
 def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
     """The command line for an operation on `job`, for scripts. Options that are None are left out."""
-    named = {"start_from": "from"}
+    named = {"start_from": "from", "end_run": "end-run"}
     given = [(named.get(name, name), str(value)) for name, value in options.items() if value is not None]
     positional = [job.name, *map(str, arguments)]
     return shlex.join(["weirctl", act, *positional, *(part for name, value in given for part in (f"--{name}", value))])

@@ -9,7 +9,6 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -25,7 +24,6 @@ from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.ui.actions import Confirmation, confirmation, start_confirmation
 from console.ui.jobpage import live_metrics
-from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
@@ -33,6 +31,7 @@ REQUEST_MESSAGES = {
     OperationKind.START: "The start was requested.",
     OperationKind.RESTORE: "The restore was requested.",
     OperationKind.RESCALE: "The rescale was requested: the run stops with a savepoint, then a new run restores it.",
+    OperationKind.ROLLBACK: "The rollback was requested: the run ends, then a new run restores the snapshot.",
     OperationKind.SAVEPOINT: "A savepoint was requested.",
     OperationKind.STOP: "The stop with savepoint was requested.",
     OperationKind.DRAIN: "The drain was requested.",
@@ -136,12 +135,4 @@ def _request_and_redirect(
         if refused.code == "repeats-output":  # output was committed after the page was rendered
             return redirect("ui:start", job.pk)
         messages.error(request, refused.detail)
-    return redirect(_address_afterwards(request, job))
-
-
-def _address_afterwards(request: HttpRequest, job: Job) -> str:
-    """The restore for which the run ends, with its checkpoint; otherwise the page of the job."""
-    checkpoint = whole_number(request.GET.get("restore"))
-    if checkpoint is None:
-        return reverse("ui:job", args=[job.pk])
-    return f"{reverse('ui:restore', args=[job.pk])}?checkpoint={checkpoint}"
+    return redirect("ui:job", job.pk)

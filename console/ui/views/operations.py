@@ -15,7 +15,7 @@ from console.checkpoints.models import Checkpoint, large_columns
 from console.csv_files import csv_file
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
-from console.operations.models import NEW_RUN_KINDS, Operation, OperationKind, OperationState
+from console.operations.models import NEW_RUN_KINDS, SUCCESSION_KINDS, Operation, OperationState
 from console.operations.selectors import expected_duration, with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_refusal
 from console.ui.jobpage import live_metrics
@@ -101,7 +101,7 @@ def _runs_of(rows: Sequence[Operation]) -> list[str]:
 
 
 def _has_parts(found: Operation) -> bool:
-    return found.kind == OperationKind.RESCALE or bool(found.params.get("target"))
+    return found.kind in SUCCESSION_KINDS or bool(found.params.get("target"))
 
 
 def _progress(found: Operation) -> CheckpointLive | None:

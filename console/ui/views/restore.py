@@ -1,5 +1,7 @@
 """The restore page: choose a checkpoint, a version and a parallelism, read the effects, then restore.
 
+While a run of the job is active, the page requests a rollback, which ends the run before the restore.
+
 The first form only shows the effects (by GET, and at every change if scripts run). The second form carries exactly the
 values whose effects are shown, so that a restore never differs from its description.
 """
@@ -22,16 +24,15 @@ from console.jobs.services import parallelism_limit, pipeline_schema, ready_vers
 from console.operations.legality import allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
+from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report
 from console.operations.selectors import ExpectedDuration, expected_durations, latest_run
-from console.ui.actions import LABELS
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, text, whole_number
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
 from runtime.core.restore.mapping import OperatorMapping
 
-_ENDING_KINDS: Final = (OperationKind.STOP, OperationKind.CANCEL)  #: one of them comes first, for a running job
 _ROWS_PER_PAGE: Final = 6  #: of each group
 #: Title, query parameter of the older pages, and kinds. Drained savepoints come last: their windows fired early.
 _GROUPS: Final = (
@@ -92,6 +93,7 @@ class Snapshots:
 @require_login
 def restore(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
+    run = latest_run(job)
     versions = tuple(ready_versions(job))
     is_open = request.method != "POST" and not request.GET.get("checkpoint")
     suggested = continuable(job).select_related("run").first() if is_open else None
@@ -99,36 +101,39 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
     refused: Refused | None = None
     if request.method == "POST" and form.is_valid():
         try:
-            request_operation(request, job, OperationKind.RESTORE, _params(request, form))
+            params = _params(request, form)
+            kind = OperationKind.ROLLBACK if "end_run" in params else OperationKind.RESTORE
+            request_operation(request, job, kind, params)
         except Refused as error:
             refused = error
             add_refusal(form, (error.field or "").removeprefix("params."), error)
         else:
             return redirect("ui:job", job.pk)
-    return _page(request, job, versions, form, suggested, refused)
+    return _page(request, job, run, versions, form, suggested, refused)
 
 
 def _page(
     request: HttpRequest,
     job: Job,
+    run: Run | None,
     versions: Sequence[JobVersion],
     form: RestoreForm,
     suggested: Checkpoint | None,
     refused: Refused | None,
 ) -> HttpResponse:
-    run = latest_run(job)
+    kind = OperationKind.ROLLBACK if run and not run.is_terminal else OperationKind.RESTORE
     acts = {found.act: found for found in allowed_operations(job, run, request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
-    search, plan = text(request.GET.get("q")), _plan(job, run, versions, form, suggested)
+    search, plan = text(request.GET.get("q")), _plan(job, run, kind, versions, form, suggested)
     most = max(map(parallelism_limit, versions), default=None)
     snapshots = _snapshots(request, job, chosen, search)
     context = {
         "htmx": True,
         "job": job,
         "form": form,
-        "act": acts[OperationKind.RESTORE],
-        "ends": [(kind.value, LABELS[kind]) for kind in _ENDING_KINDS if acts[kind].enabled],
-        "is_active": run is not None and not run.is_terminal,
+        "act": acts[kind],
+        "run": run,
+        "ends": [acts[OperationKind(way)] for way in EndRun] if kind is OperationKind.ROLLBACK else [],
         "plan": plan,
         "versions": versions,
         "most": most,
@@ -161,7 +166,7 @@ def _choice(request: HttpRequest, suggested: Checkpoint | None, versions: Sequen
 
 def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
     accepted = {name: True for name in ("accept_repeated_output", "allow_unmapped") if request.POST.get(name) == "on"}
-    shown = {"plan_hash": found} if (found := request.POST.get("plan_hash")) else {}
+    shown = {name: found for name in ("plan_hash", "end_run") if (found := request.POST.get(name))}
     return {**form.cleaned_data, **accepted, **shown}
 
 
@@ -170,7 +175,12 @@ def _version(versions: Sequence[JobVersion], given: str | None) -> JobVersion | 
 
 
 def _plan(
-    job: Job, run: Run | None, versions: Sequence[JobVersion], form: RestoreForm, suggested: Checkpoint | None
+    job: Job,
+    run: Run | None,
+    kind: OperationKind,
+    versions: Sequence[JobVersion],
+    form: RestoreForm,
+    suggested: Checkpoint | None,
 ) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, as the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
@@ -183,7 +193,7 @@ def _plan(
     found, refusal = None, None
     try:
         require_parallelism(parallelism, version.max_parallelism)
-        found = report(job, Origin.from_row(job, checkpoint), version, parallelism)
+        found = report(job, Origin.from_row(job, checkpoint), version, parallelism, kind=kind)
         refusal = found.refusal
     except Refused as refused:
         refusal = refused

@@ -25,6 +25,7 @@ class KeepReason(StrEnum):
     SAVEPOINT = "savepoint"  #: only a user discards a savepoint
     PINNED = "pinned"
     IN_REVIEW = "in_review"
+    HELD = "held"  #: a rollback under way restores it
     RESTORED = "restored"  #: the run began with it and has not completed a checkpoint of its own
 
 
@@ -38,6 +39,7 @@ class RetainedCheckpoint:
     is_savepoint: bool = False
     is_pinned: bool = False
     is_in_review: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def plan_retention(
 ) -> RetentionPlan:
     """Which checkpoints to discard. Age keeps a checkpoint only if it is among the newest `MAX_KEPT_BY_AGE`.
 
-    Pinned checkpoints and checkpoints in review do not count towards either number, so a pin never costs a recovery
+    Checkpoints that are pinned, held or in review do not count towards either number, so a pin never costs a recovery
     point. No clock is read: age is the time between the triggers of a checkpoint and of the newest checkpoint.
 
     Args:
@@ -92,6 +94,7 @@ def _exemptions(checkpoint: RetainedCheckpoint) -> list[KeepReason]:
         (KeepReason.SAVEPOINT, checkpoint.is_savepoint),
         (KeepReason.PINNED, checkpoint.is_pinned),
         (KeepReason.IN_REVIEW, checkpoint.is_in_review),
+        (KeepReason.HELD, checkpoint.is_held),
     )
     return [reason for reason, holds in known if holds]
 

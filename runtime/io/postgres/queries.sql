@@ -196,6 +196,7 @@ WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL ORDER
 -- retention_candidates --
 -- The periodic checkpoints of the job that are not discarded, for `core.checkpoint.retention_plan`.
 SELECT c.number, c.run_id AS run, c.pinned_at IS NOT NULL AS is_pinned, c.review_state = 'in_review' AS is_in_review,
+       c.held_by IS NOT NULL AS is_held,
        (1000 * extract(epoch FROM c.triggered_at))::bigint AS triggered_ms,
        c.id IS NOT DISTINCT FROM r.restore_checkpoint_id AS is_restored
 FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
@@ -203,9 +204,9 @@ WHERE r.id = %(run)s AND r.token = %(token)s AND c.status = 'completed' AND c.ki
   AND c.discarded_at IS NULL
 
 -- discard --
--- Discards checkpoints, unless a user has pinned them or begun to review them meanwhile.
+-- Discards checkpoints, unless a user has pinned them, begun to review them or chosen them for a rollback meanwhile.
 UPDATE weir_checkpoint c SET discarded_at = now() FROM weir_run r
 WHERE r.id = %(run)s AND r.token = %(token)s AND c.job_id = r.job_id AND c.number = ANY(%(numbers)s)
   AND c.kind = 'checkpoint' AND c.status = 'completed' AND c.discarded_at IS NULL AND c.pinned_at IS NULL
-  AND c.review_state <> 'in_review'
+  AND c.review_state <> 'in_review' AND c.held_by IS NULL
 RETURNING c.path

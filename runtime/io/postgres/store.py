@@ -155,7 +155,7 @@ class PostgresRunStore:
     def discard_older(self, policy: RetentionPolicy) -> list[str]:
         rows = self._fetch_all("retention_candidates")
         restored = next((row["number"] for row in rows if row["is_restored"]), None)
-        columns = ("number", "run", "triggered_ms", "is_pinned", "is_in_review")
+        columns = ("number", "run", "triggered_ms", "is_pinned", "is_in_review", "is_held")
         retained = [RetainedCheckpoint(**{name: row[name] for name in columns}) for row in rows]
         plan = plan_retention(retained, policy, run=self._run, restored=restored)
         if not plan.discarded:

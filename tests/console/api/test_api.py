@@ -280,8 +280,8 @@ def test_a_run_shows_its_numbers_attempts_and_legal_acts(api: APIClient, make_ru
     assert [attempt["reason"] for attempt in shown["attempts"]] == ["slot 1 died"]
     enabled = {act["act"]: act["enabled"] for act in shown["acts"]}
     assert enabled == {
-        "start": False, "restore": False, "rescale": True, "savepoint": True, "stop": True, "drain": True,
-        "cancel": True,
+        "start": False, "restore": False, "rescale": True, "rollback": True, "savepoint": True, "stop": True,
+        "drain": True, "cancel": True,
     }  # fmt: skip
     assert all(act["enabled"] != bool(act["reason"]) for act in shown["acts"])
 

@@ -75,7 +75,7 @@ def test_a_bad_parameter_is_refused_by_name(
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones(operator: User, job: Job) -> None:
-    with pytest.raises(Refused, match="must be one of start, restore, rescale, savepoint"):
+    with pytest.raises(Refused, match="must be one of start, restore, rescale, rollback, savepoint"):
         ask(operator, job, "explode")
 
 

@@ -50,7 +50,7 @@ def test_possible_acts_stand_in_a_row_and_the_rest_in_a_menu_with_reasons(at_con
     found = blocks.live(response)
     assert "disabled" not in found["acts"]
     assert re.findall(r'id="do-([\w-]+)"', found["acts"]) == [
-        "savepoint", "named-savepoint", "rescale", "stop", "drain", "cancel",
+        "savepoint", "named-savepoint", "rescale", "stop", "rollback", "drain", "cancel",
     ]  # fmt: skip
     safe, _, dangerous = found["acts"].partition('class="acts apart"')
     assert re.findall(r'id="do-([\w-]+)"', dangerous) == ["drain", "cancel"]

@@ -204,15 +204,12 @@ def test_a_checkpoint_of_another_job_is_refused(at_console: Client, stopped: Run
     assert "Checkpoint 1 belongs to another job, other." in blocks.text(response)
 
 
-def test_a_live_run_stands_in_the_way(at_console: Client) -> None:
+def test_a_restore_needs_a_job_at_rest(at_console: Client) -> None:
     run = rows.run(rows.job())
     rows.checkpoint(run, 1)
-    path = f"/jobs/{run.job_id}/restore/"
-    shown = at_console.get(path)
-    assert f"Run {run.pk} is running; a job has one run at a time." in blocks.text(shown)
-    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
-    assert f'href="/jobs/{run.job_id}/stop/?restore=' in shown.content.decode()
-    assert at_console.post(path, choice(1, run.version)).status_code == 409
+    refused = at_console.post(f"/jobs/{run.job_id}/restore/", choice(1, run.version))
+    assert refused.status_code == 409
+    assert f"Run {run.pk} is running; a job has one run at a time." in blocks.text(refused)
 
 
 def test_a_drained_savepoint_warns(at_console: Client) -> None:
@@ -367,20 +364,40 @@ def test_a_run_that_was_restored_by_folder_did_not_begin_from_empty_state(at_con
     assert "empty state" not in said
 
 
-@pytest.mark.parametrize("kind", ["stop", "cancel"])
-def test_a_running_job_is_ended_on_the_way_to_its_restore(at_console: Client, kind: str) -> None:
-    """The chosen checkpoint stays chosen: page of the checkpoint, restore, stop or cancel, and the restore again."""
+@pytest.mark.parametrize("way", ["stop", "cancel"])
+def test_a_running_job_is_stopped_and_restored_by_one_confirmation(at_console: Client, way: str) -> None:
+    """The page binds the operation to the plan that it showed, and commits of the run meanwhile do not change it."""
     run = rows.run(rows.job())
-    chosen = rows.checkpoint(run, 5)
+    rows.checkpoint(run, 5)
     rows.checkpoint(run, 6)
-    restore = f"/jobs/{run.job_id}/restore/?checkpoint={chosen.pk}"
-    page = at_console.get(restore).content.decode()
-    assert f'href="{restore}">Show this page again</a> once the run has ended.' in page
-    (first,) = re.findall(rf'id="{kind}-first" href="([^"]+)"', page)
-    assert at_console.post(first)["Location"] == restore
-    assert Operation.objects.get().kind == kind
-    Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now())
-    page = at_console.get(restore).content.decode()
-    assert "-first" not in page
-    assert f'id="from-{chosen.pk}" value="{chosen.pk}" checked' in page
-    assert at_console.post(f"/jobs/{run.job_id}/{kind}/")["Location"] == f"/jobs/{run.job_id}/"
+    path, chosen = f"/jobs/{run.job_id}/restore/", choice(5, run.version, 3)
+    shown = at_console.get(path, chosen)
+    said, page = blocks.text(shown), shown.content.decode()
+    assert (
+        f"Run {run.pk} ends first. Until then, neither retention nor a user removes the files of checkpoint 5." in said
+    )
+    assert "Checkpoint 6 was committed after it; their records are read again" in said
+    assert "A new run of version 1 starts at parallelism 3" in said
+    assert re.search(r"<button[^>]*primary[^>]*>Stop this run and restore</button>", page)
+    assert re.search(r'value="stop" required checked>', page)
+    assert "--from 5 --version 1 --parallelism 3 --end-run stop" in said
+    (plan,) = re.findall(r'name="plan_hash" value="(\w+)"', page)
+    rows.checkpoint(run, 7)
+    given = {**chosen, "plan_hash": plan, "end_run": way, "accept_repeated_output": "on", "reason": "wrong rows"}
+    accepted = at_console.post(path, given, follow=True)
+    assert "The rollback was requested" in blocks.text(accepted)
+    whole = Operation.objects.get(kind="rollback")
+    assert (whole.parts.get().kind, whole.reason, number(5).held_by) == (way, "wrong rows", whole.pk)
+    assert "rolled back" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert f"Steps {way.capitalize()} Queued" in blocks.text(at_console.get(f"/operations/{whole.pk}/"))
+
+
+def test_a_run_that_cannot_stop_offers_its_cancellation_only(at_console: Client) -> None:
+    run = rows.run(rows.job(), "restarting")
+    rows.checkpoint(run, 5)
+    page = at_console.get(f"/jobs/{run.job_id}/restore/", choice(5, run.version)).content.decode()
+    assert re.search(r'value="stop" required disabled>', page)
+    assert re.search(r'value="cancel" required>', page)
+    assert not re.search(r"<button[^>]* disabled>Stop this run", page)
+    first = at_console.get(f"/jobs/{run.job_id}/").content.decode()
+    assert f'id="do-rollback" data-key="r" href="/jobs/{run.job_id}/restore/"' in first

@@ -1,7 +1,8 @@
-"""The course of a rescale: its stop, then its restore, each an operation of its own.
+"""The course of a rescale or rollback: the end of the run, then a restore, each an operation of its own.
 
-A rescale is complete when the restored run is running. Each pass reads the rows alone, so a console that dies between
-two steps continues with the next pass.
+A rescale restores the savepoint of its stop; a rollback restores the snapshot that the user chose. Both are complete
+when the restored run is running. Each pass reads the rows alone, so a console that dies between two steps continues
+with the next pass.
 """
 
 from django.db import IntegrityError, transaction
@@ -10,13 +11,13 @@ from django.db.models.functions import Now
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.operations import services
-from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.models import ACTIVE_STATES, SUCCESSION_KINDS, Operation, OperationKind, OperationState
 from console.operations.params import RestoreParams
 
 
-def advance_rescales() -> None:
-    """Takes every rescale under way as far as its parts have come."""
-    for number in Operation.objects.filter(kind=OperationKind.RESCALE, state__in=ACTIVE_STATES).values_list("pk"):
+def advance_successions() -> None:
+    """Takes every rescale and rollback under way as far as its parts have come."""
+    for number in Operation.objects.filter(kind__in=SUCCESSION_KINDS, state__in=ACTIVE_STATES).values_list("pk"):
         with transaction.atomic():
             rows = Operation.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
             row = rows.select_related("job").filter(pk=number[0], state__in=ACTIVE_STATES).first()
@@ -26,7 +27,7 @@ def advance_rescales() -> None:
 
 def _advance(row: Operation) -> None:
     newest = row.parts.order_by("-created_at").first()
-    assert newest is not None, "a rescale is written with its stop"
+    assert newest is not None, "it is written with its first part"
     if newest.is_active:
         phase = f"{newest.kind}: {newest.phase}" if newest.phase else newest.kind
         if phase != row.phase:
@@ -40,27 +41,32 @@ def _advance(row: Operation) -> None:
 
 
 def _restore(row: Operation) -> None:
-    """Asks for the restore. A run that ended without a savepoint, or cannot be restored, fails the rescale."""
+    """Requests the restore. A run that ended without a savepoint, or a refused restore, fails the whole."""
     savepoint = Checkpoint.objects.filter(run=row.run, kind=Kind.STOP, status=Status.COMPLETED).first()
-    if savepoint is None:
+    chosen = row.params.get("checkpoint") or (savepoint and savepoint.pk)
+    if chosen is None:
         message = f"Run {row.run_id} has stopped, and no savepoint of it is on record: restore its newest checkpoint."
         _end(row, OperationState.FAILED, error={"code": "no-savepoint", "message": message})
         return
-    params = {**row.params, "checkpoint": savepoint.pk}
+    params = {name: value for name, value in row.params.items() if name != "end_run"} | {"checkpoint": chosen}
     try:
         with transaction.atomic():
             part = services.part(row, OperationKind.RESTORE, **params)
             services.accept(part, RestoreParams(**params))
     except Refused as refused:
-        _end_unrestored(row, savepoint, refused.code, refused.detail)
+        changed = "its effects are no longer those that were shown."
+        _end_unrestored(row, savepoint, refused.code, changed if refused.code == "plan-changed" else refused.detail)
     except IntegrityError:
         _end_unrestored(row, savepoint, "run-active", "Another run was started meanwhile.")
 
 
-def _end_unrestored(row: Operation, savepoint: Checkpoint, code: str, why: str) -> None:
-    message = f"Run {row.run_id} has stopped with {savepoint}, which was not restored: {why}"
+def _end_unrestored(row: Operation, savepoint: Checkpoint | None, code: str, why: str) -> None:
+    chosen = Checkpoint.objects.filter(pk=row.params.get("checkpoint")).first()
+    ended = f"Run {row.run_id} has {f'stopped with {savepoint}' if savepoint else 'ended'}"
+    message = f"{ended}, {f'and {chosen}' if chosen else 'which'} was not restored: {why}"
     _end(row, OperationState.FAILED, error={"code": code, "message": message})
 
 
 def _end(row: Operation, state: OperationState, **facts: object) -> None:
     Operation.objects.filter(pk=row.pk).update(state=state, phase="", ended_at=Now(), **facts)
+    Checkpoint.objects.filter(pk=row.params.get("checkpoint"), held_by=row.pk).update(held_by=None)

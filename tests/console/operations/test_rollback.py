@@ -1,0 +1,180 @@
+"""A rollback: the end of the run, the hold on the chosen snapshot, the restore, and what ends it early."""
+
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Refused
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job, Run
+from console.operations import reconciler, successions
+from console.operations.models import Operation
+from console.operations.retention import preview_retention
+from console.operations.services import OperationRequestContext, request
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.settings import RetentionPolicy
+from tests.console.conftest import MakeCheckpoint, MakeRun
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def running(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> Run:
+    run = make_run(RunState.RUNNING)
+    for number in (1, 2, 3):
+        make_checkpoint(run, number)
+    return run
+
+
+def chosen() -> Checkpoint:
+    return Checkpoint.objects.get(number=1)
+
+
+def ask(user: User, run: Run, **params: Any) -> Operation:
+    wanted = {"checkpoint": chosen().pk, "accept_repeated_output": True, **params}
+    return request(OperationRequestContext(user=user, reason="wrong rows"), run.job, "rollback", wanted).operation
+
+
+def end(run: Run, kind: str, state: str) -> None:
+    """As the run's master does."""
+    Operation.objects.filter(run=run, kind=kind).update(state="succeeded", ended_at=Now())
+    Run.objects.filter(pk=run.pk).update(state=state, ended_at=Now())
+
+
+@pytest.mark.parametrize(("way", "state"), [("stop", "stopped"), ("cancel", "canceled")])
+def test_a_rollback_ends_the_run_and_restores_the_chosen_snapshot(
+    operator: User, running: Run, make_checkpoint: MakeCheckpoint, way: str, state: str
+) -> None:
+    """Every step is taken from rows alone. The savepoint of the stop is newer, and not the one that is restored."""
+    whole = ask(operator, running, parallelism=5, **({} if way == "stop" else {"end_run": way}))
+    assert (whole.state, whole.phase, [part.kind for part in whole.parts.all()]) == ("running", way, [way])
+    assert whole.parts.get().reason == "wrong rows"
+    assert chosen().held_by == whole.pk
+    reconciler.reconcile()
+    assert [part.kind for part in whole.parts.all()] == [way], "the run has not ended yet"
+
+    make_checkpoint(running, 4, kind="stop" if way == "stop" else "checkpoint")
+    end(running, way, state)
+    reconciler.reconcile()
+    reconciler.reconcile()
+    restored = whole.parts.get(kind="restore").run
+    assert restored is not None
+    assert (restored.restore_checkpoint, restored.parallelism, restored.state) == (chosen(), 5, "queued")
+    assert chosen().held_by == whole.pk, "a restart of the new run may need it"
+
+    Run.objects.filter(pk=restored.pk).update(state="running", started_at=Now())
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.result, chosen().held_by) == ("succeeded", {"run": restored.pk}, None)
+
+
+def test_a_plan_that_changed_restores_nothing_and_leaves_the_job_stopped(
+    operator: User, running: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    whole = ask(operator, running)
+    Job.objects.update(review_policy="warn")
+    savepoint = make_checkpoint(running, 4, kind="stop")
+    end(running, "stop", "stopped")
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert whole.error == {
+        "code": "plan-changed",
+        "message": f"Run {running.pk} has stopped with {savepoint}, and checkpoint 1 was not restored: its effects are "
+        "no longer those that were shown.",
+    }
+    assert (whole.state, chosen().held_by) == ("failed", None)
+    assert Run.objects.get() == running
+
+
+def test_the_plan_that_was_read_stays_valid_while_the_run_commits_output(
+    api: APIClient, running: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    path = f"/api/v1/checkpoints/{chosen().pk}/mapping/"
+    plan = api.get(path).json()
+    make_checkpoint(running, 4)
+    later = api.get(path).json()
+    assert (plan["repeats"]["last"], later["repeats"]["last"]) == (3, 4)
+    assert (later["plan_hash"], later["restorable"]) == (plan["plan_hash"], False)
+    params = {"checkpoint": chosen().pk, "accept_repeated_output": True, "plan_hash": plan["plan_hash"]}
+    body = {"kind": "rollback", "params": params}
+    accepted = api.post(f"/api/v1/jobs/{running.job_id}/operations/", body, format="json")
+    assert (accepted.status_code, accepted.json()["state"]) == (202, "running")
+
+
+def test_a_snapshot_that_is_held_is_neither_discarded_nor_proposed_by_retention(
+    operator: User, running: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    savepoint = make_checkpoint(running, 4, kind="savepoint")
+    whole = ask(operator, running, checkpoint=savepoint.pk)
+    with pytest.raises(Conflict, match=f"restored by a rollback that is under way, operation {whole.pk}"):
+        request(OperationRequestContext(user=operator), running.job, "discard", {"checkpoint": savepoint.pk})
+    Checkpoint.objects.filter(number=1).update(held_by=whole.pk)
+    found = preview_retention(running.job, RetentionPolicy(1))
+    assert [line.checkpoint.number for line in found.discarded] == [2]
+    assert next(line.reasons for line in found.kept if line.checkpoint.number == 1) == (
+        "A rollback that is under way restores it.",
+    )
+
+
+def test_a_snapshot_whose_files_are_gone_ends_no_run(operator: User, running: Run) -> None:
+    Checkpoint.objects.filter(number=1).update(discarded_at=Now())
+    with pytest.raises(Conflict, match="files of Checkpoint 1 have been removed"):
+        ask(operator, running)
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"accept_repeated_output": False}, "params.accept_repeated_output"),
+        ({"parallelism": 129}, "params.parallelism"),
+        ({"checkpoint": None, "path": "/savepoints/1"}, "params.checkpoint"),
+        ({"end_run": "drain"}, "params.end_run"),
+        ({"plan_hash": "other"}, "params.plan_hash"),
+    ],
+)
+def test_a_bad_parameter_ends_no_run(operator: User, running: Run, params: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        ask(operator, running, **params)
+    assert refused.value.field == field
+    assert not Operation.objects.exists()
+    assert chosen().held_by is None
+
+
+def test_the_newest_checkpoint_repeats_output_too(operator: User, running: Run) -> None:
+    newest = Checkpoint.objects.get(number=3)
+    with pytest.raises(Conflict, match="The run may commit output until it ends"):
+        ask(operator, running, checkpoint=newest.pk, accept_repeated_output=False)
+
+
+def test_a_stop_that_fails_releases_the_snapshot_and_the_run_continues(operator: User, running: Run) -> None:
+    whole = ask(operator, running)
+    Operation.objects.filter(kind="stop").update(state="failed", error={"code": "expired", "message": "It took long."})
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error) == ("failed", {"code": "expired", "message": "It took long."})
+    assert (chosen().held_by, Run.objects.get().state) == (None, "running")
+
+
+def test_a_restarting_run_can_only_be_cancelled(operator: User, running: Run) -> None:
+    Run.objects.update(state="restarting")
+    with pytest.raises(Conflict):
+        ask(operator, running)
+    assert ask(operator, running, end_run="cancel").phase == "cancel"
+
+
+def test_a_run_that_waits_for_a_worker_is_cancelled_at_once(operator: User, running: Run) -> None:
+    Run.objects.update(state="queued")
+    whole = ask(operator, running, end_run="cancel")
+    assert Run.objects.get().state == "canceled"
+    successions.advance_successions()
+    assert whole.parts.get(kind="restore").run is not None
+
+
+def test_a_job_at_rest_is_restored_not_rolled_back(operator: User, running: Run) -> None:
+    Run.objects.update(state="stopped")
+    with pytest.raises(Conflict):
+        ask(operator, running)

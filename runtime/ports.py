@@ -215,6 +215,11 @@ class SourceReader(ABC):
         return None
 
     @property
+    def max_disorder_ms(self) -> int:
+        """How far `watermark` stays behind the largest event time. Barriers wait for the pane of the newest rows."""
+        return 0
+
+    @property
     def idle(self) -> bool:
         """Whether event time advances without this reader until the reader has records again. Read after an empty poll.
 

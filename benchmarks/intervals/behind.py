@@ -24,3 +24,7 @@ class BehindReader(WrappedReader):
     def watermark(self) -> int | None:
         watermark = super().watermark()
         return None if watermark is None else watermark - self._lag_ms
+
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._lag_ms

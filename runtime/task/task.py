@@ -198,7 +198,8 @@ class Task:
                 self._call("poll", self._collector.emit, batch)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
-            self.poll_policy.barrier_delay.on_batch(watermark, rows, self.clock.monotonic_ms())
+            now = self.clock.monotonic_ms()
+            self.poll_policy.barrier_delay.on_batch(watermark, rows, now, reader.max_disorder_ms)
             self.handle(SourceAdvanced(watermark))
             if batches and self.barrier_in_ms == 0:  # siblings receive the barrier with the watermark
                 self._release_held_barrier()

@@ -85,6 +85,10 @@ class SplitReader(SourceReader):
     def watermark(self) -> int | None:
         return self._clock.watermark
 
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._clock.max_disorder_ms
+
     def snapshot(self, checkpoint: int) -> None:
         numbers = sorted(self._changed_splits)
         if not numbers:

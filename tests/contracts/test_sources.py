@@ -270,6 +270,7 @@ def test_the_watermark_trails_the_largest_time_by_the_disorder(tmp_path: Path) -
     drop(tmp_path, "a.csv", "id,at\n1,100\n2,300\n3,200\n")
     reading = Reading(DirectorySource(str(tmp_path), CSV, event_time="at", max_disorder_ms=50))
     assert reading.reader.watermark() is None
+    assert reading.reader.max_disorder_ms == 50
     found = []
     while reading.poll(1) is not None:
         found.append(reading.reader.watermark())

@@ -37,6 +37,7 @@ class Reader(SourceReader):
         self.time: int | None = None
         self.quiet = False
         self.over = False
+        self.disorder_ms = 0
         self._raises, self._error = raises, error
 
     def _at(self, place: str) -> None:
@@ -63,6 +64,10 @@ class Reader(SourceReader):
     def watermark(self) -> int | None:
         self._at("watermark")
         return self.time
+
+    @property
+    def max_disorder_ms(self) -> int:
+        return self.disorder_ms
 
     def snapshot(self, checkpoint: int) -> None:
         self._at("snapshot")
@@ -123,6 +128,17 @@ def test_a_barrier_waits_for_the_end_of_a_pane_and_goes_with_the_word_of_it() ->
     bring(source, reader, 29)
     assert of(sent[2:]) == ["Records", "Watermark", "Barrier"]
     assert source.barrier_in_ms is None
+
+
+def test_a_barrier_waits_for_the_pane_of_the_newest_rows() -> None:
+    sent: list[Message] = []
+    source, reader = before_an_end(sent, ManualClock(1_000))
+    reader.disorder_ms = 4
+    bring(source, reader, 21)
+    source.on_master_event(Triggered(BARRIER))
+    sent.clear()
+    bring(source, reader, 25)  # the newest row is at 29
+    assert of(sent) == ["Records", "Watermark", "Barrier"]
 
 
 def test_a_barrier_goes_before_the_end_once_its_time_is_up() -> None:

@@ -220,6 +220,10 @@ class KafkaReader(SourceReader):
             self._watermark = lowest if self._watermark is None else max(lowest, self._watermark)
         return self._watermark
 
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._source.max_disorder_ms
+
     def snapshot(self, checkpoint: int) -> None:
         if self._source.group is not None:
             self._snapshots[checkpoint] = {partition: split.next_offset for partition, split in self._splits.items()}

@@ -219,6 +219,10 @@ class ChangesReader(SourceReader):
     def watermark(self) -> int | None:
         return None if self._initial is not None else self._clock.watermark
 
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._clock.max_disorder_ms
+
     def snapshot(self, checkpoint: int) -> None:
         if self._connection is not None:
             chunks = self._chunks if self._initial is None else self._initial.chunks

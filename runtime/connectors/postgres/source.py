@@ -132,6 +132,10 @@ class PostgresReader(SourceReader):
         return self._clock.watermark
 
     @property
+    def max_disorder_ms(self) -> int:
+        return self._clock.max_disorder_ms
+
+    @property
     def idle(self) -> bool:
         return not self._is_reading
 

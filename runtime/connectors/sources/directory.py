@@ -288,6 +288,10 @@ class DirectoryReader(SourceReader):
     def watermark(self) -> int | None:
         return self._clock.watermark
 
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._clock.max_disorder_ms
+
     def snapshot(self, checkpoint: int) -> None:
         if self._letters is not None:
             self._letters.sync()

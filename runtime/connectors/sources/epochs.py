@@ -188,6 +188,10 @@ class EpochReader(SourceReader):
     def watermark(self) -> int | None:
         return self._clock.watermark
 
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._clock.max_disorder_ms
+
     def snapshot(self, checkpoint: int) -> None:
         self._state.replace([self._source.lineage, lane.number, lane.epoch, lane.row] for lane in self._lanes)
 

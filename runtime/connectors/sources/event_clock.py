@@ -11,7 +11,7 @@ class BoundedOutOfOrderness:
 
     def __init__(self, column: str | None, max_disorder_ms: int, max_event_time: int | None = None) -> None:
         """`max_event_time`: the largest event time (ms) before a restore, where a source stores it."""
-        self._column, self._max_disorder_ms = column, max_disorder_ms
+        self._column, self.max_disorder_ms = column, max_disorder_ms
         self._max_event_time = max_event_time
 
     def on_batch(self, batch: pa.RecordBatch) -> None:
@@ -31,7 +31,7 @@ class BoundedOutOfOrderness:
     @property
     def watermark(self) -> int | None:
         """The current watermark in ms. A later row may still have the maximum event time minus the disorder."""
-        return None if self._max_event_time is None else self._max_event_time - self._max_disorder_ms - 1
+        return None if self._max_event_time is None else self._max_event_time - self.max_disorder_ms - 1
 
 
 def check_event_time(column: str | None, max_disorder_ms: int, columns: pa.Schema | None) -> None:

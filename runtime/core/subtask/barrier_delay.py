@@ -5,6 +5,9 @@ is little state to copy. A source that reads a backlog crosses pane ends within 
 the next pane end; its siblings choose the same pane end, as far as their watermarks are known in its slot. A source
 that reads in real time crosses pane ends rarely, so it does not delay barriers.
 
+The newest rows count, not the watermark, which stays behind them by the disorder of the source. In the middle of their
+pane, pre-aggregation would emit an entry for nearly every key before the barrier, and again at the end of the pane.
+
 The delay looks like a slow trigger message and changes nothing else. Only sources all of whose rows wait for windows
 delay barriers (`waiting_edges`): the output of other sources would become visible later.
 """
@@ -28,7 +31,8 @@ class BarrierDelay:
     def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
         self._drifts = drifts
         self._pane_ms = max((drift.max_drift_ms for drift in drifts), default=0)
-        self._time = MIN_WATERMARK
+        self._disorder_ms = 0  #: how far watermarks stay behind the newest rows
+        self._time = MIN_WATERMARK  #: of the newest rows: the watermark of a source without disorder
         self._rows_per_ms = 0.0  #: per millisecond of event time
         self._pane_ended_at = -math.inf  #: wall time at which the last pane end was crossed
         self._is_pane_end_near = False
@@ -41,7 +45,7 @@ class BarrierDelay:
         if not self._is_pane_end_near or now - self._pane_ended_at > MAX_PANE_WALL_MS:
             return False
         self._held, self._hold_until = barrier, now + MAX_HOLD_MS
-        self._pane_end, self._is_agreed = self._pane_end_after(max(self._time, self._max_watermark)), False
+        self._pane_end, self._is_agreed = self._pane_end_after(max(self._time, self._max_time)), False
         return True
 
     def due_in(self, now: float) -> float | None:
@@ -61,8 +65,9 @@ class BarrierDelay:
         left = (self._pane_end - 1 - self._time) * self._rows_per_ms
         return min(rows, max(rows // MAX_BATCH_REDUCTION, math.ceil(left)))
 
-    def on_batch(self, time: int, rows: int, now: float) -> None:
-        """A batch of `rows` has advanced the source's watermark to `time` (ms)."""
+    def on_batch(self, watermark: int, rows: int, now: float, disorder_ms: int = 0) -> None:
+        """A batch of `rows` has advanced the source's watermark (ms), `disorder_ms` behind the newest row."""
+        self._disorder_ms, time = disorder_ms, watermark + disorder_ms
         if time <= self._time or not self._pane_ms:
             return
         if self._pane_number(time) > self._pane_number(self._time):
@@ -73,15 +78,16 @@ class BarrierDelay:
         self._rows_per_ms = rows / (time - self._time)
         self._time = time
         if self._held and time + 1 >= self._pane_end and not self._is_agreed:
-            self._pane_end, self._is_agreed = max(self._pane_end, self._pane_end_after(self._max_watermark)), True
+            self._pane_end, self._is_agreed = max(self._pane_end, self._pane_end_after(self._max_time)), True
 
     def on_empty(self) -> None:
         """The backlog is empty: the time of the next pane end is unknown, so a held barrier is due at once."""
         self._is_pane_end_near, self._hold_until = False, 0.0
 
     @property
-    def _max_watermark(self) -> int:
-        return max(drift.max_watermark for drift in self._drifts)
+    def _max_time(self) -> int:
+        """The time of the newest rows of a sibling, as far as its watermark tells it."""
+        return max(drift.max_watermark for drift in self._drifts) + self._disorder_ms
 
     def _pane_end_after(self, time: int) -> int:
         return (self._pane_number(time) + 1) * self._pane_ms

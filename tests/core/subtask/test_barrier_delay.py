@@ -22,6 +22,7 @@ class Read:
 
     heard: WindowStub = field(default_factory=lambda: WindowStub(WatermarkValve([OWN, OTHER])))
     event_ms_per_ms: float = 10.0
+    disorder_ms: int = 0
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -30,7 +31,7 @@ class Read:
 
     def to(self, at: int) -> "Read":
         self.now += (at - self.at) / self.event_ms_per_ms
-        self.placement.on_batch(at - 1, at - self.at, self.now)
+        self.placement.on_batch(at - 1 - self.disorder_ms, at - self.at, self.now, self.disorder_ms)
         self.at = at
         return self
 
@@ -53,6 +54,20 @@ def test_it_waits_for_the_end_of_the_pane() -> None:
     assert source.placement.release() == BARRIER
     assert source.placement.release() is None
     assert source.placement.due_in(source.now) is None
+
+
+def test_it_waits_for_the_end_of_the_pane_of_the_newest_rows_not_of_the_watermark() -> None:
+    source = Read(disorder_ms=1_400).to(500).to(1_100).to(2_100)
+    assert source.keeps()
+    found = [source.to(at).due() for at in (2_400, 2_900, 3_000)]
+    assert found == [False, False, True]
+
+
+def test_it_waits_for_the_end_that_a_sibling_with_the_same_disorder_has_not_passed() -> None:
+    source = Read(disorder_ms=400).to(500).to(1_100).to(2_100)
+    source.heard.watermarks.advance(OTHER, 2_699)  # the sibling's newest row is at 3,099
+    assert source.keeps()
+    assert [source.to(at).due() for at in (3_000, 4_000)] == [False, True]
 
 
 def test_it_waits_no_longer_than_a_trigger_may_take_anyway() -> None:

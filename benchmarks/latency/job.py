@@ -41,6 +41,20 @@ class Pace:
         return self.began_s + ids / self.rate
 
 
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The times of rows, in Unix seconds. `committed` is NaN where no commit was noted."""
+
+    ids: npt.NDArray[np.int64]
+    arrived: npt.NDArray[np.float64]
+    committed: npt.NDArray[np.float64]
+
+    @classmethod
+    def joined(cls, parts: Sequence["Arrivals"]) -> "Arrivals":
+        columns = zip(*((part.ids, part.arrived, part.committed) for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
+
+
 @dataclass(frozen=True)
 class OpenLoop:
     """Emits each row when it is due, at the earliest. It stores no position, since the job is never restored."""
@@ -143,6 +157,16 @@ class _Committer(weir.spi.SinkCommitter):
         for path in missing:
             path.write_text(repr(time.time()))
         return len(missing)
+
+
+def arrivals(folder: Path) -> Arrivals:
+    """Reads the times that the writers and the committer have noted."""
+    found = []
+    for path in sorted(folder.glob("*.npz")):
+        committed = float(path.with_suffix(".committed").read_text())
+        with np.load(path) as noted:
+            found.append(Arrivals(noted["ids"], noted["arrived"], np.full(len(noted["ids"]), committed)))
+    return Arrivals.joined(found)
 
 
 def stateless(rows: weir.Stream) -> weir.Stream:

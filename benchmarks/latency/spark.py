@@ -21,9 +21,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from benchmarks.latency.job import KEYS, SCHEMA, Pace
+from benchmarks.latency.job import KEYS, SCHEMA, Arrivals, Pace
 from runtime.connectors.sources.sequence import KEY_MULTIPLIER
 
+TITLE: Final = "Structured Streaming"
 PARTITIONS: Final = 2
 _POLL_S: Final = 0.1
 _SETTINGS: Final = {
@@ -46,6 +47,10 @@ class Batch:
     first: int
     end: int
     at: float
+
+    def arrivals(self) -> Arrivals:
+        at = np.full(self.end - self.first, self.at)
+        return Arrivals(np.arange(self.first, self.end), at, at)
 
 
 class _Rows(InputPartition):
@@ -111,8 +116,8 @@ def start_session() -> SparkSession:
     return session
 
 
-def run(session: SparkSession, name: str, pace: Pace, folder: Path) -> list[Batch]:
-    """Runs the job until all rows are visible. Returns its batches.
+def run(session: SparkSession, name: str, pace: Pace, folder: Path) -> Arrivals:
+    """Runs the job until all rows are visible. `folder`: new, since a state store writes to it after its query.
 
     Raises:
         RuntimeError: the query has failed.
@@ -129,7 +134,7 @@ def run(session: SparkSession, name: str, pace: Pace, folder: Path) -> list[Batc
                 raise RuntimeError(f"the query ended: {query.exception()}")
             batches = [batch_of(each) for each in query.recentProgress if each.numInputRows]
             if batches and batches[-1].end >= pace.rows:
-                return batches
+                return Arrivals.joined([each.arrivals() for each in batches])
     finally:
         query.stop()
 

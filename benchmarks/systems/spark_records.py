@@ -4,18 +4,14 @@ The function of a consumer in Python (`applyInPandasWithState`) takes millisecon
 program is compiled with the Scala compiler that Spark contains.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyspark
 from pyspark.sql import DataFrame
 
+from benchmarks import scala
 from benchmarks.datasets.records import NUMBER_DIGITS
 from benchmarks.workloads.records import RECORDS_PER_EVENT
-from stack.launch.java import ADVICE, find_java
 
 if TYPE_CHECKING:
     from benchmarks.systems.spark_jobs import Inputs
@@ -25,14 +21,7 @@ _PROGRAM: Final = Path(__file__).with_name("Consumers.scala")
 
 def compile_program(folder: Path) -> str:
     """Compiles the program into `folder`, unless it is there, for the class path of Spark."""
-    if not folder.exists():
-        java = find_java(os.environ)
-        if java is None:
-            raise SystemExit(ADVICE)
-        folder.mkdir(parents=True)
-        jars = Path(pyspark.__file__).parent / "jars" / "*"
-        compiler = [f"{java}/bin/java", "-cp", str(jars), "scala.tools.nsc.Main", "-usejavacp", "-d", str(folder)]
-        subprocess.run([*compiler, str(_PROGRAM)], check=True, stdout=sys.stderr)
+    scala.compile_program(_PROGRAM, [scala.JARS / "*"], folder)
     return str(folder)
 
 

@@ -9,7 +9,7 @@ from benchmarks import goals, results, scaling
 from benchmarks.figures import MEASUREMENT_MODULES
 from benchmarks.harness import Harness, RunPlan, lock_folder, steps
 from benchmarks.intervals.lagging import GROUPS
-from benchmarks.latency import measure as latency
+from benchmarks.latency import report as latency
 from benchmarks.progress import Progress
 from benchmarks.results import FigureResult, RateMeasurement, entry
 from benchmarks.scaling import Round, RunTime
@@ -77,16 +77,22 @@ def _latency(job: str) -> latency.Latency:
     )  # fmt: skip
 
 
+def _of_flink(p99: float) -> latency.PeerLatency:
+    shares = {"p99": p99}
+    return latency.PeerLatency(job="running", rate=100_000, system="Flink", uncommitted=shares, committed=shares)
+
+
 def test_a_goal_is_a_figure_of_a_measurement_with_its_limit() -> None:
     took = {1: RunTime(seconds=9.0, cpu_seconds=9.0), 2: RunTime(seconds=5.0, cpu_seconds=9.0)}
     reports = {
-        "L1": latency.report([_latency("stateless"), _latency("running")]),
+        "L1": latency.report([_latency("stateless"), _latency("running")], [_of_flink(20.0)]),
         "W14": scaling.report([Round(weir=took, bare=took, control=took, few_keys=took, ads=took)], 1_000_000, []),
     }
     stored = {name: FigureResult(title=name, state="done", report=report).to_json() for name, report in reports.items()}
     assert values(stored) == {
         "L1: stateless, 100,000 rows/s: uncommitted, p99": (30.0, False),
         "L1: running, 100,000 rows/s: uncommitted, p99": (30.0, True),
+        "L1: running, 100,000 rows/s: p99 to that of Flink with its best settings": (1.5, False),
         "W14: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
         "W14: W1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
         "W14: R1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
+from benchmarks.protocol import table_of
 from benchmarks.workload import Workload
 from stack.services import start_postgres
 
@@ -28,10 +29,6 @@ def target_database(workload: Workload, folder: Path) -> Iterator[str]:
             for phase in PHASES:
                 connection.execute(f"create table {table_of(phase)} ({columns}, primary key ({keys}))")
         yield server.url
-
-
-def table_of(phase: str) -> str:
-    return f"output_{phase}"
 
 
 def export(url: str, phase: str, folder: Path) -> None:

@@ -18,6 +18,7 @@ PEERS: Final = ROOT / "var" / "peers"
 PINS: Final = {
     "flink": ["apache-flink==2.3.0", "apache-beam==2.61.0", "pyarrow==16.1.0", "numpy==2.1.3"],
     "bytewax": ["bytewax==0.21.1"],
+    "pathway": ["pathway==0.33.0"],
     "sampler": ["py-spy==0.4.3"],
 }
 PYTHONS: Final = ("python3.11", "python3.12")

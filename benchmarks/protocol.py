@@ -98,6 +98,11 @@ class Task(Computation):
         return Path(self.folder) / f"checkpoints-{phase}"
 
 
+def table_of(phase: str) -> str:
+    """The table in Postgres for the output of a phase."""
+    return f"output_{phase}"
+
+
 def read_task() -> Task:
     """The task given to this process on its command line."""
     _channel()

@@ -32,6 +32,7 @@ SYSTEMS: dict[str, System] = {
         System("flink_sql", "Flink SQL", "flink"),
         System("pyflink", "PyFlink", "flink"),
         System("bytewax", "Bytewax", "bytewax"),
+        System("pathway", "Pathway", "pathway"),
         System("duckdb", "DuckDB (batch)", is_batch=True),
     )
 }

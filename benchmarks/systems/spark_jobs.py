@@ -11,7 +11,7 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from benchmarks import database, protocol
+from benchmarks import protocol
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.files import FILES
 from benchmarks.datasets.nexmark import QUERIES, UPDATES
@@ -113,7 +113,7 @@ KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {
 
 def upsert(task: Task, phase: str) -> Callable[[DataFrame, int], None]:
     """Writes a batch in a transaction. A repeated batch has the same rows, so each key has its value once."""
-    table, keys = database.table_of(phase), task.output_key
+    table, keys = protocol.table_of(phase), task.output_key
 
     def write(batch: DataFrame, number: int) -> None:
         rows = batch.collect()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import weir
-from benchmarks import database, protocol, slots
+from benchmarks import protocol, slots
 from benchmarks.datasets import DATASETS
 from benchmarks.datasets.nexmark import QUERIES
 from benchmarks.protocol import Task
@@ -101,7 +101,7 @@ def sink_of(task: Task, phase: str) -> weir.spi.Sink:
     match task.sink:
         case "postgres":
             url = make_conninfo(task.database, password=f"${{secret:{_REFERENCE}}}")
-            return weir.PostgresSink(url, database.table_of(phase), key=tuple(task.output_key))
+            return weir.PostgresSink(url, protocol.table_of(phase), key=tuple(task.output_key))
         case "files":
             return weir.ParquetSink(str(task.output_of(phase)), partition_by=tuple(task.partition_by))
         case _:

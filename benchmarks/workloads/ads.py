@@ -1,5 +1,6 @@
 """R1: the Yahoo streaming benchmark. Ad events are filtered, joined with campaigns and counted in windows of 10 s."""
 
+from dataclasses import replace
 from typing import Final
 
 from benchmarks.datasets.ads import ADS, US_PER_ROW
@@ -38,6 +39,6 @@ R1: Final = Workload(
     output={"campaign_id": "text", "window_start": "timestamp", "views": "bigint"},
     output_key=("campaign_id", "window_start"),
 )
-R1_JSON: Final = as_json(R1, JSON_ROWS)
+R1_JSON: Final = replace(as_json(R1, JSON_ROWS), rows={**dict.fromkeys(SYSTEMS, JSON_ROWS), "pathway": JSON_ROWS})
 R1_W0: Final = read_only(R1)
 R1_JSON_W0: Final = read_only(R1_JSON)

@@ -7,6 +7,7 @@ from benchmarks.datasets.table import Table
 DATASETS: dict[str, dict[str, Table]] = {
     "ads": ads.TABLES,
     "clicks": clicks.TABLES,
+    "nexmark-auctions": nexmark.AUCTION_TABLES,
     "nexmark-bids": nexmark.BID_TABLES,
     "nexmark-sellers": nexmark.SELLER_TABLES,
     "payments": payments.TABLES,

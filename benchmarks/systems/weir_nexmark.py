@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import weir
+from benchmarks.datasets.nexmark import MAX_OPEN_S
 
 if TYPE_CHECKING:
     from benchmarks.systems.weir_jobs import Inputs
@@ -50,6 +51,23 @@ def q3(inputs: "Inputs") -> weir.Stream:
     pairs = near.key_by("id").interval_join(opened.key_by("seller"))
     sold = pairs.between("sold", -_DAY, _DAY, time=("date_time", "opened"))
     return sold.select("columns", "name", "city", "state", "auction")
+
+
+def q4(inputs: "Inputs") -> weir.Stream:
+    """The highest price per auction as a changelog; its sum and count per category."""
+    auctions = inputs.table("auctions", "date_time").select(
+        "opened", "id", "category", "expires", opened=pc.field("date_time")
+    )
+    bids = _bids(inputs).select("prices", "auction", "price", "date_time")
+    pairs = auctions.key_by("id").interval_join(bids.key_by("auction"))
+    open_bids = pairs.between("open", timedelta(0), timedelta(seconds=MAX_OPEN_S), time=("opened", "date_time"))
+    in_time = open_bids.filter("in_time", pc.field("date_time") <= pc.field("expires"))
+    changes = in_time.key_by("id", "category").aggregate("highest", {"price": weir.Max("price")}, changelog=True)
+    sign = pc.if_else(pc.field("op") == "update_before", -1, 1)
+    signed = changes.select("signed", "category", sign=sign, price=pc.field("price") * sign)
+    totals = signed.key_by("category").aggregate("totals", {"auctions": weir.Sum("sign"), "total": weir.Sum("price")})
+    mean = pc.field("total").cast(pa.float64()) / pc.field("auctions").cast(pa.float64())
+    return totals.with_columns("mean", mean=mean)
 
 
 def q5(inputs: "Inputs") -> weir.Stream:

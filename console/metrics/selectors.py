@@ -181,9 +181,12 @@ def _mean(values: Sequence[float | None]) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def subtask_history(run: Run, operator: str, now: datetime) -> SubtaskHistory:
-    """The numbers of the operator's subtasks in the last hour, oldest first, at most `MAX_SUBTASK_VALUES`. A query."""
-    most = max(1, MAX_SUBTASK_VALUES // (len(SUBTASK_NUMBERS) * max(run.parallelism, 1)))
+def subtask_history(run: Run, operator: str, now: datetime, intervals: int | None = None) -> SubtaskHistory:
+    """The numbers of the operator's subtasks in the last hour, oldest first, at most `MAX_SUBTASK_VALUES`. A query.
+
+    `intervals`: only that number of the newest.
+    """
+    most = intervals or max(1, MAX_SUBTASK_VALUES // (len(SUBTASK_NUMBERS) * max(run.parallelism, 1)))
     numbers_of = Func(F("operators"), Value(operator, TextField()), function="jsonb_extract_path")
     found = SubtaskMetrics.objects.filter(run_id=run.pk, at__gte=now - SUBTASK_HISTORY)
     newest = found.annotate(numbers=Cast(numbers_of, JSONField())).exclude(numbers=None).order_by("-at", "-token")

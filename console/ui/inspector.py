@@ -26,7 +26,7 @@ from console.ui.runlog import LogLine, log_file, log_size, recent_warnings
 from runtime.core.snapshot.contents import StoredState
 
 REFRESH_S: Final = 10
-SHOWN_SUBTASKS: Final = 16  #: the most skewed; the API has all
+SHOWN_SUBTASKS: Final = 16  #: the most skewed; `console.ui.subtaskpage` has all
 SHOWN_STATES: Final = 14  #: the largest; the page of a checkpoint has all
 SPARK_POINTS: Final = 60  #: of the last hour
 _METER: Final = 72.0  #: width of a meter in pixels
@@ -49,10 +49,7 @@ class SubtaskLine:
 
     @property
     def skew(self) -> str:
-        """How far the rate is from the mean, if it is far; else ''."""
-        if 0.5 <= self.share <= 1.5:
-            return ""
-        return f"{self.share:.1f} × mean"
+        return skew_label(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +93,12 @@ class Inspector:
         """The subtasks of the chosen operator, the most skewed first. A query."""
         if not self.uid or self._page.run is None:
             return ()
-        rate = "records_out" if self._spec.get("role") == "source" else "records_in"
-        return subtask_lines(subtask_history(self._page.run, self.uid, self._now), rate, self._now)
+        history = subtask_history(self._page.run, self.uid, self._now)
+        return subtask_lines(history, rate_column(self._spec), self._now)
 
     @property
     def shown_subtasks(self) -> Sequence[SubtaskLine]:
         return self.subtasks[:SHOWN_SUBTASKS]
-
-    @property
-    def more_subtasks(self) -> int:
-        """Subtasks that are nearer to the mean than those shown."""
-        return max(0, len(self.subtasks) - SHOWN_SUBTASKS)
 
     @cached_property
     def failures(self) -> tuple[FailureCause, ...]:
@@ -157,6 +149,16 @@ class Inspector:
             return storage.recorded_states(self.checkpoint) if self.checkpoint else ()
         except Refused:
             return ()
+
+
+def rate_column(operator: Mapping[str, Any]) -> str:
+    """The number that is the rate of an operator of the graph."""
+    return "records_out" if operator.get("role") == "source" else "records_in"
+
+
+def skew_label(share: float) -> str:
+    """How far a rate is from the mean of all subtasks, if it is far; else ''."""
+    return "" if 0.5 <= share <= 1.5 else f"{share:.1f} × mean"
 
 
 def subtask_lines(history: SubtaskHistory, rate: str, now: datetime) -> tuple[SubtaskLine, ...]:

@@ -70,6 +70,7 @@ urlpatterns = [
     path("jobs/<int:pk>/checkpoints/trend/", trend.trend, name="trend"),
     path("jobs/<int:pk>/checkpoints/schedule/", schedule.schedule, name="schedule"),
     path("runs/<int:pk>/", runs.run, name="run"),
+    path("runs/<int:pk>/subtasks/", runs.subtasks, name="subtasks"),
     path("runs/<int:pk>/log/", runs.log, name="run_log"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),

@@ -1,4 +1,4 @@
-"""The page of a run."""
+"""The page of a run, its log, and the subtasks of its operators."""
 
 from typing import Any
 
@@ -15,11 +15,12 @@ from console.jobs.services import pipeline_schema
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
 from console.ui.jobhealth import health_line
-from console.ui.paging import whole_number
+from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.runlog import LEVELS, LogFilter, SlotLog, log_file, log_size, plain_log, slot_file, slot_logs
 from console.ui.runpage import run_view
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.subtaskpage import subtask_page
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login
 
 _OPERATIONS = 20  #: newest operations on the page
 
@@ -56,15 +57,30 @@ def run(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 @require_login
+def subtasks(request: HttpRequest, pk: int) -> HttpResponse:
+    """All subtasks of the operator in the address, by pages. `after` is the number of rows before the page."""
+    found = get_object_or_404(Run.objects.select_related("job", "version").defer("live"), pk=pk)
+    uid, operators = text(request.GET.get("operator")), (found.version.graph or {}).get("operators", ())
+    operator = next((each for each in operators if each["uid"] == uid), None)
+    if operator is None:
+        raise Http404(f"the run has no operator {uid!r}")
+    sort, after = text(request.GET.get("sort")), whole_number(request.GET.get("after")) or 0
+    shown = subtask_page(found, operator, sort, after, timezone.now())
+    context = {"job": found.job, "run": found, "operator": operator, "shown": shown, "sort": shown.sort}
+    return page(request, "runs/subtasks.html", context)
+
+
+@require_safe
+@require_login
 def log(request: HttpRequest, pk: int) -> HttpResponse:
     """The log of the job master, or of a slot, as a file without secrets."""
     found, logs = _with_slot_logs(Run.objects.select_related("job", "version"), pk)
     slot = whole_number(request.GET.get("slot"))
     file = log_file(found) if slot is None else slot_file(logs, slot)
-    text = file and plain_log(file, found.version.params, pipeline_schema(found.job.pipeline))
-    if text is None:
+    lines = file and plain_log(file, found.version.params, pipeline_schema(found.job.pipeline))
+    if lines is None:
         raise Http404("this host does not have the log")
-    response = HttpResponse(text, content_type="text/plain; charset=utf-8")
+    response = HttpResponse(lines, content_type="text/plain; charset=utf-8")
     name = f"run-{pk}.log" if slot is None else f"run-{pk}-slot-{slot}.log"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

@@ -22,6 +22,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "versions": f"{job}/versions/",
         "edit": f"{job}/edit/",
         "run": f"/runs/{run.pk}/",
+        "subtasks": f"/runs/{run.pk}/subtasks/?operator=window",
         "checkpoint": f"/checkpoints/{checkpoint.pk}/",
         "checkpoint-failed": f"/checkpoints/{failed.pk}/",
         "checkpoint-running": f"/checkpoints/{Checkpoint.objects.get(status='in_progress').pk}/",

@@ -72,6 +72,14 @@ class OperatorFacts:
     def records_per_s(self) -> float:
         return sum(subtask.records_per_s for subtask in self.subtasks)
 
+    @property
+    def skew(self) -> float | None:
+        """Records of the busiest subtask, divided by the mean: 1 is even. None: a single subtask, or no records."""
+        total = self.records_per_s
+        if len(self.subtasks) < 2 or total <= 0:
+            return None
+        return max(subtask.records_per_s for subtask in self.subtasks) / total * len(self.subtasks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:

@@ -31,6 +31,7 @@ from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, Standin
 from console.metrics.recent import newest_rate
 from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationState
 from console.operations.restore import committed_checkpoints
+from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
 from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.redaction import Schema
@@ -74,6 +75,7 @@ class JobPage:
     stages: tuple[StandingStage, ...]  #: of the latest run
     output: Checkpoint | None  #: commit record of a run in BATCH
     proof: RestoreProof | None  #: the restore drill that ended last
+    oldest_point: RestorePoint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,7 @@ def job_page(pk: int) -> JobPage:
         stages=tuple(StandingStage.objects.filter(run=run)) if run and run.version.has_standing_stages else (),
         output=batch_output(run) if run and run.version.is_batch else None,
         proof=read_proof(facts.latest_proof),
+        oldest_point=read_restore_point(facts.oldest_point),
     )
 
 
@@ -215,6 +218,7 @@ def _page_facts(job: str = "") -> dict[str, Any]:
         "parameter_schema": Subquery(Pipeline.objects.filter(pk=OuterRef(f"{job}pipeline")).values("schema")),
         "start_repeats": Exists(committed_checkpoints(OuterRef(f"{job}pk"))),
         "latest_proof": latest_proof(f"{job}pk"),
+        "oldest_point": oldest_restorable(job),
     }
 
 

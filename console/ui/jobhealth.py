@@ -1,7 +1,7 @@
 """The health of a job for pages: the verdict of the rules, and what a failure would cost now."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -28,12 +28,14 @@ _UNKNOWN_LEVEL: Final = 1.5  #: jobs of `UNKNOWN_HEALTH` come before jobs that a
 class HealthView:
     """The health of a run on its job's page. `first` gives the sentence; `others` are less severe.
 
-    `attempt`: the attempt that is being started, while the run restarts after failures that count; else "".
+    `attempt`: the attempt that is being started, while the run restarts after failures that count; else "". `skew`:
+    by operator, while records flow.
     """
 
     verdict: Verdict
     horizon: RecoveryHorizon | None
     attempt: str = ""
+    skew: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def level(self) -> str:
@@ -76,7 +78,9 @@ def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
     run.job = job
     ((_, facts, verdict),) = verdicts([run], now)
     attempt = attempt_number(facts) if run.run_state is RunState.RESTARTING else ""
-    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts), attempt=attempt)
+    is_recent = run.run_state in FLOWING_STATES and facts.old_since is None
+    skew = {uid: each.skew for uid, each in facts.operators.items() if each.skew is not None} if is_recent else {}
+    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts), attempt=attempt, skew=skew)
 
 
 def silent_since(run: Run | None, now: datetime) -> datetime | None:

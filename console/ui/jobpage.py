@@ -126,14 +126,14 @@ def job_view(
     schema = page.schema
     failure = run_failure(run, schema)
     health = job_health(page.job, run, now)
-    findings = health.verdict.findings if health else ()
+    findings, skew = (health.verdict.findings, health.skew) if health else ((), {})
     is_compact = is_large and not is_detailed
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
         page=page,
         run=run,
         live=numbers,
-        picture=draw(graph, numbers, now, findings=findings, is_compact=is_compact) if graph else None,
+        picture=draw(graph, numbers, now, findings=findings, skew=skew, is_compact=is_compact) if graph else None,
         is_large=is_large,
         strip=rows.strip,
         checkpoints=shown,

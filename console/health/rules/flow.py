@@ -89,16 +89,15 @@ def skew(facts: RunFacts) -> Iterator[Finding]:
     if facts.flow_s < MIN_FLOW_S:
         return
     for operator in list(facts.operators.values())[::-1]:
-        subtasks, total = operator.subtasks, operator.records_per_s
-        if operator.finished or operator.role is Role.SOURCE or len(subtasks) < 2 or total <= 0:
+        subtasks, ratio = operator.subtasks, operator.skew
+        if operator.finished or operator.role is Role.SOURCE or ratio is None:
             continue
         top = max(subtasks, key=lambda subtask: subtask.records_per_s)
         others = [subtask.busy for subtask in subtasks if subtask is not top]
-        ratio = top.records_per_s / total * len(subtasks)
         limit = min(4.0, 1 + (len(subtasks) - 1) / 2)
         is_loaded = facts.exceeds(SKEW, top.busy, 0.5, 0.4) and top.busy >= 2 * sum(others) / len(others)
         if is_loaded and facts.exceeds(SKEW, ratio, limit, 0.85 * limit):
-            share = formats.percent(top.records_per_s / total)
+            share = formats.percent(ratio / len(subtasks))
             rest = formats.percent(sum(others) / len(others))
             yield Finding(
                 sentence=f"Skew: subtask {top.index} of {operator} gets {share} of the records of "

@@ -5,9 +5,11 @@ The rules of `console.health` decide; this module only words their findings.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from console.health.findings import Finding, Level
+from console.health.rules.flow import SKEW
 from console.ui.status import Meaning
 
 #: Words by rule, for the operator that a finding of the rule blames.
@@ -20,7 +22,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "checkpoints-fail": "slow",
     "storage-slow": "slow storage",
     "checkpoints-slow": "slow",
-    "skew": "skewed",
+    SKEW: "skewed",
     "backpressure": "slow",
     "watermark": "holds event time",
     "sink-backlog": "stage not running",
@@ -38,8 +40,11 @@ class Mark:
     meaning: Meaning
 
 
-def marks(findings: Iterable[Finding], names: Mapping[str, str]) -> dict[str, Mark]:
-    """The mark of each operator that `findings` name, by uid. `names`: of all operators, by uid.
+def marks(
+    findings: Iterable[Finding], names: Mapping[str, str], skew: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, Mark]:
+    """The mark of each operator that `findings` name, by uid. `names`: of all operators, by uid. A skewed operator has
+    its `skew`.
 
     Of several findings on an operator, the first counts: they are the most severe first. An operator that is blamed
     itself is not marked as waiting.
@@ -49,6 +54,8 @@ def marks(findings: Iterable[Finding], names: Mapping[str, str]) -> dict[str, Ma
     for finding in findings:
         if finding.operator in names and (word := _WORDS.get(finding.rule)):
             is_failed = finding.level is Level.FAILED
+            if finding.rule == SKEW and finding.operator in skew:
+                word = f"{word} {skew[finding.operator]:.1f}×"
             mark = Mark(word, *(("square", Meaning.FAILED) if is_failed else ("triangle", Meaning.ATTENTION)))
             found.setdefault(finding.operator, mark)
         for uid in finding.waiting:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import log10
+from types import MappingProxyType
 from typing import Any
 
 from console import formats
@@ -54,6 +55,7 @@ class NodePicture:
     rate_in: Quantity
     rate_out: Quantity
     watermark: Quantity
+    skew: float | None  #: records of the busiest subtask, divided by the mean
     busy_width: float
     backpressured_width: float
     sends_to: tuple[tuple[str, str], ...]  #: (name of the reader, strategy)
@@ -140,9 +142,10 @@ def draw(
     title: str = "Job graph",
     *,
     findings: Iterable[Finding] = (),
+    skew: Mapping[str, float] = MappingProxyType({}),
     is_compact: bool = False,
 ) -> GraphPicture:
-    """Draws `JobGraph.to_json()` with the metrics `live`, and marks the operators that `findings` name."""
+    """Draws `JobGraph.to_json()` with the metrics `live` and `skew`, and marks the operators that `findings` name."""
     operators = graph["operators"]
     regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
     back = [edge for edge in graph["edges"] if edge.get("feedback")]
@@ -150,8 +153,11 @@ def draw(
     place = compact_layout if is_compact else layout
     placed = place(uids, _ends(regular), back=_ends(back))
     ways = zip([*regular, *back], [*placed.routes, *placed.back], strict=True)
-    marked = marks(findings, {operator["uid"]: operator["name"] for operator in operators})
-    nodes = tuple(_node(operator, graph, placed, live, marked.get(operator["uid"]), now) for operator in operators)
+    marked = marks(findings, {operator["uid"]: operator["name"] for operator in operators}, skew)
+    nodes = tuple(
+        _node(operator, graph, placed, live, marked.get(operator["uid"]), skew.get(operator["uid"]), now)
+        for operator in operators
+    )
     by_uid = {node.uid: node for node in nodes}
     drawn = tuple(_edge(edge, route, by_uid, live) for edge, route in ways if route.points)
     return GraphPicture(
@@ -190,6 +196,7 @@ def _node(
     placed: Layout,
     live: Live,
     mark: Mark | None,
+    skew: float | None,
     now: datetime,
 ) -> NodePicture:
     uid = operator["uid"]
@@ -220,6 +227,7 @@ def _node(
         rate_in=formats.rate(moving.rate_in if moving else None),
         rate_out=formats.rate(moving.rate_out if moving else None),
         watermark=formats.watermark(numbers.watermark if numbers else None, now),
+        skew=skew,
         busy_width=round(busy, 1),
         backpressured_width=round(pressed, 1),
         sends_to=tuple((names[e["target"]], strategy(e)) for e in graph["edges"] if e["source"] == uid),

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from console.health.housekeeping import store_verdicts
-from console.jobs.models import Attempt, Run
+from console.jobs.models import Attempt, Job, Run
 from console.metrics.models import SubtaskMetrics
 from runtime.core.job.lifecycle import RunState
 from tests.console.ui import blocks, numbers, rows
@@ -263,3 +263,33 @@ def test_a_slow_operator_is_named_once_with_the_operation_that_helps(at_console:
     assert "start delay before <code>join airlines</code>, which" in said
     assert "Relieve <code>join airlines</code>, or take checkpoints less often." in said
     assert f'href="/jobs/{slow.job_id}/rescale/">Rescale the job…' in said
+
+
+def oldest(said: str) -> str:
+    found = re.search(r"The oldest restore point: (\w+ \d+)", said)
+    return found[1] if found else ""
+
+
+def test_the_oldest_restore_point_has_files_and_satisfies_the_policy(at_console: Client, run: Run) -> None:
+    now = timezone.now()
+    for number, kind in ((3, "checkpoint"), (5, "savepoint"), (9, "checkpoint")):
+        rows.checkpoint(run, number, kind=kind, triggered_at=now - timedelta(hours=12 - number))
+    path = f"/jobs/{run.job_id}/"
+    assert oldest(blocks.text(at_console.get(path))) == "checkpoint 3"
+    run.checkpoints.filter(number=3).update(discarded_at=now)
+    assert oldest(blocks.text(at_console.get(path))) == "savepoint 5"
+    run.checkpoints.filter(number=9).update(review_state="reviewed")
+    Job.objects.update(review_policy="refuse")
+    assert oldest(blocks.text(at_console.get(path))) == "checkpoint 9"
+    run.checkpoints.update(discarded_at=now)
+    assert oldest(blocks.text(at_console.get(path))) == ""
+
+
+def test_the_table_of_operators_has_the_skew_as_a_number(at_console: Client, run: Run) -> None:
+    numbers.record(run, hours=0.2, fine_minutes=2)
+    table = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["operators"]
+    cells = re.findall(r'anywhere">([\w ]+)<(.*?)</tr>', table)
+    skews = {name: re.findall(r'skew</abbr> <span class="q">([\d.]+)', cell) for name, cell in cells}
+    assert skews["window 1 day"] == ["1.7"], "one of two subtasks has five of six records"
+    assert skews["join airlines"] == ["1.0"]
+    assert skews["airlines"] == [], "a single subtask"

@@ -44,7 +44,9 @@ def wide(db: None) -> Run:
 
 
 def indexes(page: Any) -> list[int]:
-    return [int(index) for index in re.findall(r'<th scope="row" class="number mono">(\d+)</th>', page.content.decode())]
+    return [
+        int(index) for index in re.findall(r'<th scope="row" class="number mono">(\d+)</th>', page.content.decode())
+    ]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,11 @@ def test_the_root_of_backpressure_is_slow_and_the_others_wait_for_it() -> None:
     }
 
 
+def test_a_skewed_operator_has_its_skew() -> None:
+    finding = Finding(sentence="", rule="skew", operator="join")
+    assert marks([finding], NAMES, {"join": 3.96})["join"].word == "skewed 4.0×"
+
+
 def test_the_most_severe_finding_counts_and_blame_counts_more_than_waiting() -> None:
     failed = Finding(sentence="", rule="restart-loop", operator="orders", level=Level.FAILED)
     skew = Finding(sentence="", rule="skew", operator="join")

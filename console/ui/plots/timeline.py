@@ -19,15 +19,14 @@ from console.jobs.models import Run
 from console.metrics.selectors import Columns, Grid, RollUpProgress, job_history, load_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
+from console.ui.plots.gaps import Gap, RunTime, find_gaps
+from console.ui.plots.load import LoadPlot, highest, load_layers, load_row, mean, most_loaded
 from console.ui.plots.marks import Mark, marks
 from console.ui.plots.scale import Scale
 from console.ui.plots.window import SPANS, Chosen, Span, Window, chosen, window
 from runtime.core.checkpoint import acknowledgements
 
-MAX_ROWS: Final = 40  #: operators in the heat map
 TABLE_ROWS: Final = 30  #: at most, of the table with the same numbers
-LEVELS: Final = 4  #: of the heat map
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  #: 0 to 100 % in steps of 4 %
 _MAX_DRAWN_LAG_MS: Final = 2 * 86_400_000  #: a larger lag shows that the data is historic
 PHASES: Final = (*acknowledgements.PHASES, "commit")  #: in the order in which they happen
 
@@ -62,30 +61,9 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRow:
-    """An operator in the heat map, and in its table. `codes`: two letters an interval, busy and backpressured."""
-
-    name: str
-    y: int
-    codes: str
-    busy: Quantity  #: mean
-    backpressured: Quantity  #: mean
-    most_backpressured: Quantity
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlot:
-    box: str
-    height: int
-    begin_ms: int
-    step_ms: int
-    layers: tuple[tuple[str, str], ...]
-    rows: tuple[LoadRow, ...]
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
 class TableRow:
+    """`values`: empty for a time without numbers in which a run was up."""
+
     begin: datetime
     values: tuple[Quantity, ...]
 
@@ -144,14 +122,19 @@ class Timeline:
         return min(self.window.percent(self._now), 100.0)
 
     @cached_property
-    def _runs(self) -> list[int]:
+    def _times(self) -> list[RunTime]:
         """The runs of the job that ran within the window. The runs of the page are enough if they reach back to it."""
         newest, begin, end = self._page.runs, self.window.begin, self.window.end
         if len(newest) < PAGE_ROWS or newest[-1].created_at <= begin:
-            begun = [run for run in newest if run.created_at <= end]
-            return [run.pk for run in begun if run.ended_at is None or run.ended_at >= begin]
+            begun = [run for run in newest if run.created_at <= end and (run.ended_at is None or run.ended_at >= begin)]
+            return [RunTime(run.pk, run.started_at, run.ended_at) for run in begun]
         found = Run.objects.filter(job=self._page.job, created_at__lte=end)
-        return list(found.filter(Q(ended_at=None) | Q(ended_at__gte=begin)).values_list("pk", flat=True))
+        ran = found.filter(Q(ended_at=None) | Q(ended_at__gte=begin))
+        return [RunTime(*times) for times in ran.values_list("pk", "started_at", "ended_at")]
+
+    @property
+    def _runs(self) -> list[int]:
+        return [run.pk for run in self._times]
 
     @cached_property
     def _progress(self) -> RollUpProgress:
@@ -164,6 +147,11 @@ class Timeline:
     @cached_property
     def has_numbers(self) -> bool:
         return any(value is not None for value in self.numbers["records_in_per_s"])
+
+    @cached_property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Times without numbers in which a run was up."""
+        return find_gaps(self.numbers["records_in_per_s"], self._times, self.window, self._now)
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:
@@ -189,7 +177,7 @@ class Timeline:
         operators = (self._page.version.graph or {}).get("operators", ()) if self._page.version else ()
         named = [(o["uid"], o["name"]) for o in operators if o["uid"] in found]
         named += [(uid, uid) for uid in sorted(found) if uid not in {known for known, _ in named}]
-        drawn = _most_loaded(named, found)
+        drawn = most_loaded(named, found)
         if not drawn:
             return None
         return LoadPlot(
@@ -197,8 +185,8 @@ class Timeline:
             height=len(drawn) * self.row_px,
             begin_ms=_ms(grid.begin),
             step_ms=grid.step_s * 1000,
-            layers=_load_layers([found[uid] for uid, _ in drawn]),
-            rows=tuple(_load_row(at * self.row_px, name, found[uid]) for at, (uid, name) in enumerate(drawn)),
+            layers=load_layers([found[uid] for uid, _ in drawn]),
+            rows=tuple(load_row(at * self.row_px, name, found[uid]) for at, (uid, name) in enumerate(drawn)),
             left_out=len(named) - len(drawn),
         )
 
@@ -209,10 +197,13 @@ class Timeline:
         size = -(-grid.size // TABLE_ROWS)
         found = []
         for first in range(0, grid.size, size):
+            begin = grid.begin + timedelta(seconds=first * grid.step_s)
             part = {name: values[first : first + size] for name, values in numbers.items()}
             if any(value is not None for value in part["records_in_per_s"]):
                 values = tuple(write(summarize(part[name])) for name, write, summarize in _TABLE)
-                found.append(TableRow(grid.begin + timedelta(seconds=first * grid.step_s), values))
+                found.append(TableRow(begin, values))
+            elif any(gap.begin <= begin < gap.end for gap in self.gaps):
+                found.append(TableRow(begin, ()))
         return tuple(reversed(found))
 
     # ------------------------------------------------------------ plots
@@ -310,54 +301,6 @@ def _failed_bars(failed: Sequence[int | None]) -> str:
     return shapes.bars([0.0] * len(failed), [1.0 if number else None for number in failed], 1.0)
 
 
-def _most_loaded(named: Sequence[tuple[str, str]], found: Any) -> list[tuple[str, str]]:
-    """The operators with the highest load, at most `MAX_ROWS`, in their own order."""
-    if len(named) <= MAX_ROWS:
-        return list(named)
-    highest = {uid: max(_mean(found[uid][name]) or 0.0 for name in ("busy", "backpressured")) for uid, _ in named}
-    kept = set(sorted(highest, key=lambda uid: -highest[uid])[:MAX_ROWS])
-    return [(uid, name) for uid, name in named if uid in kept]
-
-
-def _load_layers(operators: Sequence[Columns]) -> tuple[tuple[str, str], ...]:
-    """A path for each level of each of busy and backpressured, whichever is higher, and one for known intervals."""
-    paths: dict[str, list[str]] = {"known": []}
-    for name in ("busy", "pressed"):
-        paths.update({f"{name} level-{level}": [] for level in range(1, LEVELS + 1)})
-    for row, columns in enumerate(operators):
-        known = [busy is not None for busy in columns["busy"]]
-        loads = list(map(_load_class, columns["busy"], columns["backpressured"]))
-        paths["known"] += [path for is_known, path in shapes.cells(row, known) if is_known]
-        for load, path in shapes.cells(row, loads):
-            if load:
-                paths[str(load)].append(path)
-    return tuple((name, "".join(parts)) for name, parts in paths.items() if parts)
-
-
-def _load_class(busy: float | None, blocked: float | None) -> str:
-    """The class of a cell; '' if the load is too low to be drawn."""
-    name, level = ("busy", _level(busy)) if (busy or 0) > (blocked or 0) else ("pressed", _level(blocked))
-    return f"{name} level-{level}" if level else ""
-
-
-def _level(share: float | None) -> int:
-    return round((share or 0.0) * LEVELS)
-
-
-def _load_row(y: int, name: str, columns: Columns) -> LoadRow:
-    codes = (
-        _code(busy) + _code(blocked) for busy, blocked in zip(columns["busy"], columns["backpressured"], strict=True)
-    )
-    return LoadRow(
-        name, y, "".join(codes), formats.percent(_mean(columns["busy"])),
-        formats.percent(_mean(columns["backpressured"])), formats.percent(_highest(columns["backpressured"])),
-    )  # fmt: skip
-
-
-def _code(share: float | None) -> str:
-    return "-" if share is None else _LETTERS[round(min(max(share, 0.0), 1.0) * 25)]
-
-
 def _series(key: str, label: str, values: Sequence[Any], write: Callable[[Any], Quantity]) -> Series:
     newest = next((value for value in reversed(values) if value is not None), None)
     return Series(key, label, write(newest), "|".join("" if value is None else str(write(value)) for value in values))
@@ -371,22 +314,13 @@ def _largest(values: Iterable[float | None]) -> float:
     return max((value for value in values if value is not None), default=0.0)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _highest(values: Sequence[Any]) -> Any:
-    return max((value for value in values if value is not None), default=None)
-
-
 _TABLE: Final[tuple[tuple[str, Callable[[Any], Quantity], Callable[[Sequence[Any]], Any]], ...]] = (
-    ("records_in_per_s", formats.rate, _mean),
-    ("records_out_per_s", formats.rate, _mean),
-    ("event_lag_ms", formats.duration, _highest),
-    ("processing_lag_ms", formats.duration, _highest),
-    ("checkpoint_ms", formats.duration, _highest),
-    ("state_bytes", formats.size, _highest),
+    ("records_in_per_s", formats.rate, mean),
+    ("records_out_per_s", formats.rate, mean),
+    ("event_lag_ms", formats.duration, highest),
+    ("processing_lag_ms", formats.duration, highest),
+    ("checkpoint_ms", formats.duration, highest),
+    ("state_bytes", formats.size, highest),
 )
 
 

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 
 from console.csv_files import csv_file
 from console.operations import selectors
+from console.ui.plots.gaps import NO_NUMBERS
 from console.ui.plots.timeline import Timeline, job_timeline
 from console.ui.views.page import require_login
 
@@ -24,13 +25,18 @@ _COLUMNS: Final = (
 @require_safe
 @require_login
 def numbers_csv(request: HttpRequest, pk: int) -> HttpResponse:
-    """The numbers of the window in the address, a row per interval of the plots. Empty: no number is known."""
+    """The numbers of the window in the address, a row per interval of the plots. Empty: no number is known.
+
+    The last column marks intervals of a run that was up while no numbers arrived.
+    """
     timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now())
-    return csv_file(f"job-{pk}-history", ["begin", *_COLUMNS], _rows(timeline) if timeline else ())
+    return csv_file(f"job-{pk}-history", ["begin", *_COLUMNS, "gap"], _rows(timeline) if timeline else ())
 
 
 def _rows(timeline: Timeline) -> Iterator[list[Any]]:
     grid, numbers = timeline.window.lines, timeline.numbers
     begin: datetime = grid.begin
     for at in range(grid.size):
-        yield [begin + timedelta(seconds=at * grid.step_s), *(numbers[name][at] for name in _COLUMNS)]
+        time = begin + timedelta(seconds=at * grid.step_s)
+        gap = NO_NUMBERS if any(gap.begin <= time < gap.end for gap in timeline.gaps) else ""
+        yield [time, *(numbers[name][at] for name in _COLUMNS), gap]

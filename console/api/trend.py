@@ -26,10 +26,13 @@ class DayTrendSerializer(serializers.Serializer[Any]):
     duration_p95_ms = serializers.IntegerField(allow_null=True)
     size_p50_bytes = serializers.IntegerField(allow_null=True)
     size_p95_bytes = serializers.IntegerField(allow_null=True)
+    failures = serializers.DictField(
+        child=serializers.IntegerField(), help_text="By reason: checkpoints and savepoints that failed."
+    )
 
 
 class CheckpointTrend(ScopedView):
-    """Percentiles of the duration and the full size of completed checkpoints, by day."""
+    """Percentiles of the duration and the full size of completed checkpoints, and failures by reason, by day."""
 
     queryset = Checkpoint.objects.none()  # for the OpenAPI document: lists have a model
     serializer_class = DayTrendSerializer

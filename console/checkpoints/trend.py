@@ -1,12 +1,14 @@
-"""Duration and size of a job's completed checkpoints over days."""
+"""Duration and size of a job's completed checkpoints over days, and failures by reason."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from django.db import connection
 
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import NOT_FAILURES, Checkpoint
 from console.jobs.models import Job
 
 SPANS_DAYS: Final = (7, 30, 90)
@@ -19,13 +21,19 @@ FROM weir_checkpoint
 WHERE job_id = %s AND number > %s AND triggered_at >= %s AND size_bytes IS NOT NULL
 GROUP BY day
 """
+_FAILURES: Final = """
+SELECT (triggered_at AT TIME ZONE 'UTC')::date AS day, reason, count(*)
+FROM weir_checkpoint
+WHERE job_id = %s AND number > %s AND triggered_at >= %s AND status = 'failed' AND reason <> ALL(%s)
+GROUP BY day, reason ORDER BY day, count(*) DESC, reason
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayTrend:
     """A day in UTC: the number of completed checkpoints and savepoints, and percentiles of them. None: there are none.
 
-    Sizes are those of the whole state.
+    Sizes are those of the whole state. `failures`: failed checkpoints by reason, the most frequent first.
     """
 
     day: date
@@ -34,10 +42,15 @@ class DayTrend:
     duration_p95_ms: int | None = None
     size_p50_bytes: int | None = None
     size_p95_bytes: int | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.failures.values())
 
 
 def daily_trend(job: Job, days: int, now: datetime) -> tuple[DayTrend, ...]:
-    """The last `days` days including today, oldest first, by the day of the trigger. Two queries."""
+    """The last `days` days including today, oldest first, by the day of the trigger. Three queries."""
     today = now.astimezone(UTC).date()
     first = today - timedelta(days=days - 1)
     begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
@@ -46,12 +59,19 @@ def daily_trend(job: Job, days: int, now: datetime) -> tuple[DayTrend, ...]:
     with connection.cursor() as cursor:
         cursor.execute(_QUERY, [job.pk, number, begin])
         found = {row[0]: row for row in cursor.fetchall()}
-    return tuple(_day(first + timedelta(days=at), found) for at in range(days))
+        cursor.execute(_FAILURES, [job.pk, number, begin, [str(reason) for reason in NOT_FAILURES]])
+        failures = defaultdict[date, dict[str, int]](dict)
+        for day, reason, failed in cursor.fetchall():
+            failures[day][reason] = failed
+    dates = [first + timedelta(days=at) for at in range(days)]
+    return tuple(_day(day, found, failures.get(day, {})) for day in dates)
 
 
-def _day(day: date, found: dict[date, tuple[date, int, list[int], list[int]]]) -> DayTrend:
+def _day(
+    day: date, found: Mapping[date, tuple[date, int, list[int], list[int]]], failures: Mapping[str, int]
+) -> DayTrend:
     if day not in found:
-        return DayTrend(day=day)
+        return DayTrend(day=day, failures=failures)
     _, count, durations, sizes = found[day]
     return DayTrend(
         day=day,
@@ -60,4 +80,5 @@ def _day(day: date, found: dict[date, tuple[date, int, list[int], list[int]]]) -
         duration_p95_ms=durations[1],
         size_p50_bytes=sizes[0],
         size_p95_bytes=sizes[1],
+        failures=failures,
     )

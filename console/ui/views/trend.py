@@ -1,4 +1,4 @@
-"""The page with the duration and the size of a job's checkpoints over days."""
+"""The page with the duration, the size and the failures of a job's checkpoints over days, and the same as CSV."""
 
 from datetime import timedelta
 
@@ -7,28 +7,52 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from console.checkpoints.trend import SPANS_DAYS, daily_trend
+from console.checkpoints.trend import SPANS_DAYS, DayTrend, daily_trend
+from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.ui.paging import whole_number
 from console.ui.plots import trend as plots
 from console.ui.views.page import page, require_login
 
 _DEFAULT_DAYS = 30
+_COLUMNS = ("day", "checkpoints", "duration_p50_ms", "duration_p95_ms", "size_p50_bytes", "size_p95_bytes")
 
 
 @require_safe
 @require_login
 def trend(request: HttpRequest, pk: int) -> HttpResponse:
     """`days` in the address is one of `SPANS_DAYS`."""
-    job = get_object_or_404(Job, pk=pk)
-    wanted = whole_number(request.GET.get("days"))
-    days = wanted if wanted in SPANS_DAYS else _DEFAULT_DAYS
+    job, days = get_object_or_404(Job, pk=pk), _chosen_days(request)
     found = daily_trend(job, days, timezone.now())
     context = {
         "job": job,
         "spans": SPANS_DAYS,
         "days": days,
         "trend": plots.trend(found),
-        "rows": [(day, day.day + timedelta(days=1)) for day in reversed(found) if day.checkpoints],
+        "rows": [(day, day.day + timedelta(days=1)) for day in reversed(found) if _has_ended(day)],
     }
     return page(request, "checkpoints/trend.html", context)
+
+
+@require_safe
+@require_login
+def trend_csv(request: HttpRequest, pk: int) -> HttpResponse:
+    """A row per day with a checkpoint that has ended, newest first, and a column per reason of failures."""
+    job, days = get_object_or_404(Job, pk=pk), _chosen_days(request)
+    found = [day for day in reversed(daily_trend(job, days, timezone.now())) if _has_ended(day)]
+    reasons = sorted({reason for day in found for reason in day.failures})
+    columns = [*_COLUMNS, "failed", *(f"failed_{reason}" for reason in reasons)]
+    rows = (
+        [*(getattr(day, name) for name in _COLUMNS), day.failed, *(day.failures.get(reason, 0) for reason in reasons)]
+        for day in found
+    )
+    return csv_file(f"job-{pk}-trend", columns, rows)
+
+
+def _chosen_days(request: HttpRequest) -> int:
+    wanted = whole_number(request.GET.get("days"))
+    return wanted if wanted in SPANS_DAYS else _DEFAULT_DAYS
+
+
+def _has_ended(day: DayTrend) -> bool:
+    return bool(day.checkpoints or day.failures)

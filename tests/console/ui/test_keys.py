@@ -10,7 +10,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations.models import Operation
 from tests.console.ui import rows
-from tests.console.ui.browsing import POLL_MS, Open, jump
+from tests.console.ui.browsing import ARRIVAL_MS, POLL_MS, Open, jump
 from tests.console.ui.test_every_page import violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -109,6 +109,39 @@ def test_a_new_state_is_announced_once(signed_in: Open, running: Run) -> None:
         announced = page.evaluate("window.said")
         assert announced[0] == "flights-delays: Draining"
         assert len(announced) == len(set(announced)), "its health may follow, but no state is repeated"
+
+
+def test_a_switch_pauses_the_updates_of_a_page(signed_in: Open, running: Run) -> None:
+    """The choice is of one address, is shown with its time, outlasts a reload, and ends with the newest state."""
+    with signed_in() as page:
+        page.clock.install()
+        page.goto(f"/jobs/{running.job_id}/")
+        button, notice = page.locator("#pause"), page.locator("#paused")
+        press(page, "?")
+        expect(page.locator("#keys")).to_contain_text("Pause or resume the updates of this page")
+        press(page, "Escape", "u")
+        expect(button).to_have_attribute("aria-pressed", "true")
+        expect(notice).to_contain_text("Updates are paused: the page shows its state of 20")
+        assert violations(page) == []
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        polls: list[str] = []
+        page.on("request", lambda request: polls.append(request.url) if "hx-request" in request.headers else None)
+        for _ in range(3):
+            jump(page)
+        page.wait_for_timeout(ARRIVAL_MS)
+        assert polls == []
+        page.reload()
+        expect(notice).to_be_visible()
+        jump(page)
+        page.wait_for_timeout(ARRIVAL_MS)
+        assert polls == []
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=8))
+        press(page, "u")
+        expect(page.locator("svg.graph")).to_contain_text("8 of 10", timeout=POLL_MS)
+        expect(notice).to_be_hidden()
+        press(page, "u")
+        page.goto("/jobs/")
+        expect(notice).to_be_hidden()
 
 
 def test_names_are_read_in_constant_queries(at_console: Client, django_assert_max_num_queries: Any) -> None:

@@ -1,5 +1,5 @@
 // Keys of the console. An element with `data-key` is reached by that key, or by two keys in a row: a link is followed, a
-// field or a button gets focus. No key acts while a field has focus or a dialog is open, except Ctrl-K.
+// switch (`data-switch`) is pressed, a field or a button gets focus. No key acts while a field has focus or a dialog is open, except Ctrl-K.
 
 const PAIR_MS = 1500;
 const FIELDS = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]";
@@ -11,7 +11,7 @@ let firstAt = 0;
 const keyed = () => [...document.querySelectorAll("[data-key]:not(:disabled)")];
 
 function reach(element) {
-  if (element instanceof HTMLAnchorElement) element.click();
+  if (element instanceof HTMLAnchorElement || "switch" in element.dataset) element.click();
   else { element.focus(); element.select?.(); }
 }
 

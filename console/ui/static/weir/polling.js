@@ -25,10 +25,12 @@ function wake() {
 
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (!event.target.matches(POLL)) return;
-  if (document.hidden || performance.now() < due - EARLY_MS) event.preventDefault();
+  const isPaused = "paused" in document.documentElement.dataset;
+  if (isPaused || document.hidden || performance.now() < due - EARLY_MS) event.preventDefault();
   else began = performance.now();
 });
 
+document.addEventListener("weir:resume", wake);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
 
 // A reader who acts after a quiet time sees the newest state at once.

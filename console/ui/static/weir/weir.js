@@ -1,6 +1,7 @@
 // Enhancements of pages that work without scripts: the theme changes without a reload, times tick, unchanged blocks keep
 // focus and scroll, and a banner reports a lost connection.
 
+import "./pause.js";
 import "./polling.js";
 
 const TICK_MS = 1000;

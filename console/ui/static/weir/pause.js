@@ -1,0 +1,29 @@
+// The switch that pauses the updates of a page. The browser keeps the choice by address, also after a reload. Pages do
+// not update by themselves without scripts, so the switch is hidden there.
+
+const button = document.getElementById("pause");
+const notice = document.getElementById("paused");
+const place = `weir-paused ${location.pathname}`;
+const root = document.documentElement;
+
+// `since`: time of the pause in ms; null: the page is live.
+function show(since) {
+  if (since === null) delete root.dataset.paused;
+  else root.dataset.paused = since;
+  button.setAttribute("aria-pressed", String(since !== null));
+  notice.hidden = since === null;
+  notice.textContent = since === null ? "" :
+    `Updates are paused: the page shows its state of ${new Date(Number(since)).toISOString().slice(0, 19).replace("T", " ")} UTC.`;
+}
+
+if (button) {
+  button.hidden = false;
+  if (localStorage.getItem(place) !== null) show(Date.now());  // a reload has read the present state
+  button.addEventListener("click", () => {
+    const since = "paused" in root.dataset ? null : Date.now();
+    if (since === null) localStorage.removeItem(place);
+    else localStorage.setItem(place, "1");
+    show(since);
+    if (since === null) document.dispatchEvent(new Event("weir:resume"));
+  });
+}

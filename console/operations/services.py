@@ -17,17 +17,16 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.selectors import continuable
 from console.checkpoints.storage import CHECKPOINT_FIELD, target_folder
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.models import Job, Run
-from console.jobs.services import lock_job, require_parallelism, require_present
+from console.jobs.services import lock_job, require_present
 from console.jobs.tags import require_match
 from console.operations import clones, copies, discard, labels, reviews, schedules, verification
 from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.maintenance import active_maintenance, maintenance_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
-from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target, version_of
+from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target
 from console.operations.origin import Origin
 from console.operations.params import (
     NoParams,
@@ -39,13 +38,13 @@ from console.operations.params import (
     parse_kind,
     parse_params,
 )
-from console.operations.restore import require_mapping, require_no_repetition, require_restorable
+from console.operations.rescale_plan import rescale_target
+from console.operations.restore import require_no_repetition, require_restorable
 from console.operations.selectors import latest_run
 from console.runs import run_store
 from runtime.core.job.lifecycle import RunAct
 
 MAX_KEY_LENGTH = 200
-_SAME: Final = "The run has this parallelism and version already. Choose another: a rescale stops the run."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,26 +134,12 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
 
 
 def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
-    """Stops the run with a savepoint; `console.operations.successions` restores that savepoint.
-
-    The newest checkpoint stands for the savepoint: a version or a parallelism that cannot continue from it is refused
-    before the run is stopped.
-    """
+    """Stops the run with a savepoint; `console.operations.successions` restores that savepoint."""
     lock_job(row.job)
-    run = latest_run(row.job)
-    if found := run_conflict(run, RunAct.STOP, ending_operations(run)):
-        raise _name_blockers(row.job, found)
-    assert run is not None, "a job that never ran has a conflict"
-    version = run.version if wanted.version is None else version_of(row.job, wanted.version)
-    parallelism = wanted.parallelism or version.parallelism
-    require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
-    if (version.pk, parallelism) == (run.version_id, run.parallelism):
-        raise Refused("nothing-to-rescale", _SAME, "params.parallelism")
-    if newest := continuable(row.job).filter(run=run).first():
-        origin = Origin.from_row(row.job, newest)
-        require_mapping(
-            row.job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, kind=OperationKind.RESCALE
-        )
+    try:
+        run, version, parallelism = rescale_target(row.job, wanted)
+    except Conflict as conflict:
+        raise _name_blockers(row.job, conflict) from None
     return _end_run(row, run, RunAct.STOP, version=version.pk, parallelism=parallelism)
 
 

@@ -458,3 +458,15 @@ def test_a_console_that_does_not_answer_is_named(home: Path) -> None:
 def test_a_server_that_is_no_console_is_named(live_server: LiveServer, home: Path) -> None:
     other = Commands(f"{live_server.url}/elsewhere", "none")
     assert "not as a console of Weir" in other("jobs", code=4).stderr
+
+
+def test_a_rescale_is_shown_before(weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> None:
+    run = make_run(RunState.RUNNING)
+    make_checkpoint(run, 1)
+    shown = weirctl("rescale", "daily sums", "--parallelism", "5", "--dry-run").stdout
+    assert "parallelism 2 to 5" in shown
+    assert "slots of other jobs: 0" in shown
+    assert weirctl.json("rescale", "daily sums", "--parallelism", "5", "--dry-run")["parallelism"] == 5
+    refused = weirctl("rescale", "daily sums", "--parallelism", "2", "--dry-run", code=3)
+    assert "The run has this parallelism and version already." in refused.stderr
+    assert not Operation.objects.exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from weir.control import bulk, changes, definition, maintenance, snapshots
+from weir.control import bulk, changes, definition, maintenance, plans, snapshots
 from weir.control.command import (
     FAILED,
     confirm,
@@ -252,11 +252,16 @@ def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
 @main.command()
 @click.argument("job")
 @click.option("--parallelism", type=int, required=True)
+@click.option("--dry-run", is_flag=True, help="Show the effects and do nothing. Exit code 3: it is not possible.")
 @wait_options
 @with_console
-def rescale(console: Console, /, job: str, parallelism: int, **asked: Any) -> None:
+def rescale(console: Console, /, job: str, parallelism: int, dry_run: bool, as_json: bool, **asked: Any) -> None:
     """Stops JOB with a savepoint and restores it at another parallelism."""
-    operate(console, console.job(job), "rescale", {"parallelism": parallelism}, **asked)
+    found, wanted = console.job(job), {"parallelism": parallelism}
+    if dry_run:
+        plans.show_rescale(console.get(f"jobs/{found['id']}/rescale/", **wanted), as_json=as_json)
+    else:
+        operate(console, found, "rescale", wanted, as_json=as_json, **asked)
 
 
 @main.command()
@@ -293,7 +298,7 @@ def restore(
     else:
         origin = {"path": path}
         plan = console.get(f"jobs/{found['id']}/mapping/", path=path, **wanted)
-    _write_plan(plan, as_json=as_json and dry_run)
+    plans.write_restore(plan, as_json=as_json and dry_run)
     if dry_run:
         return
     first = f"End the run of {job} by a {end_run}, then restore it" if end_run else f"Restore {job}"
@@ -324,21 +329,6 @@ def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
     """Withdraws OPERATION, which no job master has begun."""
     withdrawn = console.withdraw(operation)
     write_json(withdrawn) if as_json else click.echo(withdrawn["id"])
-
-
-def _write_plan(plan: Row, *, as_json: bool) -> None:
-    if as_json:
-        write_json(plan)
-        return
-    for operator in plan["operators"]:
-        click.echo(f"{operator['uid']}: {operator['fate']}, {operator['reason']}", err=True)
-    repeats = plan["repeats"]
-    if repeats:
-        click.echo(f"output of checkpoints {repeats['first']} to {repeats['last']} is written a second time", err=True)
-    for problem in plan["problems"]:
-        click.echo(f"problem: {problem['field']}: {problem['detail']}", err=True)
-    for warning in plan["warnings"]:
-        click.echo(f"warning: {warning}", err=True)
 
 
 for command in (*bulk.COMMANDS, *changes.COMMANDS, *snapshots.COMMANDS, maintenance.maintenance):

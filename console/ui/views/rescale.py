@@ -1,22 +1,20 @@
 """The page that rescales a running job: version and parallelism of the run that continues from its savepoint."""
 
-from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
-from console.checkpoints.selectors import newest_of
-from console.jobs.models import Job, Run
+from console.jobs.models import Job
 from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.legality import allowed_operation
 from console.operations.lineage import rescales_of
 from console.operations.models import OperationKind
-from console.operations.selectors import expected_duration, latest_run
+from console.operations.rescale_plan import rescale_cost
+from console.operations.selectors import latest_run
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.views.actions import request_operation
 from console.ui.views.page import page, require_login
-from runtime.core.job.lifecycle import TERMINAL_STATES
 
 _RESCALES = 20  #: newest rescales on the page
 
@@ -46,16 +44,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
         "act": allowed_operation(OperationKind.RESCALE, job, run, request.user),
         "versions": versions,
         "limit": max(map(parallelism_limit, versions), default=None),
-        "newest": newest_of(run),
-        "stop": expected_duration(job.pk, OperationKind.STOP),
-        "restore": expected_duration(job.pk, OperationKind.RESTORE),
-        "slots_elsewhere": _slots_elsewhere(job),
+        "cost": rescale_cost(job, run),
         "rescales": rescales_of(job, _RESCALES),
     }
     return page(request, "jobs/rescale.html", context, status=status)
-
-
-def _slots_elsewhere(job: Job) -> int:
-    """The slots that runs of other jobs hold or wait for: as many as their parallelism."""
-    others = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
-    return int(others.aggregate(slots=Sum("parallelism", default=0))["slots"])

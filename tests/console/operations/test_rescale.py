@@ -1,9 +1,12 @@
 """A rescale: its stop and its restore, and what ends it early."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db.models.functions import Now
+from django.utils import timezone
+from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
@@ -162,3 +165,36 @@ def test_a_run_that_ended_otherwise_fails_the_rescale(operator: User, running: R
     assert whole.state == "failed"
     assert whole.error is not None
     assert "before the stop was done" in whole.error["message"]
+
+
+def test_the_effects_are_shown_before_and_change_nothing(
+    api: APIClient, operator: User, running: Run, make_run: MakeRun
+) -> None:
+    """Over REST, with the numbers of the page; a target that cannot be is refused in words."""
+    other = Job.objects.create(name="other", pipeline="sums", created_by=operator)
+    version = JobVersion.objects.create(job=other, number=1, parallelism=3, state="ready", graph=GRAPH)
+    Run.objects.create(job=other, version=version, parallelism=3, state="running")
+    now = timezone.now()
+    same_as_now = "The run has this parallelism and version already. Choose another: a rescale stops the run."
+    for seconds in (2, 6, 4):
+        Operation.objects.create(
+            job=running.job, kind="stop", state="succeeded", created_at=now - timedelta(seconds=seconds), ended_at=now
+        )
+    path = f"/api/v1/jobs/{running.job_id}/rescale/"
+    shown = api.get(path, {"parallelism": 5}).json()
+    assert (shown["run"], shown["version"], shown["parallelism_before"], shown["parallelism"]) == (
+        running.pk, running.version_id, 2, 5,
+    )  # fmt: skip
+    assert (shown["slots_elsewhere"], shown["restore"], shown["refusal"]) == (3, None, None)
+    assert shown["stop"] == {"median_ms": 4000.0, "longest_ms": 6000.0, "count": 3}
+    assert shown["state_bytes"] == Checkpoint.objects.get(run=running).size_bytes
+    same = api.get(path, {"parallelism": 2}).json()
+    assert (same["parallelism"], same["refusal"]) == (
+        None,
+        same_as_now,
+    )
+    assert api.get(path, {"parallelism": 999}).json()["refusal"].startswith("params.parallelism")
+    assert (api.get(path).status_code, api.get(path, {"parallelism": "x"}).status_code) == (400, 400)
+    assert not Operation.objects.filter(kind="rescale").exists()
+    Run.objects.filter(pk=running.pk).update(state="stopped")
+    assert "stopped" in api.get(path, {"parallelism": 5}).json()["refusal"]

@@ -1,0 +1,92 @@
+"""The effects of a rescale before it is requested: its target, the slots, and the expected time without output."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import Sum
+
+from console.accounts.refusals import Refused
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import continuable, newest_of
+from console.jobs.models import Job, JobVersion, Run
+from console.jobs.services import require_parallelism
+from console.operations.legality import ending_operations, run_conflict
+from console.operations.models import OperationKind
+from console.operations.new_runs import version_of
+from console.operations.origin import Origin
+from console.operations.params import RescaleParams
+from console.operations.restore import require_mapping
+from console.operations.selectors import ExpectedDuration, expected_duration, latest_run
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct
+
+_SAME: Final = "The run has this parallelism and version already. Choose another: a rescale stops the run."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleCost:
+    """`slots_elsewhere`: of runs of other jobs, which hold or wait for as many as their parallelism.
+
+    `stop` and `restore` are durations of earlier operations of the job.
+    """
+
+    newest: Checkpoint | None
+    stop: ExpectedDuration | None
+    restore: ExpectedDuration | None
+    slots_elsewhere: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescalePlan:
+    """`refusal`: why the rescale is not possible; then `version` and `parallelism` may be unknown."""
+
+    run: Run | None
+    version: JobVersion | None
+    parallelism: int | None
+    cost: RescaleCost
+    refusal: Refused | None
+
+
+def rescale_plan(job: Job, wanted: RescaleParams) -> RescalePlan:
+    """The effects of a rescale now. It changes nothing."""
+    run, version, parallelism, refusal = latest_run(job), None, None, None
+    try:
+        run, version, parallelism = rescale_target(job, wanted)
+    except Refused as refused:
+        refusal = refused
+    return RescalePlan(
+        run=run, version=version, parallelism=parallelism, cost=rescale_cost(job, run), refusal=refusal
+    )  # fmt: skip
+
+
+def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, int]:
+    """The run to stop, and the version and the parallelism of the run that continues.
+
+    The newest checkpoint stands for the savepoint: a target that cannot continue from it is refused before the stop.
+
+    Raises:
+        Refused: the rescale is not possible.
+    """
+    run = latest_run(job)
+    if found := run_conflict(run, RunAct.STOP, ending_operations(run)):
+        raise found
+    assert run is not None, "a job that never ran has a conflict"
+    version = run.version if wanted.version is None else version_of(job, wanted.version)
+    parallelism = wanted.parallelism or version.parallelism
+    require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
+    if (version.pk, parallelism) == (run.version_id, run.parallelism):
+        raise Refused("nothing-to-rescale", _SAME, "params.parallelism")
+    if newest := continuable(job).filter(run=run).first():
+        origin = Origin.from_row(job, newest)
+        kind = OperationKind.RESCALE
+        require_mapping(job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, kind=kind)
+    return run, version, parallelism
+
+
+def rescale_cost(job: Job, run: Run | None) -> RescaleCost:
+    others = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
+    return RescaleCost(
+        newest=newest_of(run),
+        stop=expected_duration(job.pk, OperationKind.STOP),
+        restore=expected_duration(job.pk, OperationKind.RESTORE),
+        slots_elsewhere=int(others.aggregate(slots=Sum("parallelism", default=0))["slots"]),
+    )

@@ -1,10 +1,13 @@
-"""Users and API tokens in the admin. The API issues tokens; the admin sets their expiry and revokes them."""
+"""Users and API tokens in the admin. The API issues tokens; the admin limits and revokes them."""
 
+from typing import Any
+
+from django import forms
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.http import HttpRequest
 
-from console.accounts.models import ApiToken, User
+from console.accounts.models import ApiToken, Scope, User
 from console.accounts.throttling import throttle_login
 
 admin.site.site_header = admin.site.site_title = "Weir administration"
@@ -16,11 +19,18 @@ admin.site.register(User, UserAdmin)
 class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Deleting a row revokes its token."""
 
-    list_display = ("hint", "user", "created_at", "used_at", "expires_at")
+    list_display = ("hint", "user", "scopes", "created_at", "used_at", "expires_at")
     list_select_related = ("user",)
     search_fields = ("user__username", "hint")
     readonly_fields = ("hint", "user", "created_at", "used_at")
-    fields = (*readonly_fields, "expires_at")
+    fields = (*readonly_fields, "scopes", "expires_at")
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        if db_field.name != "scopes":
+            return super().formfield_for_dbfield(db_field, request, **options)
+        choices = [(scope.value, scope.value) for scope in Scope]
+        widget = forms.CheckboxSelectMultiple
+        return forms.MultipleChoiceField(choices=choices, required=False, widget=widget, help_text=db_field.help_text)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -3,15 +3,36 @@
 Django cannot replace the user model later, so it is custom from the first migration.
 """
 
+from enum import StrEnum
 from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Value
 from django.db.models.functions import Now
+
+
+class Scope(StrEnum):
+    """A part of the permissions of a user that a token may have. Every token may read.
+
+    `operate` includes reviews: a review is an operation.
+    """
+
+    DEFINE = "define"
+    OPERATE = "operate"
+    REVIEW = "review"
+    MAINTAIN = "maintain"
+
+
+def all_scopes() -> list[str]:
+    return [scope.value for scope in Scope]
 
 
 class User(AbstractUser):
     """A person or a program that signs in."""
+
+    token_scopes: frozenset[str] | None = None  #: of the token that authenticated the request; None: a session
 
     class Meta:
         db_table = "weir_user"
@@ -27,6 +48,13 @@ class ApiToken(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     used_at = models.DateTimeField(null=True)
     expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: never.")
+    scopes = ArrayField(
+        models.TextField(choices=[(scope.value, scope.value) for scope in Scope]),
+        default=all_scopes,
+        db_default=Value(all_scopes(), ArrayField(models.TextField())),
+        blank=True,
+        help_text="A token may read, and do what both its scopes and the permissions of its user allow.",
+    )
 
     class Meta:
         db_table = "weir_api_token"

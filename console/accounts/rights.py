@@ -1,12 +1,14 @@
-"""Permissions of signed-in users. Every user may read.
+"""Permissions of signed-in users, and scopes of their tokens. Every user and every token may read.
 
-To define jobs, to operate them, and to switch maintenance mode each need a permission.
+To define jobs, to operate them, and to switch maintenance mode each need a permission. A request with a token needs a
+scope besides.
 
 The permissions are Django's own, so the admin grants them to users and groups without any code here.
 """
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 
+from console.accounts.models import Scope
 from console.accounts.refusals import Forbidden
 
 AnyUser = AbstractBaseUser | AnonymousUser
@@ -18,12 +20,13 @@ _MAINTAIN = "operations.add_maintenance"
 
 def define_refusal(user: AnyUser) -> str | None:
     """Why `user` may not create jobs and versions; None when they may."""
-    return _missing_permission(user, _DEFINE, "define jobs")
+    return _missing_right(user, _DEFINE, "define jobs", Scope.DEFINE)
 
 
-def operate_refusal(user: AnyUser) -> str | None:
-    """Why `user` may not start, stop or restore runs; None when they may."""
-    return _missing_permission(user, _OPERATE, "operate jobs")
+def operate_refusal(user: AnyUser, *, is_review: bool = False) -> str | None:
+    """Why `user` may not start, stop or restore runs, or review a checkpoint; None when they may."""
+    scopes = (Scope.OPERATE, Scope.REVIEW) if is_review else (Scope.OPERATE,)
+    return _missing_right(user, _OPERATE, "review checkpoints" if is_review else "operate jobs", *scopes)
 
 
 def require_define(user: AnyUser) -> None:
@@ -31,17 +34,21 @@ def require_define(user: AnyUser) -> None:
         raise Forbidden(reason)
 
 
-def require_operate(user: AnyUser) -> None:
-    if reason := operate_refusal(user):
+def require_operate(user: AnyUser, *, is_review: bool = False) -> None:
+    if reason := operate_refusal(user, is_review=is_review):
         raise Forbidden(reason)
 
 
 def require_maintain(user: AnyUser) -> None:
-    if reason := _missing_permission(user, _MAINTAIN, "begin or end maintenance"):
+    if reason := _missing_right(user, _MAINTAIN, "begin or end maintenance", Scope.MAINTAIN):
         raise Forbidden(reason)
 
 
-def _missing_permission(user: AnyUser, permission: str, act: str) -> str | None:
-    if getattr(user, "has_perm", None) and user.has_perm(permission):  # type: ignore[union-attr]
+def _missing_right(user: AnyUser, permission: str, act: str, *scopes: Scope) -> str | None:
+    """The permission that `user` lacks, else the scopes of which the token of the request has none; None: allowed."""
+    if not getattr(user, "has_perm", None) or not user.has_perm(permission):  # type: ignore[union-attr]
+        return f"You may not {act}: the permission {permission} is required."
+    own = getattr(user, "token_scopes", None)
+    if own is None or not own.isdisjoint(scopes):
         return None
-    return f"You may not {act}: the permission {permission} is required."
+    return f"This token may not {act}: it needs the scope {' or '.join(scopes)}."

@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,7 +10,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Coalesce, Now
 
-from console.accounts.models import ApiToken, User
+from console.accounts.models import ApiToken, Scope, User
 
 PREFIX: Final = "weir_"  #: lets scanners for leaked secrets recognise a token
 _ENTROPY_BYTES: Final = 32
@@ -17,7 +18,9 @@ _HINT_CHARACTERS: Final = len(PREFIX) + 4
 _USED_AT_PRECISION: Final = timedelta(minutes=1)  #: saves a write per request
 
 
-def issue(user: User, expires_at: datetime | None = None, *, max_tokens: int = 100) -> str:
+def issue(
+    user: User, expires_at: datetime | None = None, *, scopes: Iterable[str] = tuple(Scope), max_tokens: int = 100
+) -> str:
     """Issues a token of `user` and returns its text, which cannot be read again. `expires_at` None: until revoked.
 
     If the user already has `max_tokens` tokens, the new token replaces the least recently used token.
@@ -29,8 +32,9 @@ def issue(user: User, expires_at: datetime | None = None, *, max_tokens: int = 1
         kept = list(own.values_list("pk", flat=True)[: max_tokens - 1])
         ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
         ApiToken.objects.create(
-            user=user, digest=token_digest(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at
-        )
+            user=user, digest=token_digest(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at,
+            scopes=[scope.value for scope in Scope if scope in tuple(scopes)],
+        )  # fmt: skip
     return token
 
 

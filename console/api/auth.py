@@ -20,4 +20,5 @@ class BearerAuthentication(TokenAuthentication):
             raise AuthenticationFailed("This token is not valid: it was revoked, or never issued.")
         if found.expires_at is not None and found.expires_at <= timezone.now():
             raise AuthenticationFailed(f"This token expired at {found.expires_at:%Y-%m-%d %H:%M} UTC. Issue a new one.")
+        found.user.token_scopes = frozenset(found.scopes)
         return found.user, found

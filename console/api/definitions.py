@@ -15,6 +15,7 @@ from rest_framework.response import Response
 
 from console.accounts import tokens
 from console.accounts.middleware import request_id_of
+from console.accounts.models import all_scopes
 from console.accounts.refusals import InvalidField, Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
@@ -50,7 +51,9 @@ class Login(StrictView):
         expires_at = given.get("expires_at")
         if expires_at is not None and expires_at <= timezone.now():
             raise InvalidField("expires_at", "must lie in the future")
-        return Response({"token": tokens.issue(user, expires_at), "expires_at": expires_at})
+        scopes = [scope for scope in all_scopes() if scope in given.get("scopes", all_scopes())]
+        token = tokens.issue(user, expires_at, scopes=scopes)
+        return Response({"token": token, "scopes": scopes, "expires_at": expires_at})
 
 
 class Pipelines(StrictView, generics.ListAPIView[Pipeline]):

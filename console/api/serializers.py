@@ -10,6 +10,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from console.accounts.models import all_scopes
 from console.api.openapi import inline_references
 from console.checkpoints.filters import OUTCOMES
 from console.checkpoints.models import Checkpoint, Status
@@ -43,10 +44,16 @@ class LoginRequest(StrictSerializer):
     expires_at = serializers.DateTimeField(
         required=False, allow_null=True, help_text="Absent: the token does not expire."
     )
+    scopes = serializers.MultipleChoiceField(
+        choices=all_scopes(),
+        required=False,
+        help_text="A token may read, and do what both its scopes and the permissions of its user allow. Default: all.",
+    )
 
 
 class LoginResponse(serializers.Serializer[Any]):
     token = serializers.CharField()
+    scopes = serializers.ListField(child=serializers.CharField())
     expires_at = serializers.DateTimeField(allow_null=True)
 
 

@@ -17,7 +17,14 @@ from console.checkpoints.selectors import restorable
 from console.jobs.models import Job, Run
 from console.jobs.services import archived_conflict, newest_ready
 from console.operations.maintenance import maintenance_conflict, shown_maintenance
-from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, NEW_RUN_KINDS, Operation, OperationKind
+from console.operations.models import (
+    ACTIVE_STATES,
+    JOB_OPERATIONS,
+    NEW_RUN_KINDS,
+    REVIEW_OPERATIONS,
+    Operation,
+    OperationKind,
+)
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct, may_start, refusal
 
 NO_READY_VERSION = "The job has no version that is ready"
@@ -72,7 +79,8 @@ def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
 
 def request_refusal(kind: OperationKind, user: AnyUser) -> str:
     """Why the user may not request operations of this kind now, on any job."""
-    return operate_refusal(user) or _sentence(maintenance_conflict(kind, shown_maintenance()))
+    refused = operate_refusal(user, is_review=kind in REVIEW_OPERATIONS)
+    return refused or _sentence(maintenance_conflict(kind, shown_maintenance()))
 
 
 def start_conflict(run: Run | None) -> Conflict | None:

@@ -25,7 +25,7 @@ from console.jobs.tags import require_match
 from console.operations import clones, copies, discard, labels, reviews, schedules, verification
 from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.maintenance import active_maintenance, maintenance_conflict
-from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.models import ACTIVE_STATES, REVIEW_OPERATIONS, Operation, OperationKind, OperationState
 from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target
 from console.operations.origin import Origin
 from console.operations.params import (
@@ -75,7 +75,7 @@ def request(
         Refused: not permitted, malformed, or not possible.
         Conflict: not possible in the present state of the job.
     """
-    require_operate(asked.user)
+    require_operate(asked.user, is_review=kind in REVIEW_OPERATIONS)
     wanted = parse_kind(kind)
     given = params or {}
     typed = parse_params(wanted, given)

@@ -470,3 +470,12 @@ def test_a_rescale_is_shown_before(weirctl: Commands, make_run: MakeRun, make_ch
     refused = weirctl("rescale", "daily sums", "--parallelism", "2", "--dry-run", code=3)
     assert "The run has this parallelism and version already." in refused.stderr
     assert not Operation.objects.exists()
+
+
+def test_a_login_limits_its_token(home: Path, live_server: LiveServer, operator: User, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    asked = ["login", live_server.url, "--user", "operator", "--password", "a long enough one", "--scope", "read"]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
+    refused = CliRunner().invoke(main, ["savepoint", "daily sums"])
+    assert (refused.exit_code, "it needs the scope operate" in refused.stderr) == (3, True)

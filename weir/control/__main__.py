@@ -45,11 +45,16 @@ def main(context: click.Context, url: str | None, token: str | None) -> None:
 @click.argument("url")
 @click.option("--user", prompt="User")
 @click.option("--password", prompt=True, hide_input=True, envvar="WEIR_PASSWORD")
-def login(url: str, user: str, password: str) -> None:
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice(["read", "define", "operate", "review", "maintain"]),
+    help="Limits the token (repeatable); `read` is always included [all rights of the user].",
+)  # fmt: skip
+def login(url: str, user: str, password: str, scopes: tuple[str, ...]) -> None:
     """Stores a token for the console at URL, in a file that only you can read."""
+    limits = [scope for scope in scopes if scope != "read"] if scopes else None
     try:
         console = Console(url)
-        path = store_credentials(console.url, console.token(user, password))
+        path = store_credentials(console.url, console.token(user, password, limits))
     except ConsoleError as error:
         click.echo(f"weirctl: {error}", err=True)
         click.get_current_context().exit(error.exit_code)

@@ -5,7 +5,7 @@ fails. An operation is requested once all the same: each repetition carries the 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -75,9 +75,10 @@ class Console:
 
     # ------------------------------------------------------------ resources
 
-    def token(self, username: str, password: str) -> str:
-        """A new token. Raises Refused if the name or the password is wrong."""
-        return str(self.post("auth/token/", {"username": username, "password": password})["token"])
+    def token(self, username: str, password: str, scopes: Sequence[str] | None = None) -> str:
+        """A new token. `scopes` None: with all rights of the user. Raises Refused if name or password are wrong."""
+        limits = {} if scopes is None else {"scopes": list(scopes)}
+        return str(self.post("auth/token/", {"username": username, "password": password, **limits})["token"])
 
     def job(self, name: str) -> Row:
         found = next(self.rows("jobs/", 1, name=name), None)

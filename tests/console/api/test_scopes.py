@@ -1,0 +1,177 @@
+"""Scopes of tokens: each route of the API with a token of each scope. A route without a rule fails."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, reverse
+from rest_framework.test import APIClient
+
+from console.accounts import tokens
+from console.accounts.models import ApiToken, Scope, User
+from console.api.urls import urlpatterns
+from console.checkpoints.models import StateQuery
+from console.jobs.models import Job, JobVersion
+from console.operations.models import OPERATION_KINDS, RECORDED_KINDS, REVIEW_OPERATIONS, Operation
+from runtime.core.job.lifecycle import RunState
+from tests.console.conftest import MakeCheckpoint, MakeRun
+
+pytestmark = pytest.mark.django_db
+
+READ = frozenset(Scope)  #: any token, also without a scope
+UNSAFE = ("post", "put", "patch", "delete")
+#: (route, method) -> the scopes of which a token needs one. Reads need none.
+RULES: Mapping[tuple[str, str], frozenset[str]] = {
+    ("jobs", "post"): frozenset({"define"}),
+    ("job", "patch"): frozenset({"define"}),
+    ("versions", "post"): frozenset({"define"}),
+    ("version-differences", "post"): frozenset({"define"}),
+    ("equal-version", "post"): frozenset({"define"}),
+    ("version", "delete"): frozenset({"define"}),
+    ("bulk", "post"): frozenset({"operate"}),
+    ("operations", "post"): frozenset({"operate"}),
+    ("operation-withdrawal", "post"): frozenset({"operate"}),
+    ("state-queries", "post"): READ,  # it changes nothing of a job
+    ("state-query", "delete"): frozenset({"operate"}),  # of another user
+    ("maintenance", "post"): frozenset({"maintain"}),
+    ("maintenance", "delete"): frozenset({"maintain"}),
+}
+WITHOUT_TOKEN = {"login", "no-such-route"}  #: routes that authenticate by a password, or do nothing
+DOCUMENTS = {"schema", "docs"}
+TOKENS = [(), *((scope.value,) for scope in Scope)]
+
+
+def routes() -> list[URLPattern]:
+    found = [pattern for pattern in urlpatterns if isinstance(pattern, URLPattern)]
+    return [pattern for pattern in found if pattern.name not in WITHOUT_TOKEN]
+
+
+def methods_of(pattern: URLPattern) -> set[str]:
+    return {method for method in UNSAFE if hasattr(pattern.callback.view_class, method)}  # type: ignore[attr-defined]
+
+
+CASES = [(str(pattern.name), method) for pattern in routes() for method in sorted(methods_of(pattern))]
+
+
+@pytest.fixture
+def keys(make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion, viewer: User) -> dict[str, Any]:
+    """The key of a row by the first segment of a route."""
+    run = make_run(RunState.RUNNING)
+    checkpoint = make_checkpoint(run, 1)
+    operation = Operation.objects.create(job=run.job, kind="savepoint", state="queued", run=run)
+    query = StateQuery.objects.create(checkpoint=checkpoint, request={"kind": "sql", "name": "x"}, requested_by=viewer)
+    return {
+        "jobs": run.job_id, "versions": version.pk, "runs": run.pk, "checkpoints": checkpoint.pk,
+        "operations": operation.pk, "state-queries": query.pk,
+    }  # fmt: skip
+
+
+def address(name: str, keys: Mapping[str, Any]) -> str:
+    (pattern,) = (each for each in routes() if each.name == name)
+    wanted = pattern.pattern.converters
+    return reverse(f"api:{name}", kwargs={key: keys[str(pattern.pattern).split("/")[0]] for key in wanted})
+
+
+def bodies(job: int) -> dict[tuple[str, str], Any]:
+    return {
+        ("jobs", "post"): {"name": "another", "pipeline": "sums"},
+        ("job", "patch"): {"description": "changed"},
+        ("versions", "post"): {"parallelism": 1, "params": {"path": "in"}},
+        ("version-differences", "post"): {"parallelism": 1, "params": {"path": "in"}},
+        ("bulk", "post"): {"kind": "savepoint", "jobs": [job]},
+        ("operations", "post"): {"kind": "savepoint"},
+        ("state-queries", "post"): {"query": "x"},
+        ("maintenance", "post"): {"reason": "disks"},
+    }
+
+
+def signed_in(user: User, scopes: tuple[str, ...]) -> APIClient:
+    api = APIClient()
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user, scopes=scopes)}")
+    return api
+
+
+def is_refused(answer: Any) -> bool:
+    """By the token; a bulk act has a refusal per job."""
+    refused = "This token may not" in answer.content.decode()
+    assert refused == (answer.status_code == 403) or (refused and answer.status_code == 200), answer.content
+    return refused
+
+
+def test_every_route_has_a_rule() -> None:
+    assert set(CASES) == set(RULES)
+
+
+@pytest.mark.parametrize("scopes", TOKENS)
+@pytest.mark.parametrize(("name", "method"), CASES)
+def test_a_write_needs_its_scope(
+    operator: User, keys: dict[str, Any], name: str, method: str, scopes: tuple[str, ...]
+) -> None:
+    path, body = address(name, keys), bodies(keys["jobs"]).get((name, method))
+    answer = getattr(signed_in(operator, scopes), method)(path, body, format="json")
+    allowed = RULES[name, method] is READ or not RULES[name, method].isdisjoint(scopes)
+    assert is_refused(answer) is not allowed
+
+
+@pytest.mark.parametrize("name", [str(each.name) for each in routes() if each.name not in DOCUMENTS])
+def test_a_token_without_scopes_reads(operator: User, keys: dict[str, Any], name: str) -> None:
+    (pattern,) = (each for each in routes() if each.name == name)
+    if hasattr(pattern.callback.view_class, "get"):  # type: ignore[attr-defined]
+        assert signed_in(operator, ()).get(address(name, keys)).status_code in (200, 400, 404, 409, 422), (
+            "not 401 or 403"
+        )
+
+
+@pytest.mark.parametrize("scopes", TOKENS)
+@pytest.mark.parametrize("kind", [kind for kind, _ in OPERATION_KINDS if kind not in RECORDED_KINDS])
+def test_a_review_is_an_operation_with_a_scope_of_its_own(
+    operator: User, keys: dict[str, Any], kind: str, scopes: tuple[str, ...]
+) -> None:
+    path = f"/api/v1/jobs/{keys['jobs']}/operations/"
+    answer = signed_in(operator, scopes).post(path, {"kind": kind}, format="json")
+    allowed = "operate" in scopes or (kind in REVIEW_OPERATIONS and "review" in scopes)
+    assert is_refused(answer) is not allowed
+
+
+def test_tags_in_bulk_need_the_scope_of_definitions(operator: User, keys: dict[str, Any]) -> None:
+    body = {"kind": "tag", "jobs": [keys["jobs"]], "tags": ["night"]}
+    assert is_refused(signed_in(operator, ("operate",)).post("/api/v1/jobs/bulk/", body, format="json"))
+    assert Job.objects.get(pk=keys["jobs"]).tags == []
+    assert not is_refused(signed_in(operator, ("define",)).post("/api/v1/jobs/bulk/", body, format="json"))
+
+
+def test_a_scope_gives_no_permission(viewer: User, keys: dict[str, Any]) -> None:
+    path = f"/api/v1/jobs/{keys['jobs']}/operations/"
+    answer = signed_in(viewer, tuple(Scope)).post(path, {"kind": "savepoint"}, format="json")
+    assert answer.status_code == 403
+    assert "the permission operations.add_operation is required" in answer.json()["detail"]
+
+
+def test_acts_of_a_run_are_those_of_the_token(operator: User, keys: dict[str, Any]) -> None:
+    acts = signed_in(operator, ()).get(f"/api/v1/runs/{keys['runs']}/").json()["acts"]
+    assert {act["enabled"] for act in acts} == {False}
+    assert acts[0]["reason"].startswith("This token may not operate jobs: it needs the scope operate.")
+
+
+def test_scopes_are_given_at_the_issue_and_limited_in_the_admin(operator: User, browser: Client) -> None:
+    login = {"username": "operator", "password": "a long enough one"}
+    whole = APIClient().post("/api/v1/auth/token/", login, format="json").json()
+    assert whole["scopes"] == ["define", "operate", "review", "maintain"]
+    limited = APIClient().post("/api/v1/auth/token/", {**login, "scopes": ["review"]}, format="json").json()
+    assert limited["scopes"] == ["review"]
+    wrong = APIClient().post("/api/v1/auth/token/", {**login, "scopes": ["all"]}, format="json")
+    assert wrong.status_code == 400
+    row = ApiToken.objects.get(hint=whole["token"][:9])
+    path = f"/admin/accounts/apitoken/{row.pk}/change/"
+    assert browser.get(path).content.decode().count('type="checkbox" name="scopes"') == 4
+    assert browser.post(path, {"scopes": ["define"], "expires_at_0": "", "expires_at_1": ""}).status_code == 302
+    row.refresh_from_db()
+    assert row.scopes == ["define"]
+
+
+def test_a_repeated_request_needs_the_scope_too(operator: User, keys: dict[str, Any]) -> None:
+    path, body = f"/api/v1/jobs/{keys['jobs']}/operations/", {"kind": "savepoint"}
+    headers = {"Idempotency-Key": "once"}
+    assert signed_in(operator, ("operate",)).post(path, body, format="json", headers=headers).status_code == 202
+    assert is_refused(signed_in(operator, ("review",)).post(path, body, format="json", headers=headers))

@@ -245,6 +245,15 @@ def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
     return shlex.join(["weirctl", act, *positional, *(part for name, value in given for part in (f"--{name}", value))])
 
 
+@register.inclusion_tag("weir/_curl.html", takes_context=True)
+def curl(context: Context, kind: str, job: Job, **params: Any) -> dict[str, str]:
+    """The same request as `weirctl` makes, for hosts without it. Parameters that are None or "" are left out."""
+    given = {name: value for name, value in params.items() if value is not None and value != ""}
+    body = json.dumps({"kind": kind, "params": given}, ensure_ascii=False, default=str)
+    url = context["request"].build_absolute_uri(reverse("api:operations", args=[job.pk]))
+    return {"body": shlex.quote(body), "url": shlex.quote(url)}
+
+
 @register.tag
 def live(parser: Parser, token: Token) -> LiveNode:
     """{% live "acts" %} … {% endlive %}: the same block in the page and in the answer to a poll.

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.checkpoints.selectors import continuable, run_progress
+from console.checkpoints.storage import target_roots
 from console.jobs.models import Job, Run
 from console.operations.legality import allowed_operation, request_refusal
 from console.operations.models import OperationKind
@@ -116,7 +117,7 @@ def _confirmation_page(
         act = allowed_operation(OperationKind(kind), job, run, request.user, active)
         context = {
             "job": job, "run": run, "act": act, "asked": ask_about(run), "active": active, "command": kind,
-            "copy_refusal": request_refusal(OperationKind.COPY, request.user),
+            "target_roots": target_roots(), "copy_refusal": request_refusal(OperationKind.COPY, request.user),
         }  # fmt: skip
         return PageContent(context, settled=False)
 

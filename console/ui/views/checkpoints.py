@@ -148,7 +148,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
             messages.error(request, refused.detail)
         return redirect("ui:checkpoint", found.pk)
     act, asked = allowed_discard(found, request.user), discard_confirmation(found)
-    shown = {"command": "discard", "number": found.number}
+    shown = {"command": "discard", "number": found.number, "snapshot": found.pk}
     context = {"job": found.job, "run": found.run, "act": act, "asked": asked, **shown}
     return page(request, "jobs/confirm.html", context)
 

@@ -1,13 +1,19 @@
-"""Pages show the command of `weirctl` that does the same."""
+"""Pages show the command of `weirctl` and the request by curl that do the same."""
 
 import html
+import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from pytest_django.fixtures import Settings
+from rest_framework.test import APIClient
 
+from console.accounts import tokens
+from console.accounts.models import User
 from tests.console.ui import rows
 from weir.control.__main__ import main as weirctl
 
@@ -64,3 +70,53 @@ def test_a_bulk_shows_its_command(at_console: Client) -> None:
 def test_a_queued_request_shows_the_command_that_withdraws_it(at_console: Client) -> None:
     row = rows.operation(rows.run(rows.job()).job, state="queued")
     assert f"weirctl withdraw {row.pk}" in at_console.get(f"/operations/{row.pk}/").content.decode()
+
+
+def test_a_savepoint_with_a_copy_shows_its_command(at_console: Client, settings: Settings, tmp_path: Path) -> None:
+    run = rows.run(rows.job(name="daily sums"))
+    path = f"/jobs/{run.job_id}/stop/"
+    assert "--target" not in at_console.get(path).content.decode()
+    settings.WEIR_SAVEPOINT_ROOTS = [str(tmp_path)]
+    page = at_console.get(path).content.decode()
+    assert html.escape(f"weirctl stop 'daily sums' --target {tmp_path}") in page
+    assert "--target" not in at_console.get(f"/jobs/{run.job_id}/cancel/").content.decode(), "no savepoint, no copy"
+
+
+def test_requests_by_curl_are_accepted(at_console: Client, operator: User) -> None:
+    """Each is sent as the page shows it, with a token in WEIR_TOKEN."""
+    run = rows.run(rows.job(name="daily sums"))
+    snapshot = rows.checkpoint(run, 7, "savepoint")
+    ended = rows.run(rows.job(name="ended"), "stopped")
+    newest = rows.checkpoint(ended, 3, "stop")
+    api, own, job = APIClient(), f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(operator)}")
+    pages = {
+        own: ["pin", "review"], f"{own}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"],
+        f"{own}discard/": ["discard"], f"{job}savepoint/": ["savepoint"], f"{job}stop/": ["stop"],
+        f"{job}cancel/": ["cancel"], f"/jobs/{ended.job_id}/restore/?checkpoint={newest.pk}": ["restore"],
+    }  # fmt: skip
+    shown = {path: curls_in(at_console.get(path)) for path in pages}
+    assert {path: sorted(body["kind"] for _, body in found) for path, found in shown.items()} == pages
+    for kind in ("review", "schedule", "savepoint", "stop", "cancel", "drill", "discard", "restore"):
+        ((url, body),) = ((url, body) for found in shown.values() for url, body in found if body["kind"] == kind)
+        answer = api.post(url, body, format="json")
+        assert answer.status_code == 202, (kind, answer.json())
+
+
+def curls_in(page: Any) -> list[tuple[str, Any]]:
+    """The address and the body of each request on a page."""
+    found = []
+    for command in re.findall(r'<code class="curl">(.*?)</code>', page.content.decode()):
+        curl, *arguments = shlex.split(html.unescape(command))
+        assert (curl, arguments[:2]) == ("curl", ["-H", "Authorization: Bearer $WEIR_TOKEN"])
+        assert arguments[2:5] == ["-H", "Content-Type: application/json", "-d"]
+        found.append((arguments[6], json.loads(arguments[5])))
+    return found
+
+
+def test_a_rescale_shows_its_command(at_console: Client) -> None:
+    run = rows.run(rows.job(name="daily sums"))
+    page = at_console.get(f"/jobs/{run.job_id}/rescale/")
+    assert command_in(page) == ["weirctl", "rescale", "daily sums", "--parallelism", "2"]
+    ((_, body),) = curls_in(page)
+    assert body["params"] == {"parallelism": 2, "version": run.version_id}

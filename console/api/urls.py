@@ -53,6 +53,7 @@ urlpatterns = [
     path("state-queries/<int:pk>/", state.StateQueryDetail.as_view(), name="state-query"),
     path("state-queries/<int:pk>/csv/", state.StateQueryCsv.as_view(), name="state-query-csv"),
     path("checkpoints/<int:pk>/evidence/", evidence.Evidence.as_view(), name="evidence"),
+    path("evidence/check/", evidence.EvidenceCheck.as_view(), name="evidence-check"),
     path("checkpoints/<int:checkpoint>/review/", reviews.ReviewHistory.as_view(), name="review-history"),
     path("maintenance/", maintenance.MaintenanceMode.as_view(), name="maintenance"),
     path("reviews/", reviews.Reviews.as_view(), name="reviews"),

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.operations import evidence_seal
 from console.operations.clones import drills_of
 from console.operations.models import Operation, Verification
 from console.operations.reviews import review_history
@@ -22,7 +23,15 @@ MAX_ENTRIES: Final = 200  #: of the review and of drills
 
 
 def evidence_pack(checkpoint: Checkpoint, user: User) -> dict[str, Any]:
-    """The pack as values for JSON. `checkpoint` needs its job, run, version, reviewer, assignee and pinning user."""
+    """The pack as values for JSON, with its seal.
+
+    `checkpoint` needs its job, run, version, reviewer, assignee and pinning user.
+    """
+    pack = _pack(checkpoint, user)
+    return {**pack, evidence_seal.MEMBER: evidence_seal.seal(pack)}
+
+
+def _pack(checkpoint: Checkpoint, user: User) -> dict[str, Any]:
     stored, run = read_manifest(checkpoint), checkpoint.run
     drills = drills_of(checkpoint.job).filter(params__checkpoint=checkpoint.pk).select_related("requested_by")
     return {

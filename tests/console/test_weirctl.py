@@ -479,3 +479,18 @@ def test_a_login_limits_its_token(home: Path, live_server: LiveServer, operator:
     assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
     refused = CliRunner().invoke(main, ["savepoint", "daily sums"])
     assert (refused.exit_code, "it needs the scope operate" in refused.stderr) == (3, True)
+
+
+def test_an_evidence_pack_is_written_and_checked(
+    weirctl: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Settings, tmp_path: Path
+) -> None:
+    settings.WEIR_MANIFEST_KEYS = (b"a key of thirty-two bytes or more",)
+    make_checkpoint(make_run(RunState.RUNNING), 4)
+    pack = tmp_path / "pack.json"
+    pack.write_text(weirctl("evidence", "daily sums", "4").stdout)
+    assert "is as a console with a key" in weirctl("evidence", "--verify", str(pack)).stdout
+    pack.write_text(pack.read_text().replace('"unreviewed"', '"reviewed"'))
+    assert "was changed" in weirctl("evidence", "--verify", str(pack), code=1).stdout
+    pack.write_text("{")
+    weirctl("evidence", "--verify", str(pack), code=3)
+    weirctl("evidence", "daily sums", code=2)

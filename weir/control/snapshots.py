@@ -3,13 +3,15 @@
 A checkpoint or savepoint is named by its job and its number within the job.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, ParamSpec
 
 import click
 
-from weir.control.command import confirm, json_option, operate, target, wait_options, with_console
-from weir.control.console import Console, Row
+from weir.control.command import FAILED, confirm, json_option, operate, target, wait_options, with_console
+from weir.control.console import Console, Refused, Row
 from weir.control.output import write_json, write_rows
 
 P = ParamSpec("P")
@@ -221,6 +223,31 @@ def review(console: Console, /, job: str, number: int, state: str, note: str | N
     _request(console, job, number, "review", {"state": state, **texts}, **asked)
 
 
+@click.command()
+@click.argument("job", required=False)
+@click.argument("number", type=int, required=False)
+@click.option("--verify", "path", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="A pack to check, instead of JOB and NUMBER. Exit code 1: its seal is not valid.")  # fmt: skip
+@with_console
+def evidence(console: Console, /, job: str | None, number: int | None, path: Path | None) -> None:
+    """Writes the evidence pack of snapshot NUMBER of JOB as JSON, or checks the seal of a pack."""
+    if (path is None) == (number is None):
+        raise click.UsageError("either JOB and NUMBER or --verify must be given")
+    if path is None:
+        found = console.checkpoint(console.job(job or ""), number or 0)
+        write_json(console.get(f"checkpoints/{found['id']}/evidence/"))
+        return
+    try:
+        pack = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Refused(f"{path} is no JSON document: {error}") from error
+    checked = console.post("evidence/check/", pack)
+    click.echo(checked["detail"])
+    if not checked["valid"]:
+        click.get_current_context().exit(FAILED)
+
+
 COMMANDS: Final = (
     clone, copy, drill, verify, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
+    evidence,
 )  # fmt: skip

@@ -34,6 +34,7 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("operation-withdrawal", "post"): frozenset({"operate"}),
     ("state-queries", "post"): READ,  # it changes nothing of a job
     ("state-query", "delete"): frozenset({"operate"}),  # of another user
+    ("evidence-check", "post"): READ,
     ("maintenance", "post"): frozenset({"maintain"}),
     ("maintenance", "delete"): frozenset({"maintain"}),
 }

@@ -1,6 +1,7 @@
 """The evidence pack: the check of every file, and the facts around it, as page, file and API."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 from django.test import Client
 from msgspec.structs import replace
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
@@ -219,3 +221,28 @@ def test_page_file_and_api_have_the_same_facts(browser: Client, api: APIClient, 
     assert [drill["result"] for drill in pack["drills"]] == [{"first_checkpoint_ms": 1500}]
     assert pack["manifest"]["manifest"]["checkpoint"] == 5
     assert f'href="{path}"' in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
+
+
+def test_a_pack_is_sealed_and_a_change_is_found(
+    browser: Client, api: APIClient, savepoint: Checkpoint, settings: Settings
+) -> None:
+    """The seal survives another order of members and white space, and a key that is replaced."""
+    settings.WEIR_MANIFEST_KEYS = (b"a key of thirty-two bytes or more",)
+    path, check = f"/checkpoints/{savepoint.pk}/evidence/?format=json", "/api/v1/evidence/check/"
+    pack = browser.get(path).json()
+    assert len(pack["seal"]) == 64
+    reordered = json.loads(json.dumps(dict(reversed(pack.items())), indent=8))
+    assert api.post(check, reordered, format="json").json()["valid"]
+    changed = {**pack, "review": {**pack["review"], "state": "reviewed"}}
+    assert api.post(check, changed, format="json").json() == {
+        "valid": False, "detail": "The pack was changed, or made with another key.",
+    }  # fmt: skip
+    settings.WEIR_MANIFEST_KEYS = (b"a newer key of thirty-two bytes.", *settings.WEIR_MANIFEST_KEYS)
+    assert api.post(check, pack, format="json").json()["valid"]
+    settings.WEIR_MANIFEST_KEYS = settings.WEIR_MANIFEST_KEYS[:1]
+    assert not api.post(check, pack, format="json").json()["valid"]
+    assert "has no seal" in api.post(check, {**pack, "seal": None}, format="json").json()["detail"]
+    assert api.post(check, [pack], format="json").status_code in (400, 422)
+    settings.WEIR_MANIFEST_KEYS = ()
+    assert browser.get(path).json()["seal"] is None
+    assert "cannot check" in api.post(check, pack, format="json").json()["detail"]

@@ -81,6 +81,8 @@ def test_every_query_of_the_dashboard_finds_series_of_a_real_run(tmp_path: Path)
             )
 
         until(is_complete)
+        Operation.objects.create(job=run.job, kind="savepoint", state="queued")
+        lost_leases.observe_leases()
         found = scrape(api)
     assert len(set(queries())) > 20
     for query in queries():
@@ -94,6 +96,10 @@ def test_every_query_of_the_dashboard_finds_series_of_a_real_run(tmp_path: Path)
             labels = set(re.findall(r"(\w+)=~", query)) | set(re.findall(r"by \((\w+)\)", query))
             labels |= set(re.findall(r"label_values\(\w+, (\w+)\)", query))
             assert all(labels <= sample.keys() for sample, _ in found[name]), query
+    own = {query for query in queries() if "{" not in query and "label_values" not in query}
+    assert {name for query in own for name in re.findall(r"weir_[a-z_]+", query)} == {
+        "weir_operations", "weir_operation_queued_timestamp_seconds", "weir_reconciler_pass_timestamp_seconds",
+    }  # fmt: skip
     assert {labels["job_name"] for labels, _ in found["weir_records_in_total"]} == {run.job.name}
     assert {labels["phase"] for labels, _ in found["weir_checkpoint_phase_seconds"]} >= {"alignment", "sync", "async"}
 

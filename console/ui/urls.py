@@ -63,6 +63,7 @@ urlpatterns = [
     path("jobs/<int:pk>/runs.csv", tables.runs_csv, name="runs_csv"),
     path("jobs/<int:pk>/checkpoints.csv", tables.checkpoints_csv, name="checkpoints_csv"),
     path("jobs/<int:pk>/history.csv", numbers.numbers_csv, name="history_csv"),
+    path("jobs/<int:pk>/plots/<slug:key>.svg", numbers.plot_svg, name="plot_svg"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.checkpoint_list, name="checkpoints"),
     path("jobs/<int:pk>/checkpoints/statistics/", checkpoints.checkpoint_statistics, name="checkpoint_statistics"),
     path("jobs/<int:pk>/checkpoints/compare/", comparison.compare, name="compare"),

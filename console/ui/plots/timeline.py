@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from console import formats
 from console.formats import Quantity
-from console.jobs.models import Run
+from console.jobs.models import Job, Run
 from console.metrics.selectors import Columns, Grid, RollUpProgress, job_history, load_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
@@ -85,6 +85,10 @@ class Timeline:
         version = self._page.newest_version.pk if self._page.newest_version else None
         known = (self.window.span.name, self.window.end, self.chosen, newest, version)
         return blake2s(repr(known).encode(), digest_size=8).hexdigest()
+
+    @property
+    def job(self) -> Job:
+        return self._page.job
 
     @property
     def spans(self) -> tuple[Span, ...]:

@@ -1,16 +1,17 @@
-"""The numbers behind the plots of a job, as CSV."""
+"""The numbers behind the plots of a job, as CSV, and the plots as SVG files."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.csv_files import csv_file
 from console.operations import selectors
 from console.ui.plots.gaps import NO_NUMBERS
+from console.ui.plots.svg_file import svg_file
 from console.ui.plots.timeline import Timeline, job_timeline
 from console.ui.views.page import require_login
 
@@ -31,6 +32,18 @@ def numbers_csv(request: HttpRequest, pk: int) -> HttpResponse:
     """
     timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now())
     return csv_file(f"job-{pk}-history", ["begin", *_COLUMNS, "gap"], _rows(timeline) if timeline else ())
+
+
+@require_safe
+@require_login
+def plot_svg(request: HttpRequest, pk: int, key: str) -> HttpResponse:
+    """A plot of the window in the address."""
+    timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now())
+    drawn = svg_file(timeline, key) if timeline else None
+    if drawn is None:
+        raise Http404(f"the job has no plot {key!r}")
+    headers = {"Content-Disposition": f'attachment; filename="job-{pk}-{key}.svg"'}
+    return HttpResponse(drawn, content_type="image/svg+xml", headers=headers)
 
 
 def _rows(timeline: Timeline) -> Iterator[list[Any]]:

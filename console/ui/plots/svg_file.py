@@ -1,0 +1,50 @@
+"""A plot as an SVG file, for documents and tickets: with title, legend, scale and times, and colours of its own.
+
+The file has presentation attributes in place of a stylesheet. Its colours are those of the pages by day.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from django.template.loader import render_to_string
+
+from console.ui.plots.timeline import Plot, Timeline
+
+_ACCENT, _BUSY, _ATTENTION, _FAILED = "#0a6a70", "#4453a8", "#855400", "#b02a20"
+_MUTED, _CONTROL, _DARK, _VIOLET = "#566466", "#7d8b8d", "#3e4b4d", "#8a4f9e"
+#: By key of a series, and by last name in the class of a layer.
+_COLOURS: Final[Mapping[str, str]] = {
+    "in": _ACCENT, "out": _BUSY, "lag": _ACCENT, "wall": _MUTED, "state": _ACCENT, "failed": _FAILED,
+    "start_delay": _CONTROL, "pre_barrier": _VIOLET, "alignment": _ATTENTION, "sync": _BUSY, "async": _ACCENT,
+    "commit": _DARK,
+}  # fmt: skip
+_OPACITY: Final[Mapping[str, str]] = {"area": "0.14", "failed": "0.45"}
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLayer:
+    """A path with its colours: a line has a stroke, all other layers are filled."""
+
+    path: str
+    colour: str
+    opacity: str
+    is_line: bool
+
+
+def svg_file(timeline: Timeline, key: str) -> str | None:
+    """The plot `key` of the timeline as a document; None if there is no such plot."""
+    plot = next((plot for plot in (*timeline.plots_above, *timeline.plots_below) if plot.key == key), None)
+    if plot is None:
+        return None
+    legend = [(series.label, _COLOURS[series.key]) for series in plot.series if series.key in _COLOURS]
+    given = {"timeline": timeline, "plot": plot, "layers": _layers(plot), "legend": legend}
+    return render_to_string("jobs/plot.svg", given)
+
+
+def _layers(plot: Plot) -> list[DrawnLayer]:
+    found = []
+    for name, path in plot.layers:
+        kind, last = name.split()[0], name.split()[-1]
+        found.append(DrawnLayer(path, _COLOURS[last], _OPACITY.get(kind, "1"), kind == "line"))
+    return found

@@ -68,6 +68,7 @@ urlpatterns = [
     path("jobs/<int:pk>/checkpoints/statistics/", checkpoints.checkpoint_statistics, name="checkpoint_statistics"),
     path("jobs/<int:pk>/checkpoints/compare/", comparison.compare, name="compare"),
     path("jobs/<int:pk>/checkpoints/retention/", retention.retention, name="retention"),
+    path("jobs/<int:pk>/checkpoints/orphans/", retention.orphans, name="orphans"),
     path("jobs/<int:pk>/checkpoints/trend/", trend.trend, name="trend"),
     path("jobs/<int:pk>/checkpoints/trend.csv", trend.trend_csv, name="trend_csv"),
     path("jobs/<int:pk>/checkpoints/schedule/", schedule.schedule, name="schedule"),

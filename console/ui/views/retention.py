@@ -1,10 +1,11 @@
-"""The page that shows what a retention policy would delete, and why the rest stays."""
+"""The pages of the storage of a job: the effects of a retention policy, and orphans."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
 from console.jobs.models import Job
+from console.operations.orphans import find_orphans
 from console.operations.retention import MAX_HOURS, MAX_KEEP, describe_policy, preview_retention
 from console.ui.paging import text, whole_number
 from console.ui.views.page import page, require_login
@@ -33,3 +34,10 @@ def retention(request: HttpRequest, pk: int) -> HttpResponse:
         "present": describe_policy(preview.present),
     }
     return page(request, "checkpoints/retention.html", context)
+
+
+@require_safe
+@require_login
+def orphans(request: HttpRequest, pk: int) -> HttpResponse:
+    job = get_object_or_404(Job, pk=pk)
+    return page(request, "checkpoints/orphans.html", {"job": job, "found": find_orphans(job)})

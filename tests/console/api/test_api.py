@@ -88,7 +88,7 @@ def test_behind_a_proxy_clients_are_counted_apart(
     assert answer.status_code == status
 
 
-WITHOUT_GET = {"bulk", "equal-version", "login", "version-differences", "operation-withdrawal"}
+WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "version-differences", "operation-withdrawal"}
 
 
 @pytest.fixture
@@ -116,6 +116,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "compare": f"{job}checkpoints/compare/?base=1&other=2",
         "retention": f"{job}checkpoints/retention/?keep=3",
         "trend": f"{job}checkpoints/trend/?days=7",
+        "orphans": f"{job}checkpoints/orphans/",
+        "rescale-effects": f"{job}rescale/?parallelism=3",
         "schedule": f"{job}checkpoints/schedule/",
         "operations": f"{job}operations/",
         "version": f"/api/v1/versions/{run.version_id}/",

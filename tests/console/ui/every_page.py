@@ -33,6 +33,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "checkpoints": f"{job}/checkpoints/?slower_than=1s",
         "compare": f"{job}/checkpoints/compare/?base=203&other=213",
         "retention": f"{job}/checkpoints/retention/?keep=3",
+        "orphans": f"{job}/checkpoints/orphans/",
         "trend": f"{job}/checkpoints/trend/?days=7",
         "schedule": f"{job}/checkpoints/schedule/",
         "checkpoint-statistics": f"{job}/checkpoints/statistics/",

@@ -1,0 +1,82 @@
+"""Orphans: folders without a row and rows without files, on the page and over REST."""
+
+import shutil
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.checkpoints.storage import job_root
+from console.jobs.models import Run
+from console.operations.orphans import find_orphans
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    """Checkpoints 1 and 2 are in storage, 3 is discarded, 4 is in progress, and the files of 5 are gone."""
+    run = rows.run(rows.job())
+    for number in (1, 2, 3, 5):
+        rows.checkpoint(run, number, kind="savepoint" if number == 2 else "checkpoint")
+    run.checkpoints.filter(number=3).update(discarded_at=run.created_at)
+    rows.checkpoint(run, 4, status="in_progress")
+    root = job_root(run.job_id)
+    (root / f"chk-4-{run.token}").mkdir()
+    shutil.rmtree(root / run.checkpoints.get(number=5).path)
+    return run
+
+
+def leave(run: Run, name: str, nbytes: int = 0) -> None:
+    folder = job_root(run.job_id) / name
+    (folder / "window-0").mkdir(parents=True)
+    (folder / "window-0" / "state.arrow").write_bytes(b"x" * nbytes)
+
+
+def test_storage_in_order_has_no_orphan_folders(run: Run) -> None:
+    found = find_orphans(run.job)
+    assert (found.folders, [row.number for row in found.missing]) == ((), [5])
+
+
+def test_folders_without_a_row_are_listed_with_their_size(run: Run, browser: Client, api: APIClient) -> None:
+    leave(run, f"chk-9-{run.token}", 700)
+    leave(run, f"chk-1-{run.token + 1}", 30)  # a row has this number, and another token
+    leave(run, "savepoint-2-0-abc", 5)  # a copy of a savepoint with a row
+    for name in ("streams", "pins", "chk-x-1"):
+        leave(run, name, 9)
+    path = f"/jobs/{run.job_id}/checkpoints/orphans/"
+    found = api.get(f"/api/v1{path}").json()
+    assert {folder["name"]: folder["nbytes"] for folder in found["folders"]} == {
+        f"chk-9-{run.token}": 700, f"chk-1-{run.token + 1}": 30, "savepoint-2-0-abc": 5,
+    }  # fmt: skip
+    assert (found["folder_total"], found["missing_total"], found["missing"][0]["number"]) == (3, 1, 5)
+    said = blocks.text(browser.get(path))
+    assert f"chk-9-{run.token} 700 B now" in said
+    assert "Folders without a checkpoint 3 in all" in said
+    assert (job_root(run.job_id) / f"chk-9-{run.token}").exists(), "the page deletes nothing"
+
+
+def test_a_job_without_storage_has_no_orphans(browser: Client, run: Run) -> None:
+    other = rows.job("new")
+    said = blocks.text(browser.get(f"/jobs/{other.pk}/checkpoints/orphans/"))
+    assert "Each folder has its checkpoint." in said
+    assert "Each checkpoint that can be restored has its manifest." in said
+
+
+def test_storage_that_cannot_be_read_is_named(browser: Client, run: Run) -> None:
+    root = job_root(run.job_id)
+    shutil.rmtree(root)
+    root.write_text("a file in place of the folder")
+    said = blocks.text(browser.get(f"/jobs/{run.job_id}/checkpoints/orphans/"))
+    assert "The storage cannot be read:" in said
+
+
+def test_the_lists_are_bounded(run: Run, browser: Client, django_assert_max_num_queries: Any) -> None:
+    for number in range(300):
+        (job_root(run.job_id) / f"chk-{1000 + number}-1").mkdir()
+    with django_assert_max_num_queries(8):
+        page = browser.get(f"/jobs/{run.job_id}/checkpoints/orphans/", headers={"Accept-Encoding": "gzip"})
+    assert len(page.content) < 30_000
+    assert (len(page.context["found"].folders), page.context["found"].folder_total) == (200, 300)

@@ -22,8 +22,8 @@ class ScheduleSerializer(serializers.ModelSerializer[Schedule]):
     class Meta:
         model = Schedule
         fields = (
-            "job", "operation", "every_hours", "daily_at", "name", "keep", "owner", "next_at", "next_times",
-            "last_operation", "missed_at", "missed_reason",
+            "job", "operation", "every_hours", "daily_at", "name", "keep", "blackouts", "owner", "next_at",
+            "next_times", "last_operation", "missed_at", "missed_reason",
         )  # fmt: skip
 
     def get_next_times(self, found: Schedule) -> list[datetime]:

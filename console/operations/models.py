@@ -3,6 +3,7 @@
 import uuid
 from enum import StrEnum
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q, Value
 from django.db.models.functions import Now
@@ -178,7 +179,8 @@ class Schedule(models.Model):
     """Savepoints or restore drills of a job at regular times: every `every_hours`, or each day at `daily_at` (UTC).
 
     `owner` requests them. `keep`: number of unpinned savepoints of the schedule that are kept. Drills have neither
-    name nor `keep`. `missed_at` is the last time at which the operation could not be requested.
+    name nor `keep`. Nothing is requested within `blackouts`. `missed_at` is the last time at which the operation could
+    not be requested.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -188,6 +190,10 @@ class Schedule(models.Model):
     daily_at = models.TimeField(null=True)
     name = models.TextField(default="", db_default="", blank=True)
     keep = models.SmallIntegerField(null=True)
+    #: windows of `console.operations.blackouts`
+    blackouts = ArrayField(
+        models.TextField(), default=list, db_default=Value([], ArrayField(models.TextField())), blank=True
+    )
     owner = models.ForeignKey(User, models.PROTECT, related_name="+")
     next_at = models.DateTimeField()
     last_operation = models.ForeignKey(Operation, models.SET_NULL, null=True, related_name="+")

@@ -10,6 +10,7 @@ from console.accounts.refusals import Refused
 from console.checkpoints.filters import MAX_BIGINT
 from console.checkpoints.models import ReviewState
 from console.jobs.inputs import convert_input
+from console.operations.blackouts import MAX_WINDOWS, PATTERN
 from console.operations.models import RECORDED_KINDS, OperationKind, ScheduledOperation
 
 Id = Annotated[int, Meta(ge=1, le=MAX_BIGINT)]
@@ -129,6 +130,7 @@ class ScheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Savepoints or drills every `every_hours` hours, or each day at `daily_at` ("HH:MM", UTC).
 
     `name`: the savepoints have this name and the time. `keep`: number of them that are kept, besides pinned ones.
+    `blackouts`: windows such as "sat,sun 00:00-24:00" or "09:00-17:00" (UTC), in which nothing is requested.
     """
 
     operation: ScheduledOperation = ScheduledOperation.SAVEPOINT
@@ -136,6 +138,7 @@ class ScheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     daily_at: Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = None
     keep: Annotated[int, Meta(ge=1, le=1000)] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+    blackouts: Annotated[tuple[Annotated[str, Meta(pattern=PATTERN)], ...], Meta(max_length=MAX_WINDOWS)] = ()
 
     def __post_init__(self) -> None:
         if (self.every_hours is None) == (self.daily_at is None):

@@ -136,21 +136,35 @@ def _operation_option(command: Callable[P, None]) -> Callable[P, None]:
 @click.option("--daily-at", help="Time of each day, HH:MM (UTC).")
 @click.option("--keep", type=int, help="Savepoints that are kept, besides pinned ones [7].")
 @click.option("--name", help="Name of the savepoints; their time is added.")
+@click.option("--not-within", "blackouts", multiple=True,
+              help='A window without requests (UTC, repeatable): "09:00-17:00", "sat,sun 00:00-24:00".')  # fmt: skip
 @wait_options
 @with_console
 def schedule(
     console: Console, /, job: str, operation: str, every_hours: int | None, daily_at: str | None, keep: int | None,
-    name: str | None, **asked: Any,
+    name: str | None, blackouts: tuple[str, ...], **asked: Any,
 ) -> None:  # fmt: skip
     """Shows the schedule of savepoints or drills of JOB, or sets it if an interval or a time is given."""
     found = console.job(job)
     rule = {"every_hours": every_hours, "daily_at": daily_at, "keep": keep, "name": name}
-    given = {key: value for key, value in rule.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in rule.items() if value is not None}
+    if blackouts:
+        given["blackouts"] = list(blackouts)
     if given:
         operate(console, found, "schedule", {"operation": operation, **given}, **asked)
         return
     stored = console.get(f"jobs/{found['id']}/checkpoints/schedule/", operation=operation)
-    columns = ("operation", "every_hours", "daily_at", "name", "keep", "next_at", "missed_at", "missed_reason")
+    columns = (
+        "operation",
+        "every_hours",
+        "daily_at",
+        "name",
+        "keep",
+        "blackouts",
+        "next_at",
+        "missed_at",
+        "missed_reason",
+    )
     write_json(stored) if asked["as_json"] else write_rows([stored], columns, as_json=False)
 
 

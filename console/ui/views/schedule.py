@@ -55,4 +55,5 @@ def _params(request: HttpRequest) -> dict[str, Any]:
         params["keep"] = whole_number(given["keep"]) or 0
     if name := given.get("name", "").strip():
         params["name"] = name
+    params["blackouts"] = [line.strip().lower() for line in given.get("blackouts", "").splitlines() if line.strip()]
     return params

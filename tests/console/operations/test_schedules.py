@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
+from console.accounts.refusals import InvalidField
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
+from console.operations.blackouts import is_blacked_out
 from console.operations.models import Operation, Schedule
 from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_time
-from tests.console.ui import rows
+from tests.console.ui import blocks, rows
 from tests.console.world import World
 from tests.waiting import until
 
@@ -153,3 +155,63 @@ def test_beat_and_a_worker_request_the_savepoint_of_a_schedule(place: World) -> 
     assert found[0]["params"]["name"].startswith("nightly ")
     schedule = place.sql("SELECT next_at > now() + interval '5 hours' AS later FROM weir_schedule")[0]
     assert schedule["later"], "the next savepoint is six hours later"
+
+
+FRIDAY = datetime(2026, 11, 27, 23, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("window", "inside", "outside"),
+    [
+        ("23:00-23:31", FRIDAY, FRIDAY + timedelta(minutes=1)),
+        ("fri 23:00-24:00", FRIDAY, FRIDAY + timedelta(days=1)),
+        ("fri 22:00-06:00", FRIDAY + timedelta(hours=6), FRIDAY - timedelta(hours=18)),
+        ("sat,sun 00:00-24:00", FRIDAY + timedelta(days=2), FRIDAY),
+    ],
+)
+def test_a_window_is_of_days_and_may_pass_midnight(window: str, inside: datetime, outside: datetime) -> None:
+    assert is_blacked_out(inside, [window])
+    assert not is_blacked_out(outside, [window])
+
+
+@given(MOMENTS, st.integers(1, 168))
+def test_times_within_a_blackout_are_skipped(now: datetime, hours: int) -> None:
+    """Phase and order stay; without a free time the schedule is refused."""
+    blackouts = ["mon,tue,wed,thu,fri 09:00-17:00", "22:00-02:00"]
+    due = now.replace(minute=0, second=0, microsecond=0)
+    try:
+        found = next_time(Schedule(every_hours=hours, blackouts=blackouts), due, now)
+    except InvalidField:
+        times = (due + timedelta(hours=hours) * step for step in range(1, 200))
+        assert all(is_blacked_out(at, blackouts) for at in times)
+        return
+    assert not is_blacked_out(found, blackouts)
+    skipped = range(1, (found - due) // timedelta(hours=hours))
+    assert all(
+        is_blacked_out(at, blackouts) or at <= now for at in (due + timedelta(hours=hours) * step for step in skipped)
+    )
+
+
+def test_blackouts_are_set_shown_and_refused_if_nothing_is_left(api: APIClient, browser: Client, run: Run) -> None:
+    windows = ["sat,sun 00:00-24:00", "09:00-17:00"]
+    assert ask(api, run, "schedule", daily_at="02:00", blackouts=windows).status_code == 202
+    path = f"/jobs/{run.job_id}/checkpoints/schedule/"
+    shown = api.get(f"/api/v1{path}").json()
+    assert shown["blackouts"] == windows
+    times = [datetime.fromisoformat(at) for at in shown["next_times"]]
+    assert len(times) == 5
+    assert all(at.weekday() < 5 for at in times)
+    assert "sat,sun 00:00-24:00 ; 09:00-17:00 UTC" in blocks.text(browser.get(path))
+    refused = ask(api, run, "schedule", daily_at="10:00", blackouts=windows)
+    assert (refused.status_code, "must leave at least one time" in refused.json()["detail"]) == (422, True)
+    for wrong in ("9-17", "mon 25:00-26:00", "mon,09:00-17:00", "someday 09:00-17:00"):
+        assert ask(api, run, "schedule", daily_at="02:00", blackouts=[wrong]).status_code == 422, wrong
+    form = {
+        "operation": "savepoint",
+        "rule": "hours",
+        "every_hours": "6",
+        "keep": "3",
+        "blackouts": "Sat 00:00-24:00\r\n",
+    }
+    assert browser.post(path, form).status_code == 302
+    assert Schedule.objects.get().blackouts == ["sat 00:00-24:00"]

@@ -410,6 +410,7 @@ def _create_master(
         has_had_slots=row.has_checkpoint,
         retention=settings.retention,
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
+        fallback_limit_ms=settings.fallback_limit_ms,
         allow_unmapped=row.allow_unmapped,
         slot_memory_bytes=settings.slot_memory_bytes,
     )

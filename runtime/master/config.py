@@ -31,6 +31,7 @@ class MasterConfig:
     has_had_slots: bool = False  #: an earlier master of this run had slots
     retention: RetentionPolicy = RetentionPolicy(5)
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
+    fallback_limit_ms: int | None = None  #: greatest age of a checkpoint that is restored by this policy
     allow_unmapped: bool = False  #: drop state of operators that the job lacks
     slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process; None: unbounded
     commit_timeout_ms: int = 60_000  #: how long the last commit of an ended run is retried, except in an outage

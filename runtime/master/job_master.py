@@ -80,7 +80,7 @@ class JobMaster:
         self._inputs: dict[OperatorId, bytes | None] = {}  #: listings of sources, made before their first attempt
         self._failover = Failover(config.restart, config.outage_backoff)
         self._retention = Retention(config, records, store, clock, self._retry)
-        self._restorer = Restorer(config, records, store, self._retention, self._retry)
+        self._restorer = Restorer(config, records, store, self._retention, clock, self._retry)
 
     # ------------------------------------------------------------ from other threads
 

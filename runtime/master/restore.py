@@ -20,7 +20,7 @@ from runtime.master.output_commit import commit_pending
 from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
 from runtime.master.result import AttemptFailed
 from runtime.master.retention import Retention
-from runtime.ports import SnapshotStore
+from runtime.ports import Clock, SnapshotStore
 from runtime.run_store import RunStore
 
 log = structlog.get_logger()
@@ -35,10 +35,11 @@ class Restorer:
         records: RunStore,
         store: SnapshotStore,
         retention: Retention,
+        clock: Clock,
         retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self._config, self._records, self._store = config, records, store
-        self._retention, self._retry = retention, retry
+        self._retention, self._clock, self._retry = retention, clock, retry
         self._folder: str | None = None  #: folder of the checkpoint to restore
         self._unusable_folders: tuple[str, ...] = ()  #: folders of unreadable checkpoints
 
@@ -73,7 +74,7 @@ class Restorer:
         """
         damage = self._retry(partial(self._find_fallback, failed))
         log.error("a checkpoint cannot be restored", **damage.failure)
-        if self._config.on_corrupt_checkpoint == "fail" or failed.is_final or damage.previous is None:
+        if self._config.on_corrupt_checkpoint == "fail" or failed.is_final or not damage.is_usable:
             return GiveUp(damage.failure)
         self._unusable_folders = damage.unusable_folders
         return Restart(damage.fallback_reason, damage.failure, delay_ms=0)
@@ -93,6 +94,8 @@ class Restorer:
             detail=failed.detail,
             checkpoint=damaged,
             previous=None if previous is None else previous.checkpoint,
+            age_ms=0 if previous is None else self._clock.now_ms() - previous.triggered_at,
+            limit_ms=self._config.fallback_limit_ms,
             repeated_checkpoints=repeated,
             unusable_folders=tuple(unusable),
         )

@@ -17,20 +17,31 @@ class RestoreFallback:
     detail: str
     checkpoint: int | None  #: None if its folder's name has no number
     previous: int | None  #: newest completed checkpoint before it that can be restored
+    age_ms: int = 0  #: since the trigger of `previous`
+    limit_ms: int | None = None  #: greatest age of a checkpoint that is restored by policy
     #: completed checkpoints after `previous`; their output would be committed again
     repeated_checkpoints: tuple[int, ...]
     unusable_folders: tuple[str, ...]  #: folders of checkpoints that cannot be restored
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the policy may restore `previous`."""
+        return self.previous is not None and not self._is_too_old
+
+    @property
+    def _is_too_old(self) -> bool:
+        return self.limit_ms is not None and self.age_ms > self.limit_ms
 
     @property
     def fallback_hint(self) -> str:
         if self.previous is None:
             return "No completed checkpoint before it can be restored."
         text = f"Checkpoint {self.previous}, completed before it, can be restored instead"
-        return (
-            f"{text}; the output of {_join_numbers(self.repeated_checkpoints)} would be repeated."
-            if self.repeated_checkpoints
-            else f"{text}."
-        )
+        if self.repeated_checkpoints:
+            text = f"{text}; the output of {_join_numbers(self.repeated_checkpoints)} would be repeated"
+        if self._is_too_old:
+            return f"{text}. It was triggered {self.age_ms // 1000} s ago, more than `fallback_limit_ms` allows."
+        return f"{text}."
 
     @property
     def failure(self) -> dict[str, Any]:

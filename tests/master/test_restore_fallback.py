@@ -58,7 +58,9 @@ class Scene:
         return f"{self.records.completed[index].folder}/manifest.json"
 
 
-def master_of(folder: Path, records: MemoryRunStore, policy: Any = "fail") -> JobMaster:
+def master_of(
+    folder: Path, records: MemoryRunStore, policy: Any = "fail", fallback_limit_ms: int | None = None
+) -> JobMaster:
     source = replace(SOURCE, slow_until=str(folder / "hurry"))
     config = MasterConfig(
         job_id="1",
@@ -68,6 +70,7 @@ def master_of(folder: Path, records: MemoryRunStore, policy: Any = "fail") -> Jo
         coordinator=CoordinatorSettings(interval_ms=100, min_pause_ms=10),
         restart=NoRestart(),
         on_corrupt_checkpoint=policy,
+        fallback_limit_ms=fallback_limit_ms,
     )
     return JobMaster(config, records, FileStore(str(folder / "state")), LocalLauncher(), SystemClock())
 
@@ -103,10 +106,10 @@ def scene(played: Scene, tmp_path: Path) -> Scene:
     return Scene(tmp_path, played.records)
 
 
-def again(scene: Scene, policy: str) -> tuple[MemoryRunStore, JobMaster]:
+def again(scene: Scene, policy: str, fallback_limit_ms: int | None = None) -> tuple[MemoryRunStore, JobMaster]:
     ids = itertools.count(scene.manifests[-1].checkpoint + 1)
     records = MemoryRunStore(token=Token(50), completed=list(scene.records.completed), _ids=ids)
-    return records, master_of(scene.folder, records, policy)
+    return records, master_of(scene.folder, records, policy, fallback_limit_ms)
 
 
 def truncated(path: Path) -> None:
@@ -178,6 +181,25 @@ def test_by_policy_the_one_before_is_restored_and_what_is_repeated_is_recorded(
     assert last_counts(scene) == expected_counts(SOURCE)
     later = Counter((row["key"], row["n"]) for row in committed(scene.folder / "out")) - rows
     assert any(n <= before[key][0] for key, n in later), "output was repeated, as it was said"
+
+
+def test_a_checkpoint_beyond_the_limit_of_age_is_named_and_not_restored(scene: Scene) -> None:
+    altered(scene.path(scene.manifest_file(-1)))
+    records, master = again(scene, "previous", fallback_limit_ms=1)
+    assert master.run() is MasterExitCode.DONE
+    assert (records.state, records.failure is None) == (RunState.FAILED, False)
+    message = str((records.failure or {})["message"])
+    assert f"Checkpoint {scene.manifests[-2].checkpoint}, completed before it, can be restored instead" in message
+    assert message.endswith("s ago, more than `fallback_limit_ms` allows.")
+
+
+@pytest.mark.parametrize(("limit_ms", "usable"), [(None, True), (5_000, True), (4_999, False)])
+def test_the_limit_is_of_the_age_of_the_earlier_checkpoint(limit_ms: int | None, usable: bool) -> None:
+    damage = RestoreFallback(
+        file="", operator="", detail="", checkpoint=3, previous=2, age_ms=5_000, limit_ms=limit_ms,
+        repeated_checkpoints=(3,), unusable_folders=(),
+    )  # fmt: skip
+    assert damage.is_usable is usable
 
 
 def last_counts(scene: Scene) -> dict[int, tuple[int, int]]:

@@ -142,6 +142,13 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "The latter repeats output committed since: no longer exactly once."
         ),
     ] = "fail"
+    fallback_limit_ms: Annotated[
+        Annotated[int, Meta(ge=1000, le=31_536_000_000)] | None,
+        Meta(
+            description="Greatest age of the previous checkpoint that is restored so. If it is older, the run fails "
+            "and names it. Empty: no limit."
+        ),
+    ] = None
     heartbeat_timeout_ms: Annotated[
         int, Meta(ge=1000, le=3_600_000, description="A slot without a heartbeat for this long counts as lost.")
     ] = 10_000

@@ -69,7 +69,8 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
         "restart_strategy": "fixed_delay", "restart_attempts": 10, "restart_delay_ms": 1000,
         "restart_initial_backoff_ms": 1000, "restart_max_backoff_ms": 60000, "restart_backoff_multiplier": 1.5,
         "restart_reset_after_ms": 3600000, "restart_jitter": 0.1,
-        "on_corrupt_checkpoint": "fail", "heartbeat_timeout_ms": 10000, "slot_request_timeout_ms": 300000,
+        "on_corrupt_checkpoint": "fail", "fallback_limit_ms": None, "heartbeat_timeout_ms": 10000,
+        "slot_request_timeout_ms": 300000,
         "slot_replacement_timeout_ms": None, "slot_start_timeout_ms": 120000, "slot_memory_mb": None, "spark": {},
     }  # fmt: skip
     assert [callback.args for callback in callbacks] == [("console.jobs.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]

@@ -84,6 +84,7 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
         ({"slot_memory_mb": "2g"}, "slot_memory_mb"),
         ({"restart_initial_backoff_ms": 10, "restart_max_backoff_ms": 9}, "restart_max_backoff_ms"),
         ({"on_corrupt_checkpoint": "ignore"}, "on_corrupt_checkpoint"),
+        ({"fallback_limit_ms": 10}, "fallback_limit_ms"),
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),
     ],
 )

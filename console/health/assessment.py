@@ -62,16 +62,28 @@ RULES: Final = (
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
         "Raise the parallelism of the job, or make the code of {operator} cheaper.", is_sampled=True,
     ),
+    Rule(
+        "falls-behind", FLOWING_STATES, flow.falls_behind,
+        "Raise the parallelism of the job, or make the code of {operator} cheaper.", is_sampled=True,
+    ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),
     Rule(
         "watermark", FLOWING_STATES, flow.watermark_stands,
         "Give {operator} an idle timeout, or find out why it has no records.", is_sampled=True,
+    ),
+    Rule(
+        "input-silent", FLOWING_STATES, flow.input_silent,
+        "Check whether the system before {operator} still writes to the place that it reads.", is_sampled=True,
     ),
     Rule("sink-backlog", FLOWING_STATES, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
     Rule("standing-stage", _ACTIVE, workers.standing_stages, "See the log of the stage, and the queue standing."),
     Rule(
         "state-growth", FLOWING_STATES, flow.state_growth,
         "Give the state of {operator} a time to live, or check its timers.",
+    ),
+    Rule(
+        "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,
+        "Open the failed savepoint, and take another one once its cause is gone.",
     ),
     Rule("unreadable", frozenset(RunState), checkpoints.unreadable, "Open the checkpoint in the list below."),
     Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),

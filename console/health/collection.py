@@ -7,28 +7,30 @@ from typing import Any, Final
 
 import msgspec
 from django.conf import settings
-from django.db import connection
 
 from console.checkpoints.models import NOT_FAILURES
 from console.health.facts import (
     CheckpointFacts,
     CompletedCheckpoint,
     FailedAttempt,
+    FailedSavepoint,
     OperatorFacts,
     RunFacts,
     StageFacts,
     SubtaskFacts,
 )
+from console.health.hours import Hours, fetch, read_hours
 from console.health.rules.attempts import MAX_ATTEMPTS
 from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
 from console.health.rules.workers import MAX_NAMED
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
 from console.metrics import live
 from console.metrics.live import Live
-from console.metrics.models import FINEST_STEP_S
+from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
 from runtime.redaction import redact_json
 
 FLOW_WINDOW: Final = timedelta(seconds=35)
@@ -38,7 +40,7 @@ _RECENT: Final = 5  #: completed checkpoints whose durations count
 
 _PAST: Final = """
 SELECT r.id, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms, newest.operators,
-    recent.durations, failed.*, begun.*, lost.ended_at
+    recent.durations, failed.*, begun.*, saved.*, lost.ended_at
 FROM weir_run r
 LEFT JOIN LATERAL (
     SELECT outcome, ended_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1
@@ -69,6 +71,14 @@ LEFT JOIN LATERAL (
     WHERE run_id = r.id AND status = 'in_progress' AND token = r.token AND kind = 'checkpoint'
     ORDER BY number DESC LIMIT 1
 ) AS begun ON true
+LEFT JOIN LATERAL (
+    SELECT id, number, triggered_at, reason, detail FROM (
+        SELECT id, number, triggered_at, status, reason, detail FROM weir_checkpoint
+        WHERE job_id = r.job_id AND run_id = r.id AND kind <> 'checkpoint'
+            AND (status = 'completed' OR status = 'failed' AND reason <> ALL(%(not_failures)s))
+        ORDER BY number DESC LIMIT 1) AS newest_savepoint
+    WHERE status = 'failed'
+) AS saved ON true
 WHERE r.id = ANY(%(runs)s)
 """
 #: The first moment is a constant: Postgres plans only the partitions that may hold such rows, not all of them.
@@ -79,16 +89,7 @@ SELECT r.id, newest.at, newest.operators FROM weir_run r CROSS JOIN LATERAL (
 ) AS newest
 WHERE r.id = ANY(%(runs)s) ORDER BY r.id, newest.at
 """
-_STATE: Final = """
-SELECT run_id, operator, max(state_bytes) FILTER (WHERE at < %(now)s - interval '110 minutes'),
-    max(state_bytes) FILTER (WHERE at BETWEEN %(now)s - interval '60 minutes' AND %(now)s - interval '50 minutes'),
-    max(state_bytes) FILTER (WHERE at >= %(now)s - interval '10 minutes')
-FROM weir_metrics
-WHERE step_s = 60 AND run_id = ANY(%(runs)s) AND at >= %(since)s AND operator <> ''
-GROUP BY run_id, operator
-"""
 
-StateBytes = tuple[int | None, int | None, int | None]
 #: An interval of 5 s: its begin, and per operator a list per number with an entry per subtask.
 Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
 
@@ -100,14 +101,14 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     """
     active = [run for run in runs if not run.is_terminal]
     pks = [run.pk for run in active]
-    past, samples = _past(active, now), _samples(pks, now)
-    staged = [run.pk for run in active if run.version.has_standing_stages]
-    state_bytes, stages = _state_bytes(pks, now), _stages(staged)
+    hours, samples = read_hours(pks, _sources(active), now), _samples(pks, now)
+    past = _past(active, now, {run: operators[WHOLE_RUN].checkpoint_ms for run, operators in hours.items()})
+    stages = _stages([run.pk for run in active if run.version.has_standing_stages])
     places, schemas = _place_owners(runs), _schemas(runs)
     found = {}
     for run in runs:
         report = live.parse(run.live, run.live_at)
-        own, (lost_at, failed, checkpoints) = samples.get(run.pk, []), past.get(run.pk, (None, (), CheckpointFacts()))
+        own, (lost_at, failed, checkpoints, savepoint) = samples.get(run.pk, []), past.get(run.pk, _NO_PAST)
         failure, failed_operator = _failure(run, schemas)
         found[run.pk] = RunFacts(
             now=now,
@@ -125,9 +126,10 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             places=len(places),
             held_places=tuple(places[:MAX_NAMED]),
             checkpoints=checkpoints,
+            failed_savepoint=savepoint,
             attempts=failed,
             stages=tuple(stages.get(run.pk, ())),
-            operators=_operators(run, report, own, state_bytes.get(run.pk, {})),
+            operators=_operators(run, report, own, hours[run.pk]),
             sampled_at=_end(own[-1]) if own else None,
             flow_s=float(FINEST_STEP_S * len(_recent(own))),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
@@ -136,13 +138,9 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     return found
 
 
-def _fetch(query: str, runs: Sequence[int], **values: Any) -> list[tuple[Any, ...]]:
-    if not runs:
-        return []
-    with connection.cursor() as cursor:
-        cursor.execute(query, {"runs": list(runs), **values})
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows
+def _sources(runs: Sequence[Run]) -> set[str]:
+    graphs = [run.version.graph for run in runs if run.version.graph]
+    return {operator["uid"] for graph in graphs for operator in graph["operators"] if operator["role"] == Role.SOURCE}
 
 
 # ---------------------------------------------------------------- the run
@@ -240,26 +238,28 @@ def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
 # ---------------------------------------------------------------- checkpoints and attempts
 
 
-#: End of the newest attempt if its lease was lost, failed attempts, checkpoints.
-Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts]
+#: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed.
+Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None]
+_NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None)
 
 
-def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
+def _past(runs: Sequence[Run], now: datetime, earlier_ms: Mapping[int, float | None]) -> Mapping[int, Past]:
     """Attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
-    intervals = {
-        run.pk: None if run.version.is_batch else run.version.settings.get("checkpoint_interval_ms") for run in runs
-    }
+    settings_of = {run.pk: {} if run.version.is_batch else run.version.settings for run in runs}
     limits = {
         "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
         "not_failures": [str(reason) for reason in NOT_FAILURES],
     }  # fmt: skip
     found = {}
-    rows = _fetch(_PAST, list(intervals), now=now, **limits)
-    for run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks, lost in rows:
+    for row in fetch(_PAST, list(settings_of), now=now, **limits):
+        run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks = row[:-6]
+        *saved, lost = row[-6:]
         checkpoints = CheckpointFacts(
-            interval_ms=intervals[run],
+            interval_ms=settings_of[run].get("checkpoint_interval_ms"),
+            timeout_ms=settings_of[run].get("checkpoint_timeout_ms", CoordinatorSettings().timeout_ms),
             newest=_newest_checkpoint(*newest),
             recent_ms=tuple(float(ms) for ms in recent_ms or ()),
+            earlier_ms=earlier_ms.get(run),
             failed=failed,
             failed_pk=pk,
             failed_number=number or 0,
@@ -269,7 +269,7 @@ def _past(runs: Sequence[Run], now: datetime) -> Mapping[int, Past]:
             acknowledged=done or 0,
             subtasks=subtasks or 0,
         )
-        found[run] = (lost, _attempts(attempts), checkpoints)
+        found[run] = (lost, _attempts(attempts), checkpoints, None if saved[0] is None else FailedSavepoint(*saved))
     return found
 
 
@@ -297,17 +297,9 @@ def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
     """
     found = defaultdict(list)
     since = now - timedelta(hours=1)
-    for run, at, operators in _fetch(_SUBTASKS, runs, since=since, samples=WATERMARK_WINDOW // _STEP):
+    for run, at, operators in fetch(_SUBTASKS, runs, since=since, samples=WATERMARK_WINDOW // _STEP):
         found[run].append((at, _decode(operators)))
     return {run: _within(samples, WATERMARK_WINDOW) for run, samples in found.items()}
-
-
-def _state_bytes(runs: Sequence[int], now: datetime) -> Mapping[int, Mapping[str, StateBytes]]:
-    found: dict[int, dict[str, StateBytes]] = defaultdict(dict)
-    for run, operator, *nbytes in _fetch(_STATE, runs, now=now, since=now - timedelta(hours=2)):
-        oldest, before, newest = nbytes
-        found[run][operator] = (oldest, before, newest)
-    return found
 
 
 def _end(sample: Sample) -> datetime:
@@ -324,7 +316,7 @@ def _recent(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _operators(
-    run: Run, report: Live, samples: Sequence[Sample], state_bytes: Mapping[str, StateBytes]
+    run: Run, report: Live, samples: Sequence[Sample], hours: Mapping[str, Hours]
 ) -> dict[str, OperatorFacts]:
     """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
     if run.version.is_batch or not run.version.graph:
@@ -345,7 +337,9 @@ def _operators(
             inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),
             finished=shown is not None and shown.finished,
             subtasks=_subtasks(uid, samples, _recent(samples), idle, is_source=is_source),
-            state_bytes=state_bytes.get(uid, (None, None, None)),
+            state_bytes=hours[uid].state_bytes,
+            lag_ms=hours[uid].lag_ms,
+            sent=hours[uid].sent,
         )
     return found
 

@@ -38,12 +38,29 @@ class SubtaskFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SentFacts:
+    """Records that a source has sent within a day, by quarters of an hour.
+
+    Args:
+        quarters: number of quarters until `until`; `with_records`: those of them with records.
+        per_s: records per second of these.
+        until: end of the newest interval with records; None: none within a day.
+    """
+
+    quarters: int = 0
+    with_records: int = 0
+    per_s: float = 0.0
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFacts:
     """An operator. `inputs` are its predecessors without feedback.
 
     Args:
         label: its name as the graph shows it, with the uid if another operator has the same name; "": it has none.
         state_bytes: bytes of state two hours ago, an hour ago and now; None: unknown.
+        lag_ms: how far its watermark is behind the clock, a quarter of an hour ago and now; None: unknown.
     """
 
     uid: str
@@ -54,6 +71,8 @@ class OperatorFacts:
     finished: bool = False
     subtasks: tuple[SubtaskFacts, ...] = ()
     state_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
+    lag_ms: tuple[int | None, int | None] = (None, None)
+    sent: SentFacts = SentFacts()
 
     def __str__(self) -> str:
         return f"`{self.label or self.uid}`"
@@ -97,14 +116,18 @@ class CheckpointFacts:
     """Checkpoints of the run, without savepoints, which commit no output.
 
     Args:
+        timeout_ms: duration from which a checkpoint fails.
         recent_ms: durations of the newest completed checkpoints, newest first.
+        earlier_ms: median duration between two hours and an hour ago; None: unknown.
         failed: number of checkpoints that failed since `newest`, up to 100; `failed_pk` … belong to the newest.
         begun_at: trigger of the checkpoint in progress.
     """
 
     interval_ms: int | None = None
     newest: CompletedCheckpoint | None = None
+    timeout_ms: int | None = None
     recent_ms: tuple[float, ...] = ()
+    earlier_ms: float | None = None
     failed: int = 0
     failed_pk: int | None = None
     failed_number: int = 0
@@ -113,6 +136,17 @@ class CheckpointFacts:
     begun_at: datetime | None = None
     acknowledged: int = 0
     subtasks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSavepoint:
+    """The newest savepoint of the run, which failed."""
+
+    pk: int
+    number: int
+    triggered_at: datetime
+    reason: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +189,7 @@ class RunFacts:
         lease_lost_at: when the run lost its worker, until the next worker claims it; None while a worker holds it.
         queued_at: since when a queued run has waited for a worker.
         held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
+        failed_savepoint: None if the newest savepoint has completed, or there is none.
         attempts: failed attempts of the last hour, newest first, at most 20.
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
         flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
@@ -178,6 +213,7 @@ class RunFacts:
     places: int = 0
     held_places: tuple[str, ...] = ()
     checkpoints: CheckpointFacts = CheckpointFacts()
+    failed_savepoint: FailedSavepoint | None = None
     attempts: tuple[FailedAttempt, ...] = ()
     stages: tuple[StageFacts, ...] = ()
     operators: Mapping[str, OperatorFacts] = field(default_factory=dict)

@@ -10,8 +10,8 @@ from console.health.findings import Finding, Level
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE
 
-LOOP_WINDOW: Final = timedelta(minutes=10)
-LOOP_FAILURES: Final = 3  #: failed attempts within `LOOP_WINDOW` that make a loop
+#: Failed attempts within a time that make a loop: in quick succession, or again and again with progress in between.
+LOOPS: Final = ((3, timedelta(minutes=10)), (5, timedelta(hours=1)))
 MAX_ATTEMPTS: Final = 20  #: failed attempts that facts hold at most
 #: Texts of ENOSPC, EDQUOT and EROFS, which messages of outages contain.
 FULL_STORAGE: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system")
@@ -77,13 +77,11 @@ def memory(facts: RunFacts) -> Iterator[Finding]:
 
 
 def restart_loop(facts: RunFacts) -> Iterator[Finding]:
-    """Failures in quick succession, and the cause that most of them share."""
-    recent = [
-        attempt
-        for attempt in facts.attempts
-        if attempt.code not in (OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE) and facts.now - attempt.ended_at <= LOOP_WINDOW
-    ]
-    if len(recent) < LOOP_FAILURES:
+    """Repeated failures, and the cause that most of them share."""
+    counted = [attempt for attempt in facts.attempts if attempt.code not in (OUTAGE_CODE, SLOT_OUT_OF_MEMORY_CODE)]
+    windows = [(least, [a for a in counted if facts.now - a.ended_at <= window]) for least, window in LOOPS]
+    recent = next((attempts for least, attempts in windows if len(attempts) >= least), None)
+    if recent is None:
         return
     newest, first = recent[0], recent[-1]
     same = [attempt for attempt in recent if (attempt.code, attempt.operator) == (newest.code, newest.operator)]

@@ -18,8 +18,10 @@ OVERDUE_INTERVALS: Final = 3
 MIN_OVERDUE: Final = timedelta(seconds=10)  #: minimum age of an overdue checkpoint; intervals may be as short as 100 ms
 MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: the first checkpoint follows deployment and restore
 MIN_FAILURES: Final = 3  #: failures in a row that make a job fail, since no output is committed any more
+NAMED_FAILURES: Final = 2  #: failures in a row that are a finding before the next checkpoint is overdue
 SLOW: Final = "checkpoints-slow"
 STORAGE: Final = "storage-slow"
+SAVEPOINT_SHOWN: Final = timedelta(days=1)  #: how long a failed savepoint is a finding without a later one
 _SLOW_BYTES_PER_S: Final = 4 * 1024 * 1024
 _PHASE_NAMES: Final = {
     "start_delay": "start delay before",
@@ -85,23 +87,23 @@ def _cause(facts: RunFacts, found: Blame, root: Bottleneck | None) -> str:
 
 
 def slow(facts: RunFacts) -> Iterator[Finding]:
-    """Checkpoints that take a multiple of their interval: the median of the newest, or the one in progress."""
+    """Checkpoints that take too long: the median of the newest, or the one in progress."""
     checkpoints, interval_ms = facts.checkpoints, facts.checkpoints.interval_ms
     if not interval_ms:
         return
     pending_ms = facts.ms_since(checkpoints.begun_at) if checkpoints.begun_at else 0.0
     took_ms = max(median(checkpoints.recent_ms) if checkpoints.recent_ms else 0.0, pending_ms)
-    ratio = took_ms / interval_ms
-    if not (facts.exceeds(SLOW, ratio, 3.0, 2.0) and facts.exceeds(SLOW, took_ms, 5_000, 3_000)):
+    compared = _compared(facts, took_ms)
+    if not compared or not facts.exceeds(SLOW, took_ms, 5_000, 3_000):
         return
     root = None if facts.old_since else bottleneck(facts)
     newest = checkpoints.newest
     if pending_ms >= took_ms and (newest is None or newest.duration_ms < took_ms / 2):
         acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
         cause = f"barriers wait for {root.root}, {root.clause}" if root else acknowledged
-        text = f"A checkpoint has taken {formats.duration(pending_ms)}, {ratio:.0f} times its interval: {cause}."
+        text = f"A checkpoint has taken {formats.duration(pending_ms)}, {compared}: {cause}."
     elif newest is not None:
-        text = f"Checkpoints take {formats.duration(took_ms)}, {ratio:.0f} times their interval: "
+        text = f"Checkpoints take {formats.duration(took_ms)}, {compared}: "
         text += f"{_cause(facts, blame(newest), root)}."
     else:
         return
@@ -112,6 +114,19 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
         checkpoint=newest.pk if newest else None,
         remedy="" if operator else "Take checkpoints less often.",
     )
+
+
+def _compared(facts: RunFacts, took_ms: float) -> str:
+    """`took_ms` beside the interval, the time-out or the checkpoints of an hour ago; "" if it is long beside none."""
+    checkpoints = facts.checkpoints
+    interval_ms, timeout_ms, earlier_ms = checkpoints.interval_ms, checkpoints.timeout_ms, checkpoints.earlier_ms
+    if interval_ms and facts.exceeds(SLOW, took_ms / interval_ms, 3.0, 2.0):
+        return f"{took_ms / interval_ms:.0f} times the interval"
+    if timeout_ms and facts.exceeds(SLOW, took_ms / timeout_ms, 0.5, 0.35):
+        return f"of {formats.duration(timeout_ms)} that are allowed"
+    if earlier_ms and facts.exceeds(SLOW, took_ms / earlier_ms, 5.0, 3.0):
+        return f"{took_ms / earlier_ms:.0f} times as long as an hour ago"
+    return ""
 
 
 def storage_slow(facts: RunFacts) -> Iterator[Finding]:
@@ -147,12 +162,13 @@ def overdue_since(facts: RunFacts) -> datetime | None:
 
 
 def failing(facts: RunFacts) -> Iterator[Finding]:
-    """An overdue checkpoint, because checkpoints fail. Output is not committed, and a failure goes back far."""
-    since, checkpoints = overdue_since(facts), facts.checkpoints
+    """Checkpoints that fail in a row, or make one overdue. Output is not committed, and a failure goes back far."""
+    checkpoints, since = facts.checkpoints, overdue_since(facts)
+    if since is None and checkpoints.failed >= NAMED_FAILURES:
+        since = facts.recovery_point
     if since is None or not checkpoints.failed:
         return
-    reason = checkpoints.failed_reason.replace("_", " ")
-    reason += f": {checkpoints.failed_detail.rstrip('.')}" if checkpoints.failed_detail else ""
+    reason = _reason(checkpoints.failed_reason, checkpoints.failed_detail)
     is_full = is_full_storage(checkpoints.failed_detail)
     number = f"{checkpoints.failed}{' or more' if checkpoints.failed >= MAX_COUNTED_FAILURES else ''}"
     is_known = checkpoints.failed_reason == FailureReason.EXPIRED and facts.old_since is None
@@ -166,6 +182,24 @@ def failing(facts: RunFacts) -> Iterator[Finding]:
         checkpoint=checkpoints.failed_pk,
         since=since,
     )
+
+
+def savepoint_failed(facts: RunFacts) -> Iterator[Finding]:
+    """A savepoint that failed, until a later one completes. Its operation has ended, so nothing else shows it."""
+    failed = facts.failed_savepoint
+    if failed is None or facts.now - failed.triggered_at > SAVEPOINT_SHOWN:
+        return
+    ago = formats.duration(facts.ms_since(failed.triggered_at))
+    yield Finding(
+        sentence=f"Savepoint {failed.number} failed {ago} ago with {_reason(failed.reason, failed.detail)}. "
+        "No later savepoint has completed.",
+        checkpoint=failed.pk,
+        since=failed.triggered_at,
+    )
+
+
+def _reason(reason: str, detail: str) -> str:
+    return reason.replace("_", " ") + (f": {detail.rstrip('.')}" if detail else "")
 
 
 def overdue(facts: RunFacts) -> Iterator[Finding]:

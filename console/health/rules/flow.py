@@ -1,4 +1,4 @@
-"""Rules on the flow of records: backpressure and its root, skew, watermarks that stand still, growth of state.
+"""Rules on the flow of records: backpressure and its root, lag, skew, silent inputs, watermarks, growth of state.
 
 Backpressure spreads upstream from its root. The root is the most downstream operator that is not backpressured while
 an input of it is: all operators that wait are upstream of it (as in the backpressure tab of Flink's web interface).
@@ -6,6 +6,7 @@ an input of it is: all operators that wait are upstream of it (as in the backpre
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from console import formats
@@ -20,6 +21,11 @@ MIN_BUSY: Final = 0.8  #: an operator below is not the bottleneck itself
 CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clock shrinks the lag
 STILL_S: Final = 60.0
 _MOVES_S: Final = 20.0  #: a watermark that has changed since then advances
+MIN_LAG: Final = timedelta(minutes=5)  #: behind the clock; less is disorder and the length of windows
+LOST_LAG: Final = timedelta(minutes=3)  #: of a quarter of an hour: event time advances at most 0.8 times as fast
+MIN_SILENCE: Final = timedelta(minutes=15)
+_STEADY_QUARTERS: Final = 4  #: an hour
+_STEADY_SHARE: Final = 0.9
 _MIN_GROWTH_BYTES: Final = 64 * 1024 * 1024  #: per hour
 
 
@@ -82,6 +88,51 @@ def backpressure(facts: RunFacts) -> Iterator[Finding]:
 def _is_full_speed(facts: RunFacts) -> bool:
     sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
     return all(source.bounded for source in sources) or (catch_up_speed(facts) or 0.0) >= CATCH_UP
+
+
+def falls_behind(facts: RunFacts) -> Iterator[Finding]:
+    """A source that reads, but more slowly than event time passes, because it or a receiver is at its limit."""
+    if facts.flow_s < MIN_FLOW_S:
+        return
+    for source in _unbounded_sources(facts):
+        before_ms, now_ms = source.lag_ms
+        load = max((s.busy + s.backpressured for s in source.subtasks), default=0.0)
+        if before_ms is None or now_ms is None or source.records_per_s <= 0 or load < MIN_BUSY:
+            continue
+        lost = timedelta(milliseconds=now_ms - before_ms)
+        if timedelta(milliseconds=now_ms) < MIN_LAG or lost < LOST_LAG:
+            continue
+        if found := bottleneck(facts):
+            cause = f"it waits for {found.root}, which is {formats.percent(found.root.busy)} busy"
+        else:
+            cause = f"it is {formats.percent(source.busy)} busy"
+        yield Finding(
+            sentence=f"{source} falls behind: its event time is {formats.duration(now_ms)} behind the clock, "
+            f"{formats.duration(now_ms - before_ms)} more than 15 min ago; {cause}.",
+            operator=found.root.uid if found else source.uid,
+        )
+
+
+def input_silent(facts: RunFacts) -> Iterator[Finding]:
+    """A source that has sent records all day, and sends none now. Sources that often pause have no such finding."""
+    if facts.flow_s < MIN_FLOW_S:
+        return
+    for source in _unbounded_sources(facts):
+        sent = source.sent
+        if sent.until is None or source.records_per_s > 0 or facts.now - sent.until < MIN_SILENCE:
+            continue
+        if sent.with_records >= max(_STEADY_QUARTERS, _STEADY_SHARE * sent.quarters):
+            yield Finding(
+                sentence=f"{source} has sent no records for {formats.duration(facts.ms_since(sent.until))}; "
+                f"before, it sent {formats.rate(sent.per_s)}.",
+                operator=source.uid,
+                since=sent.until,
+            )
+
+
+def _unbounded_sources(facts: RunFacts) -> list[OperatorFacts]:
+    sources = [o for o in facts.operators.values() if o.role is Role.SOURCE]
+    return [source for source in sources if not source.finished and not source.bounded and source.subtasks]
 
 
 def skew(facts: RunFacts) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Run
-from console.metrics.models import SubtaskMetrics
+from console.metrics.models import Metrics, SubtaskMetrics
 from console.metrics.partitions import create_partitions
 from tests.console.ui import blocks, rows
 
@@ -118,6 +118,50 @@ def test_the_subtasks_of_the_last_half_minute_become_facts() -> None:
     assert (first.records_per_s, first.busy, first.backpressured) == (10.0, 0.25, 0.5)
     assert (first.still_s, first.advance_ms, second.still_s, second.advance_ms) == (0.0, 55_000, 55.0, 0)
     assert facts.operators["window"].inputs == ("join",)
+
+
+def history(run: Run, operator: str, step_s: int, minutes_ago: float, **numbers: Any) -> None:
+    at = timezone.now() - timedelta(minutes=minutes_ago)
+    given = {"span_ms": step_s * 1000, "records_in": 0, "records_out": 0, "bytes_in": 0, "bytes_out": 0, **numbers}
+    Metrics.objects.create(step_s=step_s, run_id=run.pk, at=at, operator=operator, token=0, **given)
+
+
+def test_the_last_hours_become_facts() -> None:
+    """Lag and the newest records of a source by minutes, its records by quarters, durations of an hour ago."""
+    run = rows.run(rows.job())
+    for minutes_ago, lag_ms in ((19, 60_000), (16, 70_000), (3, 400_000), (1.5, 390_000)):
+        history(run, "flights", 60, minutes_ago, processing_lag_ms=lag_ms)
+    history(run, "flights", 60, 40, records_out=600)
+    for quarter, records in ((4, 9_000), (3, 0), (2, 27_000), (1, 0)):
+        history(run, "flights", 900, 15 * quarter + 5, records_out=records)
+    for minutes_ago, took_ms in ((110, 300.0), (90, 500.0), (70, 900.0), (5, 7_000.0)):
+        history(run, "", 60, minutes_ago, checkpoint_ms=took_ms)
+    facts = collect([run], timezone.now())[run.pk]
+    flights = facts.operators["flights"]
+    assert flights.lag_ms == (70_000, 390_000)
+    assert (flights.sent.quarters, flights.sent.with_records, flights.sent.per_s) == (3, 2, 20.0)
+    assert flights.sent.until is not None
+    assert facts.now - flights.sent.until == pytest.approx(timedelta(minutes=39), abs=timedelta(seconds=5))
+    assert facts.checkpoints.earlier_ms == 500.0
+    assert facts.checkpoints.timeout_ms == 60_000
+    assert facts.operators["window"].sent.until is None
+
+
+def test_the_newest_savepoint_is_a_fact_while_it_has_failed() -> None:
+    run = rows.run(rows.job())
+
+    def failed() -> int | None:
+        savepoint = collect([run], timezone.now())[run.pk].failed_savepoint
+        return None if savepoint is None else savepoint.number
+
+    rows.checkpoint(run, 7, kind="savepoint", is_stored=False)
+    assert failed() is None
+    rows.checkpoint(run, 8, kind="savepoint", status="failed", reason="expired")
+    rows.checkpoint(run, 9, kind="savepoint", status="failed", reason="suspended")
+    rows.checkpoint(run, 10, is_stored=False)
+    assert failed() == 8, "an abort by a cancel is no failure"
+    rows.checkpoint(run, 11, kind="savepoint", is_stored=False)
+    assert failed() is None
 
 
 def test_the_api_has_health_with_every_finding(api: APIClient) -> None:

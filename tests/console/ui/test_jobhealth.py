@@ -111,7 +111,7 @@ def test_a_restart_shows_which_attempt_it_is_and_why_other_operations_are_refuse
     response = at_console.get(f"/jobs/{run.job_id}/")
     assert f"Restarting {said} for" in blocks.text(response)
     assert f"and {said} is being started" in blocks.text(response)
-    assert '<details class="more" id="more-acts" open>' in blocks.live(response)["refused-acts"]
+    assert "Drain and finish</button>: The run is restarting" in blocks.live(response)["refused-acts"]
 
 
 def test_operators_of_the_same_name_are_named_with_their_uids(at_console: Client, operator: Any) -> None:

@@ -34,6 +34,18 @@ def test_a_loop_is_three_failures_within_ten_minutes(times: tuple[float, ...], i
     assert (found("restart-loop", attempts=tuple(map(failed_attempt, times))) is not None) is is_found
 
 
+@pytest.mark.parametrize(("minutes", "is_found"), [((3, 14, 25, 41, 60), True), ((3, 14, 25, 41), False)])
+def test_a_loop_is_five_failures_within_an_hour_however_long_the_job_runs_between_them(
+    minutes: tuple[int, ...], is_found: bool
+) -> None:
+    attempts = tuple(failed_attempt(60 * each) for each in minutes)
+    finding = found("restart-loop", attempts=attempts)
+    assert (finding is not None) is is_found
+    if finding is not None:
+        assert finding.sentence == "Restart loop: failed 5 times in 1 h, each time: KeyError: 'x'."
+        assert finding.level is Level.ATTENTION
+
+
 def test_a_loop_without_a_checkpoint_in_between_fails_the_job() -> None:
     """A checkpoint that completed 3 s ago, after the first failure, is progress."""
     progress = found("restart-loop", attempts=tuple(map(failed_attempt, (1, 2, 9))))

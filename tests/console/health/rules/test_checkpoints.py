@@ -1,8 +1,10 @@
 """Slow, failing and overdue checkpoints, and slow storage: each rule at its border, with the phase to blame."""
 
+from dataclasses import replace
+
 import pytest
 
-from console.health.facts import CheckpointFacts
+from console.health.facts import CheckpointFacts, FailedSavepoint
 from console.health.findings import Level
 from console.health.rules.checkpoints import blame
 from tests.console.health.facts_of import ago, checkpoint, facts, found, operators, phases, sentence, subtask
@@ -21,7 +23,7 @@ def test_slow_checkpoints_name_the_phase_the_operator_and_those_that_wait_for_it
     busy = {"join": {"subtasks": (subtask(busy=1.0),)}}
     waiting = {uid: {"subtasks": (subtask(backpressured=0.9),)} for uid in ("orders", "payments")}
     assert sentence("checkpoints-slow", checkpoints=taken(20_000, *LATE), operators=operators(**busy, **waiting)) == (
-        "Checkpoints take 20 s, 20 times their interval: start delay before `join`, which is 100 % busy; "
+        "Checkpoints take 20 s, 20 times the interval: start delay before `join`, which is 100 % busy; "
         "2 operators wait for it."
     )
 
@@ -53,10 +55,32 @@ def test_checkpoints_are_slow_from_three_intervals_and_five_seconds_on(
     assert (found("checkpoints-slow", checkpoints=checkpoints, lit=rules) is not None) is is_found
 
 
+def test_checkpoints_that_near_their_time_out_are_slow_however_long_the_interval() -> None:
+    def near(duration_ms: float, lit: frozenset[str] = frozenset()) -> str | None:
+        checkpoints = replace(taken(duration_ms, *LATE, interval_ms=600_000), timeout_ms=60_000)
+        finding = found("checkpoints-slow", checkpoints=checkpoints, lit=lit)
+        return None if finding is None else finding.sentence
+
+    assert (near(35_000) or "").startswith("Checkpoints take 35 s, of 1 min that are allowed: start delay before")
+    assert near(29_900) is None
+    assert near(29_900, frozenset({"checkpoints-slow"})) is not None
+
+
+@pytest.mark.parametrize(("earlier_ms", "is_found"), [(4_000.0, True), (4_001.0, False), (None, False)])
+def test_checkpoints_that_have_grown_to_five_times_those_of_an_hour_ago_are_slow(
+    earlier_ms: float | None, is_found: bool
+) -> None:
+    checkpoints = replace(taken(20_000, *LATE, interval_ms=600_000), timeout_ms=600_000, earlier_ms=earlier_ms)
+    finding = found("checkpoints-slow", checkpoints=checkpoints)
+    assert (finding is not None) is is_found
+    if finding is not None:
+        assert finding.sentence.startswith("Checkpoints take 20 s, 5 times as long as an hour ago: start delay")
+
+
 def test_a_checkpoint_in_progress_is_slow_before_any_has_completed() -> None:
     checkpoints = CheckpointFacts(interval_ms=1_000, begun_at=ago(30), acknowledged=2, subtasks=8)
     assert sentence("checkpoints-slow", checkpoints=checkpoints) == (
-        "A checkpoint has taken 30 s, 30 times its interval: 2 of 8 subtasks have acknowledged."
+        "A checkpoint has taken 30 s, 30 times the interval: 2 of 8 subtasks have acknowledged."
     )
 
 
@@ -100,6 +124,34 @@ def test_failing_checkpoints_name_number_and_reason_and_fail_the_job_from_three_
     assert full is not None
     assert full.level is Level.FAILED
     assert full.sentence.startswith("Storage is full. ")
+
+
+@pytest.mark.parametrize(("number", "is_found"), [(1, False), (2, True)])
+def test_two_failures_in_a_row_are_found_before_the_next_checkpoint_is_overdue(number: int, is_found: bool) -> None:
+    checkpoints = CheckpointFacts(
+        interval_ms=600_000, newest=checkpoint(completed_at=ago(1_300)), failed=number, failed_number=9,
+        failed_reason="expired",
+    )  # fmt: skip
+    finding = found("checkpoints-fail", checkpoints=checkpoints)
+    assert (finding is not None) is is_found
+    if finding is not None:
+        assert finding.sentence == (
+            "No checkpoint has completed for 21 min 40 s; one is due every 10 min. "
+            "2 failed since then, checkpoint 9 with expired."
+        )
+
+
+@pytest.mark.parametrize(("seconds", "is_found"), [(86_400, True), (86_401, False)])
+def test_a_failed_savepoint_is_found_for_a_day(seconds: float, is_found: bool) -> None:
+    failed = FailedSavepoint(5, 12, ago(seconds), "finalize_failed", "No space left on device.")
+    finding = found("savepoint-failed", failed_savepoint=failed)
+    assert (finding is not None) is is_found
+    if finding is not None:
+        assert finding.sentence == (
+            "Savepoint 12 failed 1 d ago with finalize failed: No space left on device. "
+            "No later savepoint has completed."
+        )
+        assert finding.checkpoint == 5
 
 
 @pytest.mark.parametrize(("took_ms", "written_mib", "is_found"), [(2_000, 0, True), (1_990, 0, False),

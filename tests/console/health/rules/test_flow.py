@@ -1,9 +1,12 @@
 """Backpressure and its root, skew, watermarks that stand still, growth of state: each rule at its border."""
 
+from dataclasses import replace
+
 import pytest
 
+from console.health.facts import SentFacts
 from runtime.core.job.graph import Role
-from tests.console.health.facts_of import found, operator, operators, sentence, subtask
+from tests.console.health.facts_of import ago, found, operator, operators, sentence, subtask
 
 MIB = 1024 * 1024
 
@@ -72,6 +75,81 @@ def test_skew_begins_at_two_and_a_half_times_the_mean_of_four_busy_subtasks(
     records: float, busy: float, is_found: bool
 ) -> None:
     assert (found("skew", **skewed(records, busy)) is not None) is is_found
+
+
+MINUTE_MS = 60_000
+
+
+def lagging(before_min: float, now_min: float, **numbers: object) -> dict[str, object]:
+    orders = {"subtasks": (subtask(**{"busy": 0.97, **numbers}),)}  # type: ignore[arg-type]
+    return {"operators": operators(orders={**orders, "lag_ms": (before_min * MINUTE_MS, now_min * MINUTE_MS)})}
+
+
+def test_a_source_at_its_limit_that_falls_behind_is_named_though_nothing_is_backpressured() -> None:
+    assert sentence("falls-behind", **lagging(111, 125)) == (
+        "`orders` falls behind: its event time is 2 h 5 min behind the clock, 14 min more than 15 min ago; "
+        "it is 97 % busy."
+    )
+
+
+def test_a_source_that_falls_behind_for_a_slow_operator_names_it() -> None:
+    changes = lagging(10, 25, busy=0.1, backpressured=0.9)
+    finding = found("falls-behind", **changes)
+    assert finding is not None
+    assert finding.operator == "join"
+    assert finding.sentence.endswith("it waits for `join`, which is 30 % busy.")
+
+
+@pytest.mark.parametrize(
+    ("before_min", "now_min", "numbers", "is_found"),
+    [
+        (2, 5, {}, True),
+        (1.9, 4.9, {}, False),  # disorder
+        (10, 12.9, {}, False),  # event time advances 0.8 times as fast as the clock
+        (20, 10, {}, False),  # it catches up
+        (10, 25, {"busy": 0.79}, False),  # it reads all that there is: the input itself is late
+        (10, 25, {"records_per_s": 0.0}, False),  # nothing to read
+    ],
+)
+def test_falling_behind_has_limits(
+    before_min: float, now_min: float, numbers: dict[str, object], is_found: bool
+) -> None:
+    assert (found("falls-behind", **lagging(before_min, now_min, **numbers)) is not None) is is_found
+
+
+def test_a_bounded_source_does_not_fall_behind() -> None:
+    changes = lagging(10, 25)["operators"]
+    assert isinstance(changes, dict)
+    assert found("falls-behind", operators={**changes, "orders": replace(changes["orders"], bounded=True)}) is None
+
+
+def quiet(minutes: float, quarters: int, with_records: int, **numbers: object) -> dict[str, object]:
+    sent = SentFacts(quarters=quarters, with_records=with_records, per_s=84_000, until=ago(60 * minutes))
+    subtasks = (subtask(**{"records_per_s": 0.0, **numbers}),)  # type: ignore[arg-type]
+    return {"operators": operators(orders={"sent": sent, "subtasks": subtasks})}
+
+
+def test_an_input_that_was_steady_and_has_gone_silent_is_named_even_if_it_is_alone() -> None:
+    finding = found("input-silent", **quiet(125, 60, 60, idle=True))
+    assert finding is not None
+    assert finding.sentence == "`orders` has sent no records for 2 h 5 min; before, it sent 84 k/s."
+    assert finding.since == ago(125 * 60)
+    assert "the system before `orders`" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_found"),
+    [
+        (quiet(15, 4, 4), True),
+        (quiet(14.9, 4, 4), False),
+        (quiet(15, 3, 3), False),  # young
+        (quiet(15, 40, 35), False),  # it often pauses
+        (quiet(15, 40, 36), True),
+        (quiet(15, 40, 40, records_per_s=0.1), False),  # records come again
+    ],
+)
+def test_a_silent_input_has_limits(changes: dict[str, object], is_found: bool) -> None:
+    assert (found("input-silent", **changes) is not None) is is_found
 
 
 def test_an_idle_input_that_holds_event_time_is_named() -> None:

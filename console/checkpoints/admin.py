@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from console.accounts.read_only import NoAddOrDelete
 from console.checkpoints.models import Checkpoint, ReviewState, Status
+from console.estimated_count import EstimatedPaginator
 from console.jobs.models import Job
 from runtime.core.snapshot.failure_reason import FailureReason
 
@@ -70,6 +71,7 @@ class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg
         "review_state", "status", "kind", ReasonFilter, "job__pipeline", ("triggered_at", admin.DateFieldListFilter),
     )  # fmt: skip
     show_full_result_count = False
+    paginator = EstimatedPaginator
     list_per_page = 50
     list_select_related = ("job", "reviewer")
     search_fields = ("job__name",)  # shows the field; `search` looks for the text

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
+from console import estimated_count
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run, StandingStage
@@ -90,6 +92,22 @@ def test_a_list_of_many_checkpoints_costs_no_query_each(
         make_checkpoint(checkpoint.run, number)
     with django_assert_max_num_queries(16):
         browser.get(LIST)
+
+
+def test_a_million_checkpoints_are_estimated_and_filtered_ones_counted(
+    browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate is of the time before the last row; from two rows on, this test lets the list use it."""
+    with connection.cursor() as cursor:
+        make_checkpoint(checkpoint.run, 6)
+        cursor.execute("ANALYZE weir_checkpoint")
+    make_checkpoint(checkpoint.run, 8, status="failed")
+    assert browser.get(LIST).context["cl"].result_count == 3, "a small table is counted"
+    monkeypatch.setattr(estimated_count, "MIN_ESTIMATED", 2)
+    page = browser.get(LIST)
+    assert (page.context["cl"].result_count, set(numbers(page))) == (2, {6, 7, 8})
+    assert browser.get(LIST, {"status__exact": "failed"}).context["cl"].result_count == 1
+    assert browser.get(LIST, {"q": "daily"}).context["cl"].result_count == 3
 
 
 def test_marking_reviewed_sets_who_and_when(browser: Client, operator: User, checkpoint: Checkpoint) -> None:

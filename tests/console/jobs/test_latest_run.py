@@ -32,6 +32,18 @@ def test_a_run_with_a_lower_id_does_not_become_the_latest() -> None:
     assert latest(job) == newest.pk
 
 
+@pytest.mark.django_db
+def test_a_deleted_run_leaves_the_newest_of_the_others() -> None:
+    job = rows.job()
+    first, second, newest = (rows.run(job, state="stopped") for _ in range(3))
+    newest.delete()
+    assert latest(job) == second.pk
+    first.delete()
+    assert latest(job) == second.pk
+    Run.objects.all().delete()
+    assert latest(job) is None
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_migration_finds_the_latest_run_of_each_job() -> None:
     job, unused = rows.job(), rows.job(name="unused")

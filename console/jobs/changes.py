@@ -15,6 +15,18 @@ MAX_REASON_LENGTH: Final = 1000
 ChangeKind = Literal["edit", "define"]
 
 
-def announce(kind: ChangeKind, user: User, job: Job, changes: Mapping[str, tuple[Any, Any]], reason: str = "") -> None:
-    """Announces `changes`: by name, the JSON value before and after. Secrets must be masked."""
-    definition_changed.send(sender=Job, kind=kind, user=user, job=job, changes=changes, reason=reason)
+def announce(
+    kind: ChangeKind,
+    user: User,
+    job: Job,
+    changes: Mapping[str, tuple[Any, Any]],
+    reason: str = "",
+    request_key: str | None = None,
+) -> None:
+    """Announces `changes`: by name, the JSON value before and after. Secrets must be masked.
+
+    `request_key`: idempotency key of the request, by which its repetition finds the entry.
+    """
+    definition_changed.send(
+        sender=Job, kind=kind, user=user, job=job, changes=changes, reason=reason, request_key=request_key
+    )

@@ -42,11 +42,13 @@ def edit_job(
     runbook: str | None = None,
     review_policy: str | None = None,
     reason: str = "",
+    request_key: str | None = None,
 ) -> Job:
     """Changes the given facts; None keeps the present value. State belongs to the job, so a new name keeps it.
 
     Args:
         reason: why, for the ledger.
+        request_key: an idempotency key for the entry in the ledger.
 
     Raises:
         InvalidField: names the fact that cannot be stored.
@@ -74,14 +76,22 @@ def edit_job(
             changed = {name: (before[name], after) for name, after in changes.items() if before[name] != after}
             if changed:
                 Job.objects.filter(pk=job.pk).update(**changes)
-                announce("edit", user, job, changed, reason)
+                announce("edit", user, job, changed, reason, request_key)
     except IntegrityError as error:
         raise Conflict("name-taken", f"name: another job is called {changes['name']!r}.", field="name") from error
     job.refresh_from_db()
     return job
 
 
-def change_tags(user: User, job: Job, *, add: Sequence[str] = (), remove: Sequence[str] = (), reason: str = "") -> bool:
+def change_tags(
+    user: User,
+    job: Job,
+    *,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    reason: str = "",
+    request_key: str | None = None,
+) -> bool:
     """Adds tags to those of the job, or removes some of them. False if the job had them so already.
 
     Raises:
@@ -93,7 +103,7 @@ def change_tags(user: User, job: Job, *, add: Sequence[str] = (), remove: Sequen
         lock_job(job)
         present: list[str] = Job.objects.values_list("tags", flat=True).get(pk=job.pk)
         kept = (tag for tag in present if tag not in removed)
-        now: list[str] = edit_job(user, job, tags=[*kept, *add], reason=reason).tags
+        now: list[str] = edit_job(user, job, tags=[*kept, *add], reason=reason, request_key=request_key).tags
         return now != present
 
 

@@ -115,10 +115,7 @@ def carry_out(
 def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext) -> BulkLine:
     try:
         if act.is_of_tags:
-            given = checked_tags(tags)
-            added, removed = (given, []) if act is BulkAct.TAG else ([], given)
-            has_changed = change_tags(asked.user, line.job, add=added, remove=removed, reason=asked.reason)
-            return replace(line, changes=has_changed, refusal="")
+            return _change_tags(act, line, checked_tags(tags), asked)
         own = replace(asked, idempotency_key=_key_for(asked.idempotency_key, line.job))
         operation = services.request(own, line.job, act.value).operation
     except Refused as refused:
@@ -126,9 +123,26 @@ def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: service
     return replace(line, refusal="", operation=operation)
 
 
-def _key_for(key: str | None, job: Job) -> str | None:
+def _change_tags(
+    act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext
+) -> BulkLine:
+    """Changes the tags of a job. A repetition of the request has the result of the first."""
+    key = _key_for(asked.idempotency_key, line.job, act, *tags)
+    entry = key and Operation.objects.filter(requested_by=asked.user, idempotency_key=key).first()
+    if entry:
+        before, after = (entry.result or {})["changes"]["tags"]
+        changed = sorted({*before} ^ {*after})
+        return replace(line, effect=_tag_effect(act, changed), changes=True, refusal="")
+    added, removed = (tags, []) if act is BulkAct.TAG else ([], tags)
+    has_changed = change_tags(
+        asked.user, line.job, add=added, remove=removed, reason=asked.reason, request_key=key
+    )  # fmt: skip
+    return replace(line, changes=has_changed, refusal="")
+
+
+def _key_for(key: str | None, job: Job, *parts: str) -> str | None:
     """The idempotency key of the request for `job`, by a digest: it is as long for each `key` and equal to no `key`."""
-    return None if key is None else f"bulk-{hashlib.sha256(f'{job.pk} {key}'.encode()).hexdigest()}"
+    return None if key is None else f"bulk-{hashlib.sha256(' '.join([str(job.pk), *parts, key]).encode()).hexdigest()}"
 
 
 def _tag_line(act: BulkAct, job: Job, tags: Sequence[str], refused: str) -> BulkLine:
@@ -136,10 +150,14 @@ def _tag_line(act: BulkAct, job: Job, tags: Sequence[str], refused: str) -> Bulk
     adds = act is BulkAct.TAG
     changed = [tag for tag in tags if (tag in job.tags) is not adds]
     if changed:
-        effect = f"{'gets' if adds else 'loses'} {', '.join(changed)}"
+        effect = _tag_effect(act, changed)
     else:
         effect = "nothing changes: it has these tags" if adds else "nothing changes: it has none of these tags"
     return BulkLine(job=job, run=None, effect=effect, changes=bool(changed), refusal=refused)
+
+
+def _tag_effect(act: BulkAct, tags: Sequence[str]) -> str:
+    return f"{'gets' if act is BulkAct.TAG else 'loses'} {', '.join(tags)}"
 
 
 def _effect(act: BulkAct, run: Run, committed: Checkpoint | None, now: datetime) -> str:

@@ -21,8 +21,11 @@ def record_change(
     job: Job,
     changes: Mapping[str, tuple[Any, Any]],
     reason: str,
+    request_key: str | None,
     **more: Any,
 ) -> None:
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    row = Operation(job=job, kind=kind, requested_by=user, reason=reason, request_id=request_id)
+    row = Operation(
+        job=job, kind=kind, requested_by=user, reason=reason, request_id=request_id, idempotency_key=request_key
+    )
     record_success(row, {"changes": {name: list(values) for name, values in changes.items()}})

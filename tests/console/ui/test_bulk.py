@@ -121,6 +121,26 @@ def test_an_idempotency_key_of_full_length_serves_each_job(api: APIClient) -> No
     assert Operation.objects.count() == 5
 
 
+def test_a_repeated_change_of_tags_has_the_result_of_the_first(api: APIClient) -> None:
+    """It undoes no later change. Other tags under the same key are another request."""
+    job, key = rows.job("alpha"), {"Idempotency-Key": "once"}
+    Job.objects.filter(pk=job.pk).update(tags=["us"])
+
+    def ask(kind: str, *tags: str) -> str:
+        asked = {"kind": kind, "jobs": [job.pk], "tags": tags}
+        (row,) = api.post("/api/v1/jobs/bulk/", asked, headers=key).json()["results"]
+        return str(row["state"])
+
+    assert ask("tag", "us", "eu") == "changed"
+    assert ask("tag", "us", "eu") == "changed"
+    Job.objects.filter(pk=job.pk).update(tags=["us"])
+    assert ask("tag", "us", "eu") == "changed"
+    assert Job.objects.get().tags == ["us"]
+    assert ask("untag", "us") == "changed"
+    assert ask("untag", "us") == "changed"
+    assert ask("untag", "eu") == "unchanged"
+
+
 @pytest.mark.parametrize("key", ["k" * 201, "", "a\tb"])
 @pytest.mark.parametrize("kind", ["savepoint", "tag"])
 def test_a_bad_idempotency_key_refuses_the_whole_request(api: APIClient, key: str, kind: str) -> None:

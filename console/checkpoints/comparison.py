@@ -12,6 +12,7 @@ from typing import Any, Final
 from console import formats
 from console.checkpoints.lanes import Lane, lanes_of
 from console.checkpoints.models import ABORTED, SUPERSEDED, Checkpoint, Status
+from console.jobs.operator_names import operator_names, quoted
 from runtime.core.checkpoint.acknowledgements import PHASES
 
 NOTABLE_SHARE: Final = 0.1  #: a smaller relative difference is not notable
@@ -22,11 +23,11 @@ MEASURES: Final = (
     *(f"{phase}_ms" for phase in PHASES), "state_bytes", "written_bytes", "rows", "subtasks", "in_flight_bytes",
 )  # fmt: skip
 _CAUSES: Final[Mapping[str, str]] = {
-    "trigger": "the wait of `{}` for its trigger",
-    "barrier": "the wait for barriers in the input of `{}`",
-    "pre_barrier": "the work of `{}` before its barrier",
-    "sync": "the copy of the state of `{}`",
-    "async": "the write of the state of `{}`",
+    "trigger": "the wait of {} for its trigger",
+    "barrier": "the wait for barriers in the input of {}",
+    "pre_barrier": "the work of {} before its barrier",
+    "sync": "the copy of the state of {}",
+    "async": "the write of the state of {}",
     "rest": "the time to store and record the manifest",
 }
 
@@ -109,7 +110,7 @@ class Comparison:
 
 def compare(base: Side, other: Side, graph: Mapping[str, Any]) -> Comparison:
     """Compares two checkpoints. `graph`: that of the newer version, which orders and names the operators."""
-    names = {operator["uid"]: operator["name"] for operator in graph.get("operators", ())}
+    names = operator_names(graph)
     sides = [_Measured(side, names) for side in (base, other)]
     uids = sorted({*sides[0].operators, *sides[1].operators}, key=_place(list(names)))
     operators = tuple(
@@ -126,7 +127,7 @@ def compare(base: Side, other: Side, graph: Mapping[str, Any]) -> Comparison:
     }
     duration = Change(base.took_ms, other.took_ms)
     cause, uid = _duration_sentence(base, other, duration, sides, graph)
-    held, largest = _state_sentence(changes["size_bytes"], operators)
+    held, largest = _state_sentence(changes["size_bytes"], operators, names)
     parts = [*_endings(base, other), cause, held]
     return Comparison(
         base=base.checkpoint,
@@ -214,6 +215,7 @@ def _duration_sentence(
     if not duration.is_notable(NOTABLE_MS):
         return f"{first} took about as long as {second}, {_time(other.took_ms)}.", ""
     difference = duration.difference or 0.0
+    names = operator_names(graph)
     took = f"{first} took {_time(abs(difference))} {'longer' if difference > 0 else 'less'} than {second}"
     before, after = (side.own_times(graph) for side in sides)
     growth = {key: after.get(key, 0.0) - before.get(key, 0.0) for key in {**before, **after}}
@@ -226,10 +228,11 @@ def _duration_sentence(
         return f"{took}. No single operator explains the difference.", ""
     share = formats.percent(most / abs(difference))
     changed = "grew" if difference > 0 else "shrank"
-    return f"{took}: {_CAUSES[cause].format(uid)} {changed} by {_time(most)}, {share} of the difference.", uid
+    named = _CAUSES[cause].format(quoted(names.get(uid, uid)))
+    return f"{took}: {named} {changed} by {_time(most)}, {share} of the difference.", uid
 
 
-def _state_sentence(state: Change, operators: Sequence[OperatorChange]) -> tuple[str, str]:
+def _state_sentence(state: Change, operators: Sequence[OperatorChange], names: Mapping[str, str]) -> tuple[str, str]:
     """The sentence on the size of the state, and the uid of the operator that it names, or ""."""
     if state.difference is None:
         return "", ""
@@ -244,7 +247,7 @@ def _state_sentence(state: Change, operators: Sequence[OperatorChange]) -> tuple
     if most < MIN_EXPLAINED * abs(difference):
         return f"The state is {size} {more}; no single operator explains the difference.", ""
     share = formats.percent(most / abs(difference))
-    return f"The state is {size} {more}, {share} of it in `{uid}`.", uid
+    return f"The state is {size} {more}, {share} of it in {quoted(names.get(uid, uid))}.", uid
 
 
 def least_notable(name: str) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from console import formats
 from console.checkpoints.lanes import Lane
 from console.checkpoints.models import ABORTED, SUPERSEDED, Status
+from console.jobs.operator_names import operator_names, quoted
 from runtime.core.snapshot.failure_reason import FailureReason
 
 MIN_CAUSE: Final = 0.5  #: minimum share of time that an operator was busy or backpressured to be named as a cause
@@ -54,6 +55,7 @@ def explain(found: Circumstances) -> str:
 class _Search:
     def __init__(self, found: Circumstances) -> None:
         self._found = found
+        self._names = operator_names(found.graph)
         self._upstream: dict[str, list[str]] = {}
         self._downstream: dict[str, list[str]] = {}
         for edge in found.graph.get("edges", ()):
@@ -83,7 +85,7 @@ class _Search:
         if rest_ms > (last.at_ms or 0):
             done = f"All {len(self._arrived)} subtasks had acknowledged {_time(last.at_ms)} after the trigger"
             return f"{done}. To store and record the manifest then took {_time(rest_ms)}."
-        return f"{_subtask(last)} acknowledged last, {_time(last.at_ms)} after the trigger: {self._slow(last)}."
+        return f"{self._subtask(last)} acknowledged last, {_time(last.at_ms)} after the trigger: {self._slow(last)}."
 
     def progress(self) -> str:
         if not self._missing:
@@ -99,7 +101,7 @@ class _Search:
         none = "had not acknowledged when the checkpoint expired"
         came = f"{len(self._arrived)} of {len(self._found.lanes)} subtasks acknowledged"
         if self._arrived:
-            came += f", {_subtask(self._last(), start=False)} last, after {_time(self._last().at_ms)}"
+            came += f", {self._subtask(self._last(), start=False)} last, after {_time(self._last().at_ms)}"
         return f"{self._missing_names(none, none)} after {self.took}{self._why_missing('was')}. {came}."
 
     # ------------------------------------------------------------ causes
@@ -145,8 +147,8 @@ class _Search:
             arrived = f"its barrier arrived after {_time(lane.barriers_ms)}"
         if cause is lane:
             return arrived + since
-        left = f"its barrier left {_subtask(cause, start=False)} only {_time(cause.forwarded_ms)} after the trigger"
-        return left + since
+        left = f"its barrier left {self._subtask(cause, start=False)} only {_time(cause.forwarded_ms)}"
+        return f"{left} after the trigger{since}"
 
     def _origin(self, lane: Lane) -> Lane:
         """The lane in whose input the latest barrier waited longest, upstream of `lane` or `lane` itself."""
@@ -167,7 +169,7 @@ class _Search:
         """The missing subtasks of the first operators: operators behind them wait for the same barrier."""
         first = self._first_missing()
         shown = [lane for lane in self._missing if lane.operator in first]
-        texts = [_subtasks([lane.index for lane in shown if lane.operator == uid], uid) for uid in first]
+        texts = [self._subtasks([lane.index for lane in shown if lane.operator == uid], uid) for uid in first]
         text = " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
         return f"{text[0].upper()}{text[1:]} {is_one if len(shown) == 1 else are_more}"
 
@@ -196,27 +198,31 @@ class _Search:
         busy, blocked = self._found.load.get(uid, (0.0, 0.0))
         if blocked >= MIN_CAUSE and blocked >= busy:
             root = self._busiest_behind(uid)
-            behind = f" by `{root}`, which {verb} {formats.percent(self._found.load[root][0])} busy" if root else ""
-            return f", since `{uid}` {verb} {formats.percent(blocked)} backpressured{behind}"
-        return f", since `{uid}` {verb} {formats.percent(busy)} busy" if busy >= MIN_CAUSE else ""
+            share = formats.percent(self._found.load[root][0]) if root else ""
+            behind = f" by {self._name(root)}, which {verb} {share} busy" if root else ""
+            return f", since {self._name(uid)} {verb} {formats.percent(blocked)} backpressured{behind}"
+        return f", since {self._name(uid)} {verb} {formats.percent(busy)} busy" if busy >= MIN_CAUSE else ""
 
     def _busiest_behind(self, uid: str) -> str | None:
         busy = {other: self._found.load[other][0] for other in self._behind([uid]) if other in self._found.load}
         root = max(busy, key=lambda other: busy[other], default=None)
         return root if root is not None and busy[root] >= MIN_CAUSE else None
 
+    # ------------------------------------------------------------ names
 
-def _subtask(lane: Lane, *, start: bool = True) -> str:
-    return f"{'S' if start else 's'}ubtask {lane.index} of `{lane.operator}`"
+    def _name(self, uid: str) -> str:
+        return quoted(self._names.get(uid, uid))
 
+    def _subtask(self, lane: Lane, *, start: bool = True) -> str:
+        return f"{'S' if start else 's'}ubtask {lane.index} of {self._name(lane.operator)}"
 
-def _subtasks(indexes: Sequence[int], uid: str) -> str:
-    if len(indexes) == 1:
-        return f"subtask {indexes[0]} of `{uid}`"
-    named = [str(index) for index in indexes[:MAX_NAMED_SUBTASKS]]
-    rest = [f"{len(indexes) - len(named)} more"] if len(indexes) > len(named) else []
-    *most, last = named + rest
-    return f"subtasks {', '.join(most)} and {last} of `{uid}`"
+    def _subtasks(self, indexes: Sequence[int], uid: str) -> str:
+        if len(indexes) == 1:
+            return f"subtask {indexes[0]} of {self._name(uid)}"
+        named = [str(index) for index in indexes[:MAX_NAMED_SUBTASKS]]
+        rest = [f"{len(indexes) - len(named)} more"] if len(indexes) > len(named) else []
+        *most, last = named + rest
+        return f"subtasks {', '.join(most)} and {last} of {self._name(uid)}"
 
 
 def _time(ms: float | None) -> str:

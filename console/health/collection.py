@@ -1,6 +1,6 @@
 """Collects the facts of runs: the same queries for one run as for a page of them."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -24,6 +24,7 @@ from console.health.rules.attempts import MAX_ATTEMPTS
 from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
 from console.health.rules.workers import MAX_NAMED
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
+from console.jobs.operator_names import operator_names
 from console.metrics import live
 from console.metrics.live import Live
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
@@ -322,16 +323,16 @@ def _operators(
     if run.version.is_batch or not run.version.graph:
         return {}
     edges = [edge for edge in run.version.graph["edges"] if not edge.get("feedback")]
-    named = Counter(operator["name"] for operator in run.version.graph["operators"])
+    names = operator_names(run.version.graph)
     found = {}
     for operator in run.version.graph["operators"]:
-        uid, name = operator["uid"], operator["name"]
+        uid = operator["uid"]
         shown = report.operators.get(uid)
         idle = {s.index for s in shown.subtasks if s.idle or s.state != "running"} if shown else set()
         is_source = operator["role"] == Role.SOURCE
         found[uid] = OperatorFacts(
             uid=uid,
-            label=name if named[name] == 1 else f"{name} ({uid})",
+            label=names[uid],
             role=Role(operator["role"]),
             bounded=operator.get("bounded", False),
             inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from console.jobs.operator_names import quoted
 from console.metrics.live import NO_METRICS, Live
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
@@ -75,7 +76,7 @@ class OperatorFacts:
     sent: SentFacts = SentFacts()
 
     def __str__(self) -> str:
-        return f"`{self.label or self.uid}`"
+        return quoted(self.label or self.uid)
 
     @property
     def busy(self) -> float:

@@ -1,6 +1,5 @@
 """The failures of runs and attempts for pages: one failure, and the failures of a job grouped by cause."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -23,7 +22,8 @@ from django.db.models import (
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce, NullIf, RowNumber
 
-from console.jobs.models import Attempt, AttemptOutcome, Job
+from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion
+from console.jobs.operator_names import operator_names
 from runtime.core.job.lifecycle import RunState
 from runtime.redaction import Schema, redact_json
 
@@ -37,6 +37,7 @@ class FailureDetail:
     """A recorded failure, without the secrets of the version. "" and None stand for facts that were not recorded.
 
     Args:
+        operator: its name, as the graph shows it.
         traceback: of the exception in the slot, else the end of the log.
         story: the events before the failure, oldest first.
         rest: all other recorded facts.
@@ -68,22 +69,23 @@ class FailureCause:
     attempt: int
 
 
-def failure_detail(recorded: Any, params: Mapping[str, Any], schema: Schema, reason: str = "") -> FailureDetail:
+def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: str = "") -> FailureDetail:
     """The failure in a row of a run or attempt, as the job master or another process `recorded` it.
 
     Args:
-        params, schema: of the version; they name the secrets.
+        version, schema: they name the operators and the secrets.
         reason: the message if none was recorded.
     """
-    found = redact_json(recorded or {}, params, schema)
+    found = redact_json(recorded or {}, version.params, schema)
     detail = found.get("detail")
     known = {**found, **detail} if isinstance(detail, dict) else found
     rest = {key: value for key, value in known.items() if key not in _FIELDS and value not in (None, "", [])}
+    operator = str(known.get("operator") or "")
     slot, story, log = known.get("slot"), known.get("story") or (), known.get("log") or ()
     return FailureDetail(
         code=str(found.get("code") or "unknown"),
         message=str(found.get("message") or reason),
-        operator=str(known.get("operator") or ""),
+        operator=operator_names(version.graph).get(operator, operator),
         slot=slot if isinstance(slot, int) else None,
         traceback=str(known.get("traceback") or "\n".join(map(str, log))),
         story=tuple(map(str, story)) if isinstance(story, list | tuple) else (str(story),),
@@ -138,7 +140,7 @@ def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[Failur
             number=row.number,
             first=row.first or row.started_at,
             last=row.last or row.started_at,
-            newest=failure_detail(row.recorded, row.run.version.params, schema, row.reason or NO_REASON),
+            newest=failure_detail(row.recorded, row.run.version, schema, row.reason or NO_REASON),
             run=row.run_id,
             attempt=row.token,
         )

@@ -267,7 +267,7 @@ def run_failure(run: Run | None, schema: Schema) -> FailureDetail | None:
     """The failure of a failed run; None for other runs."""
     if run is None or run.state != RunState.FAILED:
         return None
-    return failure_detail(run.failure, run.version.params, schema, NO_REASON)
+    return failure_detail(run.failure, run.version, schema, NO_REASON)
 
 
 def _is_settled(page: JobPage) -> bool:

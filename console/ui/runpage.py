@@ -85,7 +85,7 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
         end=_end(run, ended_by, schema),
         ended_by=ended_by,
         attempts=tuple(
-            (attempt, failure_detail(attempt.recorded, run.version.params, schema, attempt.reason)) for attempt in shown
+            (attempt, failure_detail(attempt.recorded, run.version, schema, attempt.reason)) for attempt in shown
         ),
         start=start_phases(*start_moments(run)),
         restored=restored_operators(run),
@@ -102,7 +102,7 @@ def _end(run: Run, ended_by: Operation | None, schema: Schema) -> str:
     if not run.is_terminal:
         return ""
     if run.run_state is RunState.FAILED:
-        return f"The run failed: {failure_detail(run.failure, run.version.params, schema, NO_REASON).message}"
+        return f"The run failed: {failure_detail(run.failure, run.version, schema, NO_REASON).message}"
     if ended_by is not None:
         user = ended_by.requested_by.get_username() if ended_by.requested_by else "the system"
         savepoint = (ended_by.result or {}).get("checkpoint")

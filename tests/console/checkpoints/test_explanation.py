@@ -189,3 +189,16 @@ def test_an_aborted_or_superseded_checkpoint_is_no_failure() -> None:
 
 def test_a_row_without_acknowledgements_has_no_sentence() -> None:
     assert sentence(took_ms=5) == ""
+
+
+def test_operators_have_the_names_of_the_graph_without_their_backticks() -> None:
+    """Operators of the same name have their uid too."""
+    named = {"window": "window `1 day`", "source": "orders", "sink": "orders"}
+    graph = {**GRAPH, "operators": [{"uid": uid, "name": name} for uid, name in named.items()]}
+    late = (*QUICK, lane("window/3", 40_000, 0, 0, 100, 900))
+    assert sentence(*late, graph=graph) == (
+        "Subtask 3 of `window '1 day'` acknowledged last, 41 s after the trigger: its barrier arrived after 40 s, "
+        "since `window '1 day'` was 100 % busy."
+    )
+    awaited = sentence(lane("source/0"), load=IDLE, outcome="in_progress", graph=graph)
+    assert "Subtask 0 of `orders (source)` is awaited." in awaited

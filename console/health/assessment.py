@@ -16,7 +16,7 @@ _S = RunState
 _ACTIVE: Final = frozenset(RunState) - TERMINAL_STATES
 _EXECUTING: Final = _ACTIVE - {_S.QUEUED}
 _CHECKPOINTING: Final = frozenset({_S.RUNNING, _S.RESTARTING})
-_CAUSES_OF_RESTARTS: Final = frozenset({"outage", "memory", "restart-loop", "checkpoints-fail"})
+_CAUSES_OF_RESTARTS: Final = frozenset({"outage", "memory", "restart-loop"})
 
 #: All rules. Findings of the same level have the order of this table: causes before their effects.
 RULES: Final = (

@@ -1,5 +1,6 @@
 """The verdict: which finding comes first, and that a job that is well has none."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -58,6 +59,9 @@ def test_a_single_failure_is_no_second_finding_beside_its_cause() -> None:
     late = CheckpointFacts(interval_ms=1_000, newest=checkpoint(completed_at=ago(40)))
     lost = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), checkpoints=late)
     assert [finding.rule for finding in lost.findings] == ["restarting"], "an effect hides no cause"
+    failing = replace(late, failed=3, failed_number=4, failed_reason="expired")
+    failed = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), checkpoints=failing)
+    assert {finding.rule for finding in failed.findings} == {"checkpoints-fail", "restarting"}, "neither is the cause"
     loop = verdict(state=RunState.RESTARTING, attempts=tuple(failed_attempt(n) for n in (2, 5, 9)))
     assert [finding.rule for finding in loop.findings] == ["restart-loop"]
 

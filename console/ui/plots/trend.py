@@ -13,6 +13,7 @@ from console.ui.plots.scale import Scale
 from console.ui.plots.timeline import Plot, Series
 
 MAX_TICKS: Final = 7
+MIN_DAYS: Final = 2  #: with checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,12 @@ class Trend:
 
 
 def trend(days: Sequence[DayTrend]) -> Trend:
-    """The plots of `days`, oldest first. Days without a completed checkpoint interrupt the lines."""
+    """The plots of `days`, oldest first. Days without a completed checkpoint interrupt the lines.
+
+    A single day with checkpoints has no plots: its line would be a dot.
+    """
+    if sum(day.checkpoints > 0 for day in days) < MIN_DAYS:
+        return Trend((), (), _sentence(days))
     step = -(-len(days) // MAX_TICKS)
     ticks = tuple(DayTick(days[at].day, round(at / len(days) * 100, 3)) for at in range(0, len(days), step))
     plots = (
@@ -58,7 +64,7 @@ def _plot(
         for kind, label, values in (("state", "median, newest day", p50), ("out", "95th percentile", p95))
     )
     drawn = tuple((name, path) for name, path in layers if path)
-    return Plot(key, title, chosen if known else None, f"0 0 {len(days)} {shapes.HEIGHT}", drawn, series, height=120)
+    return Plot(key, title, chosen, f"0 0 {len(days)} {shapes.HEIGHT}", drawn, series, height=120)
 
 
 def _sentence(days: Sequence[DayTrend]) -> str:

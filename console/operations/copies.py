@@ -12,7 +12,6 @@ copied outside any transaction. If the worker dies, Postgres releases its lock, 
 """
 
 import shutil
-import time
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -29,6 +28,7 @@ from console.operations.labels import checkpoint_of
 from console.operations.legality import copy_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
+from console.operations.passes import PhaseReport
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
@@ -39,7 +39,6 @@ _LOCK: Final = 0x57454952_434F5059  #: key of the advisory lock: a copy at a tim
 _WAITS: Final = "waiting for the commit of its output"
 _COPIES: Final = "copying files"
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
-_PROGRESS_S: Final = 1.0  #: between two updates of the progress
 
 
 def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
@@ -180,10 +179,8 @@ class _Progress:
     """The bytes copied so far, as the phase of the operation."""
 
     def __init__(self, row: Operation, whole: int) -> None:
-        self._row, self._whole, self._copied, self._due = row, formats.size(whole), 0, time.monotonic()
+        self._report, self._whole, self._copied = PhaseReport(row), formats.size(whole), 0
 
     def add(self, nbytes: int) -> None:
         self._copied += nbytes
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _PROGRESS_S
-            _update(self._row, phase=f"{_COPIES}: {formats.size(self._copied)} of {self._whole}")
+        self._report.show(f"{_COPIES}: {formats.size(self._copied)} of {self._whole}")

@@ -1,10 +1,26 @@
 """Passes over the operations that the console itself carries out."""
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 from django.db import transaction
 
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind
+
+_REPORT_S: Final = 1.0  #: between two updates of a phase
+
+
+class PhaseReport:
+    """The phase of an active operation, written at most once a second outside any transaction."""
+
+    def __init__(self, row: Operation) -> None:
+        self._row, self._due = row, time.monotonic()
+
+    def show(self, phase: str) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _REPORT_S
+            Operation.objects.filter(pk=self._row.pk, state__in=ACTIVE_STATES).update(phase=phase)
 
 
 def for_each_active(kind: OperationKind, act: Callable[[Operation], None]) -> None:

@@ -2,11 +2,14 @@
 
 A worker of the console reads at most `MAX_BYTES` for checksums. Larger snapshots have their sizes checked. A restore
 drill reads the state of all operators but sinks.
+
+Files are read outside any transaction, one check at a time. If the worker dies, Postgres releases its lock, and the
+next pass begins the check anew.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +18,18 @@ from django.conf import settings
 from django.utils import timezone
 
 from console.accounts.refusals import Conflict
+from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root, pin
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
 from console.operations.params import CheckpointParams
-from console.operations.passes import for_each_active
+from console.operations.passes import PhaseReport
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
 from runtime.errors import CorruptState, JobRejected
 
+_LOCK: Final = 0x57454952_56455249  #: key of the advisory lock: a check at a time
 MAX_BYTES: Final = 256 << 20  #: read for checksums
 _CHUNK_BYTES: Final = 1 << 20
 _ALGORITHM: Final = "blake2b"
@@ -77,10 +82,16 @@ def _signature(body: bytes) -> str:
     return "The manifest is signed. This console has no WEIR_MANIFEST_KEY to verify the signature."
 
 
-def check_files(checkpoint: Checkpoint, manifest: Manifest, limit: int = MAX_BYTES) -> list[FileCheck]:
+def check_files(
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    limit: int = MAX_BYTES,
+    on_progress: Callable[[str], None] = lambda phase: None,
+) -> list[FileCheck]:
     """Compares every file of a checkpoint with the manifest, and reads at most `limit` bytes for checksums."""
-    root, files, budget = job_root(checkpoint.job_id), [], limit
-    for segment in manifest.segments():
+    root, files, budget, segments = job_root(checkpoint.job_id), [], limit, manifest.segments()
+    for number, segment in enumerate(segments, start=1):
+        on_progress(f"checking file {number} of {len(segments)}")
         files.append(_check(root / segment.path, segment, budget))
         budget -= segment.nbytes if files[-1].result == VERIFIED else 0
     return files
@@ -155,19 +166,25 @@ def verification_under_way(checkpoint: Checkpoint) -> Operation | None:
 
 
 def run_verifications() -> None:
-    """A pass over the queued checks."""
-    for_each_active(OperationKind.VERIFY, _run)
+    """A pass over the queued checks, oldest first, unless another pass is under way."""
+    with try_lock(_LOCK) as is_free:
+        if not is_free:
+            return
+        active = Operation.objects.filter(kind=OperationKind.VERIFY, state__in=ACTIVE_STATES)
+        for row in active.order_by("created_at"):
+            _run(row)
 
 
 def _run(row: Operation) -> None:
     checkpoint = Checkpoint.objects.get(pk=row.params["checkpoint"])
-    row.started_at, row.phase = timezone.now(), ""
+    row.state, row.started_at, row.phase = OperationState.RUNNING.value, timezone.now(), ""
+    row.save(update_fields=("state", "started_at", "phase"))
     pin(checkpoint)
     stored = read_manifest(checkpoint)
     if stored.manifest is None:
         row.state, row.error = OperationState.FAILED.value, {"code": "not-verified", "message": stored.fault}
     else:
-        files = check_files(checkpoint, stored.manifest)
+        files = check_files(checkpoint, stored.manifest, on_progress=PhaseReport(row).show)
         results = [each.result for each in files]
         row.state = OperationState.SUCCEEDED.value
         row.result = {
@@ -180,4 +197,4 @@ def _run(row: Operation) -> None:
         }  # fmt: skip
         Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
     row.ended_at = timezone.now()
-    row.save(update_fields=("state", "phase", "started_at", "ended_at", "result", "error"))
+    row.save(update_fields=("state", "phase", "ended_at", "result", "error"))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from msgspec.structs import replace
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
@@ -153,6 +155,17 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     newest = Operation.objects.latest("created_at")
     assert (newest.state, (newest.error or {})["code"]) == ("failed", "not-verified")
     assert "The manifest cannot be read" in blocks.text(reading.get(path))
+
+
+def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoint: Checkpoint) -> None:
+    """A check whose worker died is begun anew. It ends without a phase."""
+    ask(api, savepoint)
+    Operation.objects.update(state="running", phase="checking file 2 of 3")
+    with CaptureQueriesContext(connection) as captured:
+        run_verifications()
+    assert any("checking file 1 of 3" in query["sql"] for query in captured)
+    found = Operation.objects.get()
+    assert (found.state, found.phase) == ("succeeded", "")
 
 
 def test_a_manifest_that_changed_since_the_check_is_not_verified(api: APIClient, savepoint: Checkpoint) -> None:

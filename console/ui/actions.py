@@ -37,7 +37,7 @@ KEYS = {
     _K.CANCEL: "c",
 }  # fmt: skip
 _PAGES = {_K.ROLLBACK: _K.RESTORE}
-_DANGEROUS_KINDS = (_K.DRAIN, _K.CANCEL)
+_DANGEROUS_KINDS = (_K.DRAIN, _K.ROLLBACK, _K.CANCEL)
 _IMMEDIATE_KINDS = (_K.START, _K.SAVEPOINT)  #: need no confirmation, except a start that repeats output
 
 _STOP_EFFECT = (

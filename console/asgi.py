@@ -49,3 +49,6 @@ application = limit_body(get_asgi_application())
 import_module(settings.ROOT_URLCONF)  # with all views
 gc.collect()
 gc.freeze()
+# With few objects left, Python's threshold of 700 makes full collections frequent, while the rows of a request are
+# alive. Collections then take 1.8 ms of a request of 30 ms, and 0.7 ms with this threshold.
+gc.set_threshold(20_000)

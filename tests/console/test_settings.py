@@ -133,3 +133,17 @@ def test_the_web_process_exempts_its_modules_from_collections_of_garbage() -> No
     frozen, others = map(int, done.stdout.split())
     assert frozen > 50_000
     assert others < 5_000
+
+
+def test_answers_of_many_objects_cause_no_full_collection_in_the_web_process() -> None:
+    program = (
+        "import gc, console.asgi; full = []\n"
+        "gc.callbacks.append(lambda phase, info: full.append(phase) if info['generation'] == 2 else None)\n"
+        "for _ in range(100):\n    answer = [[number] for number in range(10_000)]; del answer\n"
+        "print(len(full))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env={"PATH": os.environ["PATH"], **GOOD}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert int(done.stdout) == 0

@@ -61,7 +61,8 @@ def q4(inputs: "Inputs") -> weir.Stream:
     bids = _bids(inputs).select("prices", "auction", "price", "date_time")
     pairs = auctions.key_by("id").interval_join(bids.key_by("auction"))
     open_bids = pairs.between("open", timedelta(0), timedelta(seconds=MAX_OPEN_S), time=("opened", "date_time"))
-    in_time = open_bids.filter("in_time", pc.field("date_time") <= pc.field("expires"))
+    time = pc.field("date_time")  # in microseconds; the join compares milliseconds
+    in_time = open_bids.filter("in_time", (time >= pc.field("opened")) & (time <= pc.field("expires")))
     changes = in_time.key_by("id", "category").aggregate("highest", {"price": weir.Max("price")}, changelog=True)
     sign = pc.if_else(pc.field("op") == "update_before", -1, 1)
     signed = changes.select("signed", "category", sign=sign, price=pc.field("price") * sign)

@@ -1,12 +1,14 @@
 """Checkpoints in storage as their rows describe them: a manifest, and a file of the right length for each state."""
 
-from typing import Any
+from typing import Any, Final
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
+
+ROW_BYTES: Final = 112
 
 
 def store(row: Checkpoint, **changes: Any) -> None:
@@ -25,16 +27,23 @@ def _operator(row: Checkpoint, held: dict[str, Any]) -> OperatorSnapshot:
     """State without a size is a list."""
     finished = FinishedState(held.get("finished", "running"))
     nbytes = held.get("state_bytes") or 0
-    keyed: dict[str, tuple[Segment, ...]] = {"state": (_segment(row, held["uid"], nbytes),)} if nbytes else {}
     lists: dict[str, tuple[Any, ...]] = {"list": (1,)} if held.get("has_state") and not nbytes else {}
-    snapshot = SubtaskSnapshot(finished=finished is FinishedState.FINISHED, keyed=keyed, lists=lists)
-    return OperatorSnapshot(parallelism=held.get("subtasks") or 1, finished=finished, subtasks={0: snapshot})
+    count = held.get("subtasks") or 1
+    subtasks = {}
+    for index in range(count):
+        own = nbytes * (index + 1) // count - nbytes * index // count
+        keyed: dict[str, tuple[Segment, ...]] = {"state": (_segment(row, held["uid"], index, own),)} if own else {}
+        subtasks[index] = SubtaskSnapshot(
+            finished=finished is FinishedState.FINISHED, keyed=keyed, lists={} if index else lists
+        )
+    return OperatorSnapshot(parallelism=count, finished=finished, subtasks=subtasks)
 
 
-def _segment(row: Checkpoint, uid: str, nbytes: int) -> Segment:
-    path = f"{row.path}/{uid}-0/state.arrow"
+def _segment(row: Checkpoint, uid: str, index: int, nbytes: int) -> Segment:
+    path = f"{row.path}/{uid}-{index}/state.arrow"
     file = job_root(row.job_id) / path
     file.parent.mkdir(exist_ok=True)
     with file.open("wb") as made:
         made.truncate(nbytes)
-    return Segment(path=path, rows=1, nbytes=nbytes, checksum="blake2b:00", first_group=0, last_group=127)
+    rows = -(-nbytes // ROW_BYTES)
+    return Segment(path=path, rows=rows, nbytes=nbytes, checksum="blake2b:00", first_group=0, last_group=127)

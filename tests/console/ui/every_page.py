@@ -6,7 +6,12 @@ from console.jobs.models import Run
 from console.operations.models import Operation
 from tests.console.ui import numbers, rows
 
-FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "detail": "Traceback\n  line 1"}
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/jobs/delays.py", line 41, in mean_delay
+    return total / flights
+           ~~~~~~^~~~~~~~~
+ZeroDivisionError: division by zero"""
+FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "detail": TRACEBACK}
 
 
 def pages_of_running_job(run: Run) -> dict[str, str]:
@@ -14,6 +19,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
     job = f"/jobs/{run.job_id}"
     checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.latest("created_at")
     failed = Checkpoint.objects.get(job=run.job, reason="expired")
+    slow = Checkpoint.objects.filter(job=run.job, status="completed").latest("duration_ms")
     return {
         "jobs": "/jobs/",
         "bulk": f"/jobs/bulk/?kind=stop&job={run.job_id}",
@@ -31,7 +37,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
         "state-query-running": f"/state-queries/{StateQuery.objects.get(state='running').pk}/",
         "checkpoints": f"{job}/checkpoints/?slower_than=1s",
-        "compare": f"{job}/checkpoints/compare/?base=203&other=213",
+        "compare": f"{job}/checkpoints/compare/?base={slow.number}&other=213",
         "retention": f"{job}/checkpoints/retention/?keep=3",
         "orphans": f"{job}/checkpoints/orphans/",
         "trend": f"{job}/checkpoints/trend/?days=7",

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import connection
 
+from console.accounts.models import User
 from console.jobs.models import Job, Run
 from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
@@ -210,6 +211,7 @@ def slow_run() -> Run:
     story = story_of_slow_run(run)
     rows.attempts(run, story)
     rows.history(run, number, story)
+    rows.savepoint_operations(run, User.objects.earliest("pk"))
     record(run, story)
     SubtaskMetrics.objects.filter(run_id=run.pk).delete()
     backpressure(run, "join", ("flights", "prepared"), story.present)

@@ -366,7 +366,7 @@ def test_a_checkpoint_shows_its_operators_and_phases(at_console: Client, running
     said = blocks.text(response)
     assert "Checkpoint 213" in said
     assert "Finished operators airlines" in said
-    assert "window 1 day window running 2 1.2 MiB 82 KiB 4.0 ms 48 ms – 6.4 ms 0.16 s" in said
+    assert "window 1 day window running 2 1.2 MiB 82 KiB 28 ms 48 ms – 6.4 ms 0.16 s" in said
     assert f'href="/jobs/{running.job_id}/restore/?checkpoint={found.pk}"' in response.content.decode()
     assert f'href="/admin/checkpoints/checkpoint/{found.pk}/change/"' in response.content.decode()
     assert "← 212" in said

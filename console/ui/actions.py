@@ -76,11 +76,6 @@ class JobActs:
     refused: tuple[tuple[tuple[str, ...], str], ...]  #: (labels, reason)
 
     @property
-    def is_ending_only(self) -> bool:
-        """Whether each possible operation ends the run, so that the reasons of all others are shown."""
-        return all(button.dangerous or button.kind == _K.ROLLBACK for button in self.possible)
-
-    @property
     def safe(self) -> tuple[Button, ...]:
         return tuple(button for button in self.possible if not button.dangerous)
 

@@ -93,6 +93,7 @@ class Confirmation:
     sentences: tuple[str, ...]
     numbers: tuple[Number, ...] = ()
     instead: str
+    gentler: str = ""  #: the kind of operation that `instead` names, "" if it names none
     dangerous: bool
     verb: str = ""  #: label of the button, if it is not the title
     back: str = "Keep it running"
@@ -208,6 +209,7 @@ def _stop(where: str) -> Confirmation:
             _STOP_EFFECT,
         ),
         instead="To keep the run going, take a savepoint without stopping.",
+        gentler="savepoint",
         dangerous=False,
     )
 
@@ -222,6 +224,7 @@ def _drain(where: str, live: Live) -> Confirmation:
             _DRAIN_ADVICE,
         ),
         instead="To continue the job later, stop it with a savepoint instead.",
+        gentler="stop",
         dangerous=True,
     )
 
@@ -256,5 +259,6 @@ def _cancel(where: str, reached: RunProgress) -> Confirmation:
         verb="Cancel the run",
         sentences=(f"The subtasks of {where} end at once, without a savepoint.", back),
         instead="To lose no work, stop it with a savepoint instead.",
+        gentler="stop",
         dangerous=True,
     )

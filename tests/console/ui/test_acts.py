@@ -266,6 +266,13 @@ def test_a_cancel_without_any_checkpoint_says_what_that_means(at_console: Client
     )
 
 
+@pytest.mark.parametrize(("act", "gentler"), [("cancel", "stop"), ("drain", "stop"), ("stop", "savepoint")])
+def test_a_confirmation_leads_to_the_gentler_operation(at_console: Client, act: str, gentler: str) -> None:
+    run = rows.run(rows.job())
+    page = at_console.get(f"/jobs/{run.job_id}/{act}/").content.decode()
+    assert f'<a id="gentler" href="/jobs/{run.job_id}/{gentler}/">' in page
+
+
 @pytest.mark.parametrize("act", ENDS)
 def test_confirmed_acts_become_operations_with_their_reason(at_console: Client, act: str) -> None:
     run = rows.run(rows.job())

@@ -100,7 +100,7 @@ def test_the_page_shows_readable_lines_and_keeps_the_filter_in_polls(
 ) -> None:
     run = run_with_log(settings, tmp_path, f"plain\n{EVENT}\n")
     page = at_console.get(f"/runs/{run.pk}/?level=warning")
-    assert "23:58:33 warning slot lost slot=1" in blocks.text(page)
+    assert "2026-11-25 23:58:33Z warning slot lost slot=1" in blocks.text(page)
     assert "plain" not in blocks.live(page)["log"]
     assert f'hx-get="/runs/{run.pk}/?level=warning"' in page.content.decode()
     nothing = at_console.get(f"/runs/{run.pk}/?text=no-such-text")

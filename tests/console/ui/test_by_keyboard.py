@@ -1,4 +1,4 @@
-"""A journey by keyboard alone: sign in, find a job, take a savepoint, plan a restore, and review a checkpoint."""
+"""A journey by keyboard alone: sign in, find a job, take a savepoint, review a checkpoint, stop the run and restore."""
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -33,7 +33,7 @@ def act(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
-def test_from_the_sign_in_to_a_review(browser: Browser, live_server: LiveServer, running: Run) -> None:
+def test_from_the_sign_in_to_a_restore(browser: Browser, live_server: LiveServer, running: Run) -> None:
     with browser.new_context(base_url=live_server.url, viewport={"width": 1440, "height": 900}) as context:
         context.set_default_timeout(20_000)
         page = context.new_page()
@@ -51,14 +51,9 @@ def test_from_the_sign_in_to_a_review(browser: Browser, live_server: LiveServer,
         expect(page.get_by_text("A savepoint was requested.")).to_be_visible()
         assert Operation.objects.filter(kind="savepoint", requested_by__username="operator").exists()
 
-        page.goto(f"/jobs/{running.job_id}/restore/")
-        tab_to(page, "Checkpoint 213")
-        page.keyboard.press("ArrowDown")
-        act(page, "Show what will happen")
-        expect(page.get_by_text("Output is repeated.")).to_be_visible()
-
         snapshot = Checkpoint.objects.get(number=213)
-        page.goto(f"/checkpoints/{snapshot.pk}/")
+        act(page, "213")
+        page.wait_for_url(f"**/checkpoints/{snapshot.pk}/")
         act(page, "Change the review")
         tab_to(page, "Comment")
         page.keyboard.type("looks right")
@@ -66,3 +61,15 @@ def test_from_the_sign_in_to_a_review(browser: Browser, live_server: LiveServer,
         page.keyboard.press("Enter")
         expect(page.get_by_text("looks right").first).to_be_visible()
         assert Operation.objects.filter(kind="comment").exists()
+
+        act(page, "Restore")
+        page.wait_for_url("**/restore/**")
+        tab_to(page, "Checkpoint 213")
+        page.keyboard.press("ArrowDown")
+        act(page, "Show what will happen")
+        expect(page.get_by_text("Output is repeated.")).to_be_visible()
+        tab_to(page, "I accept repeated output")
+        page.keyboard.press("Space")
+        act(page, "Stop this run and restore")
+        expect(page.get_by_text("A rollback was requested.")).to_be_visible()
+        assert Operation.objects.get(kind="rollback").params["checkpoint"] < snapshot.pk

@@ -43,6 +43,23 @@ def test_pages_rows_and_the_search_are_reached_by_letters(signed_in: Open, runni
         page.wait_for_url("**/jobs/*/")
 
 
+def test_each_key_of_a_page_leads_to_its_link_or_focuses_its_button(signed_in: Open, running: Run) -> None:
+    """Fields and the switch for updates have tests of their own."""
+    with signed_in() as page:
+        home = f"/jobs/{running.job_id}/"
+        page.goto(home)
+        found = page.locator("a[data-key]:visible, button[data-key]:visible:not([data-switch])")
+        keys = [(each.get_attribute("data-key") or "", each.get_attribute("href")) for each in found.all()]
+        assert len(keys) == len({key for key, _ in keys}) >= 9
+        for key, href in keys:
+            press(page, *key.split(" "))
+            if href is None:
+                expect(page.locator(f'[data-key="{key}"]')).to_be_focused()
+            else:
+                page.wait_for_url(f"**{href}")
+                page.goto(home)
+
+
 def test_letters_reach_the_acts_that_are_possible_and_the_help_lists_them(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/")

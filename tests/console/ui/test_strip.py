@@ -113,9 +113,10 @@ def test_the_cross_of_a_failed_savepoint_stands_clear_of_its_diamond() -> None:
     assert extent(column.diamond)[0] >= 0
 
 
-def test_an_aborted_checkpoint_is_counted_apart_and_drawn_without_a_cross() -> None:
-    found = drawn(
-        row(1, pk=1), row(2, pk=2, status="failed", reason="suspended"), row(3, pk=3, status="failed", reason="expired")
-    )
-    assert [column.status for column in found.columns] == ["completed", "aborted", "failed"]
-    assert "0 savepoints, 1 failed, 1 aborted" in found.about
+def test_an_aborted_or_superseded_checkpoint_is_counted_apart_and_drawn_without_a_cross() -> None:
+    reasons = ("suspended", "subsumed", "expired")
+    failed = [row(pk, pk=pk, status="failed", reason=reason) for pk, reason in enumerate(reasons, 2)]
+    found = drawn(row(1, pk=1), *failed)
+    assert [column.status for column in found.columns] == ["completed", "aborted", "superseded", "failed"]
+    assert "0 savepoints, 1 failed, 1 aborted, 1 superseded" in found.about
+    assert str(found.columns_svg).count('class="cross"') == 1

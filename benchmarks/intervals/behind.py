@@ -27,4 +27,4 @@ class BehindReader(WrappedReader):
 
     @property
     def max_disorder_ms(self) -> int:
-        return self._lag_ms
+        return super().max_disorder_ms + self._lag_ms

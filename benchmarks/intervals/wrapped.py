@@ -49,6 +49,10 @@ class WrappedReader(SourceReader):
     def watermark(self) -> int | None:
         return self._reader.watermark()
 
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._reader.max_disorder_ms
+
     def snapshot(self, checkpoint: int) -> None:
         self._reader.snapshot(checkpoint)
 

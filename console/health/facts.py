@@ -46,12 +46,14 @@ class SentFacts:
         quarters: number of quarters until `until`; `with_records`: those of them with records.
         per_s: records per second of these.
         until: end of the newest interval with records; None: none within a day.
+        was_silent_before: the source sent no records at the same time a day or a week ago either.
     """
 
     quarters: int = 0
     with_records: int = 0
     per_s: float = 0.0
     until: datetime | None = None
+    was_silent_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,10 +198,10 @@ class Task:
                 self._call("poll", self._collector.emit, batch)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
-            now = self.clock.monotonic_ms()
-            self.poll_policy.barrier_delay.on_batch(watermark, rows, now, reader.max_disorder_ms)
+            disorder_ms = self._call("max_disorder_ms", lambda: reader.max_disorder_ms)
+            self.poll_policy.barrier_delay.on_batch(watermark, rows, self.clock.monotonic_ms(), disorder_ms)
             self.handle(SourceAdvanced(watermark))
-            if batches and self.barrier_in_ms == 0:  # siblings receive the barrier with the watermark
+            if batches and self.barrier_in_ms == 0:  # siblings receive it with a watermark that ends a pane
                 self._release_held_barrier()
         return bool(batches) or self._check_source_end(reader)
 

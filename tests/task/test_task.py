@@ -133,11 +133,11 @@ def test_a_barrier_waits_for_the_end_of_a_pane_and_goes_with_the_word_of_it() ->
 def test_a_barrier_waits_for_the_pane_of_the_newest_rows() -> None:
     sent: list[Message] = []
     source, reader = before_an_end(sent, ManualClock(1_000))
-    reader.disorder_ms = 4
+    reader.disorder_ms = 5
     bring(source, reader, 21)
     source.on_master_event(Triggered(BARRIER))
     sent.clear()
-    bring(source, reader, 25)  # the newest row is at 29
+    bring(source, reader, 24)  # the newest row is at 29
     assert of(sent) == ["Records", "Watermark", "Barrier"]
 
 

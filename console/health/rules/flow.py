@@ -114,12 +114,20 @@ def falls_behind(facts: RunFacts) -> Iterator[Finding]:
 
 
 def input_silent(facts: RunFacts) -> Iterator[Finding]:
-    """A source that has sent records all day, and sends none now. Sources that often pause have no such finding."""
+    """A source that has sent records all day, and sends none now.
+
+    Sources that often pause, or were silent at the same time a day or a week ago, have no such finding.
+    """
     if facts.flow_s < MIN_FLOW_S:
         return
     for source in _unbounded_sources(facts):
         sent = source.sent
-        if sent.until is None or source.records_per_s > 0 or facts.now - sent.until < MIN_SILENCE:
+        if (
+            sent.until is None
+            or sent.was_silent_before
+            or source.records_per_s > 0
+            or facts.now - sent.until < MIN_SILENCE
+        ):
             continue
         if sent.with_records >= max(_STEADY_QUARTERS, _STEADY_SHARE * sent.quarters):
             yield Finding(

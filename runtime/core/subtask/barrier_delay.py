@@ -5,8 +5,9 @@ is little state to copy. A source that reads a backlog crosses pane ends within 
 the next pane end; its siblings choose the same pane end, as far as their watermarks are known in its slot. A source
 that reads in real time crosses pane ends rarely, so it does not delay barriers.
 
-The newest rows count, not the watermark, which stays behind them by the disorder of the source. In the middle of their
-pane, pre-aggregation would emit an entry for nearly every key before the barrier, and again at the end of the pane.
+The watermark stays behind the newest rows by the disorder of the source. If that is half a pane or more, the pane of
+the newest rows counts. In the middle of that pane, pre-aggregation would emit an entry for nearly every key before the
+barrier, and again at its end. A small disorder leaves few rows behind the pane of the watermark, which then counts.
 
 The delay looks like a slow trigger message and changes nothing else. Only sources all of whose rows wait for windows
 delay barriers (`waiting_edges`): the output of other sources would become visible later.
@@ -31,8 +32,8 @@ class BarrierDelay:
     def __init__(self, drifts: Sequence[ChannelDrift] = ()) -> None:
         self._drifts = drifts
         self._pane_ms = max((drift.max_drift_ms for drift in drifts), default=0)
-        self._disorder_ms = 0  #: how far watermarks stay behind the newest rows
-        self._time = MIN_WATERMARK  #: of the newest rows: the watermark of a source without disorder
+        self._lead_ms = 0  #: of the newest rows over watermarks; 0 if it is small
+        self._time = MIN_WATERMARK  #: watermark + lead
         self._rows_per_ms = 0.0  #: per millisecond of event time
         self._pane_ended_at = -math.inf  #: wall time at which the last pane end was crossed
         self._is_pane_end_near = False
@@ -67,7 +68,8 @@ class BarrierDelay:
 
     def on_batch(self, watermark: int, rows: int, now: float, disorder_ms: int = 0) -> None:
         """A batch of `rows` has advanced the source's watermark (ms), `disorder_ms` behind the newest row."""
-        self._disorder_ms, time = disorder_ms, watermark + disorder_ms
+        self._lead_ms = disorder_ms if 2 * disorder_ms >= self._pane_ms else 0
+        time = watermark + self._lead_ms
         if time <= self._time or not self._pane_ms:
             return
         if self._pane_number(time) > self._pane_number(self._time):
@@ -86,8 +88,8 @@ class BarrierDelay:
 
     @property
     def _max_time(self) -> int:
-        """The time of the newest rows of a sibling, as far as its watermark tells it."""
-        return max(drift.max_watermark for drift in self._drifts) + self._disorder_ms
+        """Of siblings: at least this, since edges forward watermarks at pane ends only."""
+        return max(drift.max_watermark for drift in self._drifts) + self._lead_ms
 
     def _pane_end_after(self, time: int) -> int:
         return (self._pane_number(time) + 1) * self._pane_ms

@@ -172,7 +172,7 @@ def swap(file: Path) -> None:
         (MANIFEST_FILE, alter, "the file was altered or damaged"),
         (MANIFEST_FILE, swap, "it is of checkpoint 7, attempt 99"),
         ("sums-0/state.arrow", Path.unlink, "there is no such file"),
-        ("sums-0/state.arrow", shorten, "it has 999 bytes; its manifest names 1000"),
+        ("sums-0/state.arrow", shorten, "it has 499 bytes; its manifest names 500"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused_by_file_before_anything_starts(
@@ -311,7 +311,7 @@ def test_a_copy_from_before_its_output_was_committed_is_the_same_savepoint(
     shutil.copytree(elsewhere, folder_of(savepoint))
     manifest = decode_manifest((elsewhere / MANIFEST_FILE).read_bytes(), "")
     files = manifest.operators["files"]
-    prepared = {0: msgspec.structs.replace(files.subtasks[0], committables=("part-1",))}
+    prepared = {**files.subtasks, 0: msgspec.structs.replace(files.subtasks[0], committables=("part-1",))}
     operators = {**manifest.operators, "files": msgspec.structs.replace(files, subtasks=prepared)}
     earlier = msgspec.structs.replace(manifest, operators=operators)
     (elsewhere / MANIFEST_FILE).write_bytes(encode_manifest(earlier))

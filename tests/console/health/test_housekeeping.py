@@ -1,6 +1,6 @@
 """Stored verdicts: what they cost, that they last, and where they are shown: list, API, admin."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -121,7 +121,8 @@ def test_the_subtasks_of_the_last_half_minute_become_facts() -> None:
 
 
 def history(run: Run, operator: str, step_s: int, minutes_ago: float, **numbers: Any) -> None:
-    at = timezone.now() - timedelta(minutes=minutes_ago)
+    """A row of the interval of `step_s` seconds that lies `minutes_ago`."""
+    at = datetime.fromtimestamp((timezone.now().timestamp() - minutes_ago * 60) // step_s * step_s, UTC)
     given = {"span_ms": step_s * 1000, "records_in": 0, "records_out": 0, "bytes_in": 0, "bytes_out": 0, **numbers}
     Metrics.objects.create(step_s=step_s, run_id=run.pk, at=at, operator=operator, token=0, **given)
 
@@ -141,10 +142,19 @@ def test_the_last_hours_become_facts() -> None:
     assert flights.lag_ms == (70_000, 390_000)
     assert (flights.sent.quarters, flights.sent.with_records, flights.sent.per_s) == (3, 2, 20.0)
     assert flights.sent.until is not None
-    assert facts.now - flights.sent.until == pytest.approx(timedelta(minutes=39), abs=timedelta(seconds=5))
+    assert facts.now - flights.sent.until == pytest.approx(timedelta(minutes=39.5), abs=timedelta(seconds=35))
     assert facts.checkpoints.earlier_ms == 500.0
     assert facts.checkpoints.timeout_ms == 60_000
     assert facts.operators["window"].sent.until is None
+
+
+@pytest.mark.parametrize(("days", "records", "is_silent"), [(1, 0, True), (7, 0, True), (7, 9, False), (6, 0, False)])
+def test_a_pause_at_the_same_time_a_day_or_a_week_ago_is_a_fact(days: int, records: int, is_silent: bool) -> None:
+    run, now = rows.run(rows.job()), timezone.now()
+    create_partitions(now - timedelta(days=days))
+    history(run, "flights", 60, 40, records_out=600)
+    history(run, "flights", 900, days * 1_440, records_out=records)
+    assert collect([run], now)[run.pk].operators["flights"].sent.was_silent_before is is_silent
 
 
 def test_the_newest_savepoint_is_a_fact_while_it_has_failed() -> None:

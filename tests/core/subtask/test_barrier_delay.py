@@ -63,11 +63,20 @@ def test_it_waits_for_the_end_of_the_pane_of_the_newest_rows_not_of_the_watermar
     assert found == [False, False, True]
 
 
-def test_it_waits_for_the_end_that_a_sibling_with_the_same_disorder_has_not_passed() -> None:
-    source = Read(disorder_ms=400).to(500).to(1_100).to(2_100)
-    source.heard.watermarks.advance(OTHER, 2_699)  # the sibling's newest row is at 3,099
+def test_a_small_disorder_leaves_the_barrier_at_the_pane_end_of_the_watermark() -> None:
+    """Few rows lie behind that end, so the windows are nearly empty there."""
+    source = Read(disorder_ms=499).to(500).to(1_600).to(2_600)
     assert source.keeps()
-    assert [source.to(at).due() for at in (3_000, 4_000)] == [False, True]
+    found = [source.to(at).due() for at in (3_000, 3_400, 3_499)]
+    assert found == [False, False, True]
+
+
+def test_it_goes_as_far_as_a_sibling_of_the_same_disorder_that_is_ahead() -> None:
+    """The sibling has forwarded the pane end 1,999, so its newest row is at 3,000 at least."""
+    source = Read(disorder_ms=1_000).to(500).to(1_100).to(2_100)
+    source.heard.watermarks.advance(OTHER, 1_999)
+    assert source.keeps()
+    assert [source.to(at).due() for at in (3_000, 3_999, 4_000)] == [False, False, True]
 
 
 def test_it_waits_no_longer_than_a_trigger_may_take_anyway() -> None:

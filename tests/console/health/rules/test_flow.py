@@ -152,6 +152,13 @@ def test_a_silent_input_has_limits(changes: dict[str, object], is_found: bool) -
     assert (found("input-silent", **changes) is not None) is is_found
 
 
+def test_an_input_that_pauses_each_night_or_weekend_is_not_silent() -> None:
+    changes = quiet(125, 60, 60)["operators"]
+    assert isinstance(changes, dict)
+    sent = replace(changes["orders"].sent, was_silent_before=True)
+    assert found("input-silent", operators={**changes, "orders": replace(changes["orders"], sent=sent)}) is None
+
+
 def test_an_idle_input_that_holds_event_time_is_named() -> None:
     silent = subtask(records_per_s=0.0, still_s=65.0, advance_ms=0)
     said = sentence("watermark", operators=operators(payments={"subtasks": (silent,)}))

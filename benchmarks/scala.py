@@ -1,6 +1,7 @@
 """Compiles programs of the benchmark in Scala with the compiler that Spark contains: a Java runtime has none."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ def compile_program(source: Path, classes: Sequence[Path], folder: Path) -> None
     """Compiles `source` against the jars `classes` into `folder`, unless the folder is there."""
     if folder.exists():
         return
-    folder.mkdir(parents=True)
+    unfinished = folder.with_suffix(".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     compiler = [java(), "-cp", str(JARS / "*"), "scala.tools.nsc.Main", "-cp", os.pathsep.join(map(str, classes))]
-    subprocess.run([*compiler, "-d", str(folder), str(source)], check=True, stdout=sys.stderr)
+    subprocess.run([*compiler, "-d", str(unfinished), str(source)], check=True, stdout=sys.stderr)
+    unfinished.rename(folder)

@@ -44,7 +44,12 @@ object FlinkLatency {
 
   def main(arguments: Array[String]): Unit =
     for (line <- Input.stdin.getLines()) {
-      run(line.split('\t'))
+      try run(line.split('\t'))
+      catch {
+        case failure: Throwable =>
+          failure.printStackTrace()
+          Runtime.getRuntime.halt(1) // threads of the cluster would keep the process alive
+      }
       println("done")
     }
 

@@ -9,6 +9,8 @@ when that function is notified of the complete checkpoint.
 Differences to Weir:
 
 - Every row of the running totals makes an update. In Weir a batch makes one per key, which counts as its newest row.
+  At these rates a batch has no key twice.
+- All subtasks are threads of a single process, with the default collector of the JVM. Weir's slots are two processes.
 - The filter, the computed column and the sink are chained to the source, so no buffer is between them. The buffer
   timeout has no effect there, and the job runs once per rate. Weir's chain is the same.
 - The source waits for the time of its next row, at least 100 µs.
@@ -117,6 +119,8 @@ class Cluster:
         found = arrivals(times)
         if len(found.ids) != pace.rows:
             raise RuntimeError(f"{len(found.ids):,} rows of {pace.rows:,} arrived in Flink")
+        if lost := int(np.isnan(found.committed).sum()):
+            raise RuntimeError(f"{lost:,} rows of {pace.rows:,} were not committed in Flink")
         return found
 
 

@@ -141,7 +141,7 @@ def _ratios(found: Sequence[Latency], peers: Sequence[PeerLatency]) -> Iterator[
         if own:
             value = _median([each.uncommitted["p99"] for each in own]) / of_flink
             target = MAX_RATIO if (name, own[0].rate) in TARGETS_MS else None
-            title = f"{name}, {label}: p99 to that of Flink with its best settings"
+            title = f"{name}, {label}: p99 to that of Flink, best of the settings tried"
             yield Figure(name=title, value=value, unit="x", at_most=target)
 
 

@@ -92,7 +92,7 @@ def test_a_goal_is_a_figure_of_a_measurement_with_its_limit() -> None:
     assert values(stored) == {
         "L1: stateless, 100,000 rows/s: uncommitted, p99": (30.0, False),
         "L1: running, 100,000 rows/s: uncommitted, p99": (30.0, True),
-        "L1: running, 100,000 rows/s: p99 to that of Flink with its best settings": (1.5, False),
+        "L1: running, 100,000 rows/s: p99 to that of Flink, best of the settings tried": (1.5, False),
         "W14: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
         "W14: W1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
         "W14: R1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),

@@ -3,27 +3,46 @@
 from collections.abc import Mapping
 from typing import IO, Any
 
+from django.conf import settings
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
+from rest_framework.utils import json
 
 from console.accounts.refusals import InvalidField
 from console.accounts.storable import require_storable
 
 
 class StorableJson(JSONParser):
-    """A JSON parser that refuses values which Postgres cannot store, naming the field."""
+    """A JSON parser that refuses values which Postgres cannot store, naming the field, and repeated names.
+
+    JSON permits a name twice in an object, and readers differ in the value that they take. The seal of an evidence pack
+    is therefore valid only if each name occurs once.
+    """
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         try:
-            given = super().parse(stream, media_type, parser_context)
+            text = stream.read().decode((parser_context or {}).get("encoding", settings.DEFAULT_CHARSET))
+            given = json.loads(text, object_pairs_hook=_unique_members)
         except RecursionError as error:
             raise ParseError("The body is nested too deeply.") from error
         except LookupError as error:
             raise ParseError(f"The charset of the body is unknown: {error}.") from error
+        except ValueError as error:
+            raise ParseError(f"JSON parse error - {error}") from error
         require_storable(given)
         return given
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of an object. Raises ValueError if a name occurs twice."""
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"the name {name!r} occurs twice in an object")
+        members[name] = value
+    return members
 
 
 def number_between(name: str, given: str, least: int, most: int) -> int:

@@ -487,10 +487,13 @@ def test_an_evidence_pack_is_written_and_checked(
     settings.WEIR_MANIFEST_KEYS = (b"a key of thirty-two bytes or more",)
     make_checkpoint(make_run(RunState.RUNNING), 4)
     pack = tmp_path / "pack.json"
-    pack.write_text(weirctl("evidence", "daily sums", "4").stdout)
+    written = weirctl("evidence", "daily sums", "4").stdout
+    pack.write_text(written)
     assert "is as a console with a key" in weirctl("evidence", "--verify", str(pack)).stdout
     pack.write_text(pack.read_text().replace('"unreviewed"', '"reviewed"'))
     assert "was changed" in weirctl("evidence", "--verify", str(pack), code=1).stdout
+    pack.write_text(written.replace('"review":', '"review": {"state": "reviewed"}, "review":', 1))
+    assert "the name 'review' occurs twice" in weirctl("evidence", "--verify", str(pack), code=3).stderr
     pack.write_text("{")
-    weirctl("evidence", "--verify", str(pack), code=3)
+    assert "JSON parse error" in weirctl("evidence", "--verify", str(pack), code=3).stderr
     weirctl("evidence", "daily sums", code=2)

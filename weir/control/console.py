@@ -55,6 +55,10 @@ class Console:
         """Raises Refused, Unreachable."""
         return self._send("POST", path, json=body, headers=headers)
 
+    def post_document(self, path: str, document: bytes) -> Any:
+        """Posts a JSON document as it is, so that only the console reads it. Raises Refused, Unreachable."""
+        return self._send("POST", path, content=document, headers={"Content-Type": "application/json"})
+
     def patch(self, path: str, body: Row) -> Any:
         """Raises Refused, Unreachable."""
         return self._send("PATCH", path, json=body)

@@ -3,7 +3,6 @@
 A checkpoint or savepoint is named by its job and its number within the job.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, ParamSpec
@@ -11,7 +10,7 @@ from typing import Any, Final, ParamSpec
 import click
 
 from weir.control.command import FAILED, confirm, json_option, operate, target, wait_options, with_console
-from weir.control.console import Console, Refused, Row
+from weir.control.console import Console, Row
 from weir.control.output import write_json, write_rows
 
 P = ParamSpec("P")
@@ -251,11 +250,7 @@ def evidence(console: Console, /, job: str | None, number: int | None, path: Pat
         found = console.checkpoint(console.job(job or ""), number or 0)
         write_json(console.get(f"checkpoints/{found['id']}/evidence/"))
         return
-    try:
-        pack = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise Refused(f"{path} is no JSON document: {error}") from error
-    checked = console.post("evidence/check/", pack)
+    checked = console.post_document("evidence/check/", path.read_bytes())
     click.echo(checked["detail"])
     if not checked["valid"]:
         click.get_current_context().exit(FAILED)

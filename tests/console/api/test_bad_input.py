@@ -61,6 +61,14 @@ def test_a_number_that_is_none(api: APIClient, job: Job) -> None:
     check_problem(answer, 422, "invalid-field", "/params/window_ms")
 
 
+def test_a_name_that_occurs_twice(api: APIClient, job: Job) -> None:
+    """Readers of JSON differ in the value that they take."""
+    for body in (b'{"parallelism": 2, "parallelism": 3}', b'{"params": {"path": "a", "path": "a"}}'):
+        answer = api.post(f"/api/v1/jobs/{job.pk}/versions/", body, content_type="application/json")
+        assert (answer.status_code, "occurs twice in an object" in answer.json()["detail"]) == (400, True)
+    assert not JobVersion.objects.exists()
+
+
 def test_a_body_beyond_the_limit(api: APIClient, job: Job, settings: Settings) -> None:
     """Nobody has to sign in to send one."""
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000

@@ -246,6 +246,9 @@ def test_a_pack_is_sealed_and_a_change_is_found(
     assert len(pack["seal"]) == 64
     reordered = json.loads(json.dumps(dict(reversed(pack.items())), indent=8))
     assert api.post(check, reordered, format="json").json()["valid"]
+    forged = json.dumps(pack).replace('"review":', '"review": {"state": "reviewed"}, "review":', 1)
+    refused = api.post(check, forged, content_type="application/json")
+    assert (refused.status_code, "'review' occurs twice" in refused.json()["detail"]) == (400, True)
     changed = {**pack, "review": {**pack["review"], "state": "reviewed"}}
     assert api.post(check, changed, format="json").json() == {
         "valid": False, "detail": "The pack was changed, or made with another key.",

@@ -17,6 +17,7 @@ from console.checkpoints.selectors import continuable
 from console.jobs.models import Job
 from console.jobs.services import lock_job, require_present
 from console.operations import services
+from console.operations.blackouts import is_blacked_out
 from console.operations.maintenance import active_maintenance
 from console.operations.models import Operation, OperationKind, OperationState, Schedule, ScheduledOperation
 from console.operations.schedules import next_time
@@ -35,7 +36,7 @@ def run_schedules() -> None:
             found = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
             due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
             if due is not None:
-                _request(due, now)
+                _request(due, timezone.now())  # the lock may have taken a while
     if active_maintenance() is not None:
         return
     succeeded = Schedule.objects.filter(
@@ -50,6 +51,8 @@ def _request(schedule: Schedule, now: datetime) -> None:
     due, schedule.next_at = schedule.next_at, next_time(schedule, schedule.next_at, now)
     if now - due > MISSED_AFTER:
         _miss(schedule, due, "No worker of the console requested it within 10 minutes.")
+    elif is_blacked_out(now, schedule.blackouts):
+        _miss(schedule, due, "No worker of the console requested it before a blackout window began.")
     else:
         asked = services.OperationRequestContext(
             user=schedule.owner, reason=_reason(schedule), idempotency_key=f"{schedule.key_prefix}{due.isoformat()}"

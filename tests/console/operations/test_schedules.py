@@ -115,6 +115,22 @@ def test_a_missed_savepoint_is_shown_with_its_reason(api: APIClient, browser: Cl
     assert not Operation.objects.filter(kind="savepoint").exists()
 
 
+def test_a_late_pass_requests_nothing_within_a_blackout(api: APIClient, run: Run) -> None:
+    ask(api, run, "schedule", every_hours=6, name="nightly")
+    now = timezone.now()
+    window = f"{now - timedelta(minutes=1):%H:%M}-{now + timedelta(minutes=9):%H:%M}"
+    Schedule.objects.update(blackouts=[window])
+    due = make_due(timedelta(minutes=3))
+    run_schedules()
+    schedule = Schedule.objects.get()
+    assert (schedule.missed_at, "before a blackout window" in schedule.missed_reason) == (due, True)
+    assert not Operation.objects.filter(kind="savepoint").exists()
+    Schedule.objects.update(blackouts=[])
+    make_due(timedelta(minutes=3))
+    run_schedules()
+    assert Operation.objects.filter(kind="savepoint").count() == 1
+
+
 def test_the_page_saves_and_removes_the_schedule_by_operations(browser: Client, run: Run) -> None:
     path = f"/jobs/{run.job_id}/checkpoints/schedule/"
     browser.post(path, {"rule": "hours", "every_hours": "12", "daily_at": "02:00", "keep": "3", "name": ""})

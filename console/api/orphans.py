@@ -14,7 +14,7 @@ from console.operations.orphans import MAX_LISTED, find_orphans
 
 class OrphanFolderSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
-    nbytes = serializers.IntegerField()
+    nbytes = serializers.IntegerField(allow_null=True, help_text="Null: there was no time to read all sizes.")
     changed_at = serializers.DateTimeField()
 
 

@@ -1,33 +1,42 @@
 """Orphans in the storage of a job: folders that no checkpoint row names, and rows whose files are missing.
 
 It reads names and sizes only, and changes nothing. A folder of a discarded checkpoint is no orphan: its row names it,
-and later checkpoints may need its files.
+and later checkpoints may need its files. The folder of a failed checkpoint is an orphan once its run has ended, unless
+a checkpoint that can be restored needs its files.
 """
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from console.checkpoints.models import Checkpoint, Status
+from django.db.models import Q
+
+from console.accounts.refusals import Refused
+from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import checkpoint_table
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import job_root, readable_manifest
 from console.jobs.models import Job
+from runtime.core.checkpoint.retention_plan import folder_of_file
+from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.core.snapshot.manifest import parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 
 MAX_LISTED: Final = 200  #: folders, and rows, of an answer
 MAX_ROWS: Final = 2_000  #: the newest restorable checkpoints whose files are looked for
+WALK_S: Final = 2.0  #: after it, sizes of folders are unknown, and no further manifest is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanFolder:
-    """A folder of checkpoint files without a row. `nbytes`: of its files."""
+    """A folder of checkpoint files without a row. `nbytes`: of its files; None: there was no time to read them all."""
 
     name: str
-    nbytes: int
+    nbytes: int | None
     changed_at: datetime
 
 
@@ -47,16 +56,23 @@ class Orphans:
 
 
 def find_orphans(job: Job) -> Orphans:
-    """Folders are listed before the rows are read, since the row of a checkpoint precedes its folder. Two queries."""
-    root = job_root(job.pk)
+    """Folders are listed before the rows are read, since the row of a checkpoint precedes its folder.
+
+    At most three queries.
+    """
+    root, deadline = job_root(job.pk), time.monotonic() + WALK_S
     try:
         names = sorted(_checkpoint_folders(root))
         named = _named(job, names)
-        unnamed = [name for name in names if name not in named]
-        folders = tuple(_folder(root / name) for name in unnamed[:MAX_LISTED])
-        missing = [row for row in _restorable(job) if not (root / row.path / MANIFEST_FILE).exists()]
+        restorable = _restorable(job)
+        missing = _still_restorable([row for row in restorable if not (root / row.path / MANIFEST_FILE).exists()])
+        unnamed = _without_reference([name for name in names if name not in named], restorable, deadline)
+        measured = (_folder(root / name, deadline) for name in unnamed[:MAX_LISTED])
+        folders = tuple(folder for folder in measured if folder is not None)
     except OSError as error:
         return Orphans(root=str(root), fault=f"The storage cannot be read: {error}")
+    except Refused as refused:
+        return Orphans(root=str(root), fault=refused.detail)
     return Orphans(
         root=str(root), folders=folders, folder_total=len(unnamed), missing=tuple(missing[:MAX_LISTED]),
         missing_total=len(missing),
@@ -67,14 +83,23 @@ def _checkpoint_folders(root: Path) -> Iterator[str]:
     if not root.exists():
         return
     with os.scandir(root) as entries:
-        yield from (entry.name for entry in entries if parse_folder(entry.name) is not None and entry.is_dir())
+        yield from (entry.name for entry in entries if _is_checkpoint(entry))
+
+
+def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
+    return parse_folder(entry.name) is not None and entry.is_dir(follow_symlinks=False)
 
 
 def _named(job: Job, names: list[str]) -> set[str]:
-    """The folders that a row names, by its path, or by its number and token while it has no path."""
+    """The folders that a row names, by its path, or by its number and token while it has no path.
+
+    A checkpoint that failed has no path. Its folder is named while its run can still need it.
+    """
     numbers = {name: parse_folder(name) for name in names}
     wanted = {found[0] for found in numbers.values() if found is not None}
-    rows = list(Checkpoint.objects.filter(job=job, number__in=wanted).values_list("number", "token", "path"))
+    naming = ~Q(path="") | Q(status=Status.IN_PROGRESS) | ~Q(run__state__in=TERMINAL_STATES)
+    found_rows = Checkpoint.objects.filter(naming, job=job, number__in=wanted)
+    rows = list(found_rows.values_list("number", "token", "path"))
     paths, keys = {path for _, _, path in rows if path}, {(number, token) for number, token, path in rows if not path}
     return {name for name, found in numbers.items() if name in paths or found in keys}
 
@@ -83,10 +108,54 @@ def _restorable(job: Job) -> list[Checkpoint]:
     return list(checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)[:MAX_ROWS])
 
 
-def _folder(folder: Path) -> OrphanFolder:
-    nbytes, changed_s = 0, folder.stat().st_mtime
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            found = (Path(parent) / name).lstat()
+def _still_restorable(missing: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The rows that retention has not discarded since they were read: it discards before it deletes."""
+    if not missing:
+        return []
+    left = Checkpoint.objects.filter(pk__in=[row.pk for row in missing], discarded_at=None)
+    pks = set(left.values_list("pk", flat=True))
+    return [row for row in missing if row.pk in pks]
+
+
+def _without_reference(names: Sequence[str], restorable: Sequence[Checkpoint], deadline: float) -> list[str]:
+    """The folders of which no readable manifest names a file.
+
+    A savepoint names files in its own folder only, and a checkpoint none of a newer checkpoint.
+
+    Raises:
+        Refused, TimeoutError: the manifests cannot be read, or not in time.
+    """
+    oldest = min((found[0] for name in names if (found := parse_folder(name)) is not None), default=None)
+    if oldest is None:
+        return []
+    needed = set[str]()
+    for row in restorable:
+        if row.kind != Kind.CHECKPOINT or row.number < oldest:
+            continue
+        if time.monotonic() >= deadline:
+            raise TimeoutError("its manifests were not read in time")
+        if manifest := readable_manifest(row):
+            needed.update(folder_of_file(segment.path) for segment in manifest.files())
+    return [name for name in names if name not in needed]
+
+
+def _folder(folder: Path, deadline: float) -> OrphanFolder | None:
+    """The folder; None if it is gone. Files that are deleted meanwhile do not count."""
+    try:
+        changed_s = folder.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    nbytes, is_whole = 0, True
+    for file in _files(folder):
+        if not (is_whole := time.monotonic() < deadline):
+            break
+        with suppress(FileNotFoundError):
+            found = file.lstat()
             nbytes, changed_s = nbytes + found.st_size, max(changed_s, found.st_mtime)
-    return OrphanFolder(name=folder.name, nbytes=nbytes, changed_at=datetime.fromtimestamp(changed_s, UTC))
+    changed_at = datetime.fromtimestamp(changed_s, UTC)
+    return OrphanFolder(name=folder.name, nbytes=nbytes if is_whole else None, changed_at=changed_at)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent) / name for name in names)

@@ -4,12 +4,16 @@ import shutil
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 from rest_framework.test import APIClient
 
 from console.checkpoints.storage import job_root
 from console.jobs.models import Run
+from console.operations import orphans
 from console.operations.orphans import find_orphans
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
+from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -56,6 +60,52 @@ def test_folders_without_a_row_are_listed_with_their_size(run: Run, browser: Cli
     assert f"chk-9-{run.token} 700 B now" in said
     assert "Folders without a checkpoint 3 in all" in said
     assert (job_root(run.job_id) / f"chk-9-{run.token}").exists(), "the page deletes nothing"
+
+
+def test_the_folder_of_a_failed_checkpoint_is_listed_once_its_run_has_ended(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that is gone deletes nothing, and without a further run no other master does."""
+    run.checkpoints.filter(number=4).update(status="failed")
+    assert find_orphans(run.job).folders == (), "the run may delete it, or need its files"
+    Run.objects.update(state="canceled")
+    assert [folder.name for folder in find_orphans(run.job).folders] == [f"chk-4-{run.token}"]
+    later = rows.checkpoint(run, 6, is_stored=False)
+    segment = Segment(
+        path=f"chk-4-{run.token}/a.arrow", rows=1, nbytes=9, checksum="blake2b:00", first_group=0, last_group=127
+    )
+    subtask = SubtaskSnapshot(keyed={"state": (segment,)})
+    window = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: subtask})
+    store(later, operators={"window": window})
+    assert find_orphans(run.job).folders == (), "checkpoint 6 needs a file of it"
+    monkeypatch.setattr(orphans, "WALK_S", 0.0)
+    late = find_orphans(run.job)
+    assert (late.fault, late.folders) == ("The storage cannot be read: its manifests were not read in time", ())
+
+
+def test_a_checkpoint_that_is_discarded_meanwhile_is_not_missing(run: Run) -> None:
+    """Retention discards it after its row was read, and deletes its files before they are looked for."""
+    kept = run.checkpoints.get(number=1)
+
+    def discard(execute: Any, sql: str, *rest: Any) -> Any:
+        answer = execute(sql, *rest)
+        if "discarded_at" in sql and (job_root(run.job_id) / kept.path).exists():
+            shutil.rmtree(job_root(run.job_id) / kept.path)
+            run.checkpoints.filter(number=1).update(discarded_at=run.created_at)
+        return answer
+
+    with connection.execute_wrapper(discard):
+        assert [row.number for row in find_orphans(run.job).missing] == [5]
+    assert run.checkpoints.get(number=1).discarded_at is not None
+
+
+def test_sizes_that_take_too_long_are_unknown(run: Run, browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(run, f"chk-9-{run.token}", 700)
+    (job_root(run.job_id) / f"chk-8-{run.token}").symlink_to(job_root(run.job_id))
+    monkeypatch.setattr(orphans, "WALK_S", 0.0)
+    (found,) = find_orphans(run.job).folders
+    assert (found.name, found.nbytes) == (f"chk-9-{run.token}", None)
+    assert f"chk-9-{run.token} unknown now" in blocks.text(browser.get(f"/jobs/{run.job_id}/checkpoints/orphans/"))
 
 
 def test_a_job_without_storage_has_no_orphans(browser: Client, run: Run) -> None:

@@ -78,6 +78,8 @@ def edit_job(
                 Job.objects.filter(pk=job.pk).update(**changes)
                 announce("edit", user, job, changed, reason, request_key)
     except IntegrityError as error:
+        if "name" not in changes:
+            raise
         raise Conflict("name-taken", f"name: another job is called {changes['name']!r}.", field="name") from error
     job.refresh_from_db()
     return job

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from console import formats
@@ -15,6 +16,7 @@ from console.accounts.rights import AnyUser, define_refusal
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.editing import change_tags, checked_tags
 from console.jobs.models import Job, Run, choices
+from console.jobs.services import lock_job
 from console.operations import services
 from console.operations.legality import request_refusal, run_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind
@@ -126,17 +128,22 @@ def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: service
 def _change_tags(
     act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext
 ) -> BulkLine:
-    """Changes the tags of a job. A repetition of the request has the result of the first."""
+    """Changes the tags of a job. A repetition of a request that changed some has the result of the first.
+
+    A request that changed nothing has no entry, so its repetition is a request of its own.
+    """
     key = _key_for(asked.idempotency_key, line.job, act, *tags)
-    entry = key and Operation.objects.filter(requested_by=asked.user, idempotency_key=key).first()
-    if entry:
-        before, after = (entry.result or {})["changes"]["tags"]
-        changed = sorted({*before} ^ {*after})
-        return replace(line, effect=_tag_effect(act, changed), changes=True, refusal="")
-    added, removed = (tags, []) if act is BulkAct.TAG else ([], tags)
-    has_changed = change_tags(
-        asked.user, line.job, add=added, remove=removed, reason=asked.reason, request_key=key
-    )  # fmt: skip
+    with transaction.atomic():
+        lock_job(line.job)  # before the look-up: the first request may not have committed its entry yet
+        entry = key and Operation.objects.filter(requested_by=asked.user, idempotency_key=key).first()
+        if entry:
+            before, after = (entry.result or {})["changes"]["tags"]
+            changed = sorted({*before} ^ {*after})
+            return replace(line, effect=_tag_effect(act, changed), changes=True, refusal="")
+        added, removed = (tags, []) if act is BulkAct.TAG else ([], tags)
+        has_changed = change_tags(
+            asked.user, line.job, add=added, remove=removed, reason=asked.reason, request_key=key
+        )  # fmt: skip
     return replace(line, changes=has_changed, refusal="")
 
 

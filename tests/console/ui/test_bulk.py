@@ -1,19 +1,23 @@
 """Acts on several jobs: what is asked before, and the result of each."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import expect
 from rest_framework.test import APIClient
 
 from console.jobs.models import Job
+from console.jobs.services import lock_job
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
 from tests.console.ui.browsing import Open
+from tests.waiting import until
 
 
 def _selection(kind: str, *jobs: int) -> dict[str, Any]:
@@ -139,6 +143,38 @@ def test_a_repeated_change_of_tags_has_the_result_of_the_first(api: APIClient) -
     assert ask("untag", "us") == "changed"
     assert ask("untag", "us") == "changed"
     assert ask("untag", "eu") == "unchanged"
+    Job.objects.filter(pk=job.pk).update(tags=["eu"])
+    assert ask("untag", "eu") == "changed", "a request that changed nothing is not recorded"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_repetition_waits_for_the_first_change_of_tags(api: APIClient) -> None:
+    """It is sent before the first has committed, and another user removes the tag before it has the lock."""
+    job = rows.job("alpha")
+    asked = {"kind": "tag", "jobs": [job.pk], "tags": ["eu"]}
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+
+    def ask() -> Any:
+        try:
+            return api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "once"}).json()
+        finally:
+            connection.close()
+
+    def is_waiting() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(waiting)
+            return bool(cursor.fetchall()[0][0])
+
+    with ThreadPoolExecutor(1) as other:
+        with transaction.atomic():
+            lock_job(job)
+            repetition = other.submit(ask)
+            until(is_waiting, 30)
+            first = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "once"}).json()
+            Job.objects.filter(pk=job.pk).update(tags=[])
+        assert repetition.result(30) == first
+    assert first["results"][0]["state"] == "changed"
+    assert Job.objects.get().tags == []
 
 
 @pytest.mark.parametrize("key", ["k" * 201, "", "a\tb"])

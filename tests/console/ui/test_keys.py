@@ -161,6 +161,22 @@ def test_a_switch_pauses_the_updates_of_a_page(signed_in: Open, running: Run) ->
         expect(notice).to_be_hidden()
 
 
+def test_a_page_updates_and_pauses_where_storage_is_refused(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.add_init_script(
+            "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }})"
+        )
+        page.clock.install()
+        page.goto(f"/jobs/{running.job_id}/")
+        press(page, "u")
+        expect(page.locator("#paused")).to_be_visible()
+        press(page, "u")
+        expect(page.locator("#paused")).to_be_hidden()
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        jump(page)
+        expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
+
+
 def test_names_are_read_in_constant_queries(at_console: Client, django_assert_max_num_queries: Any) -> None:
     for name in ("a-job", "b-job", "c-other"):
         rows.job(name)

@@ -1,10 +1,20 @@
-// The switch that pauses the updates of a page. The browser keeps the choice by address, also after a reload. Pages do
-// not update by themselves without scripts, so the switch is hidden there.
+// The switch that pauses the updates of a page. The browser keeps the choice by address, also after a reload; a browser
+// that refuses storage keeps it until then. Pages do not update by themselves without scripts, so the switch is hidden
+// there.
 
 const button = document.getElementById("pause");
 const notice = document.getElementById("paused");
 const place = `weir-paused ${location.pathname}`;
 const root = document.documentElement;
+
+// The result of `use`; null if the browser refuses storage, which it does by an exception.
+function withStorage(use) {
+  try {
+    return use(localStorage);
+  } catch {
+    return null;
+  }
+}
 
 // `since`: time of the pause in ms; null: the page is live.
 function show(since) {
@@ -18,11 +28,10 @@ function show(since) {
 
 if (button) {
   button.hidden = false;
-  if (localStorage.getItem(place) !== null) show(Date.now());  // a reload has read the present state
+  if (withStorage((kept) => kept.getItem(place)) !== null) show(Date.now());  // a reload has read the present state
   button.addEventListener("click", () => {
     const since = "paused" in root.dataset ? null : Date.now();
-    if (since === null) localStorage.removeItem(place);
-    else localStorage.setItem(place, "1");
+    withStorage((kept) => since === null ? kept.removeItem(place) : kept.setItem(place, "1"));
     show(since);
     if (since === null) document.dispatchEvent(new Event("weir:resume"));
   });

@@ -124,6 +124,7 @@ def _page(
     kind = OperationKind.ROLLBACK if run and not run.is_terminal else OperationKind.RESTORE
     acts = {found.act: found for found in allowed_operations(job, run, request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
+    ends = [acts[OperationKind(way)] for way in EndRun] if kind is OperationKind.ROLLBACK else []
     search, plan = text(request.GET.get("q")), _plan(job, run, kind, versions, form, suggested)
     most = max(map(parallelism_limit, versions), default=None)
     snapshots = _snapshots(request, job, chosen, search)
@@ -133,7 +134,8 @@ def _page(
         "form": form,
         "act": acts[kind],
         "run": run,
-        "ends": [acts[OperationKind(way)] for way in EndRun] if kind is OperationKind.ROLLBACK else [],
+        "ends": ends,
+        "end_run": next((way.act for way in ends if way.enabled), EndRun.STOP),
         "plan": plan,
         "versions": versions,
         "most": most,

@@ -70,6 +70,6 @@ def test_from_the_sign_in_to_a_restore(browser: Browser, live_server: LiveServer
         expect(page.get_by_text("Output is repeated.")).to_be_visible()
         tab_to(page, "I accept repeated output")
         page.keyboard.press("Space")
-        act(page, "Stop this run and restore")
+        act(page, "End this run and restore")
         expect(page.get_by_text("The rollback was requested")).to_be_visible()
         assert Operation.objects.get(kind="rollback").params["checkpoint"] < snapshot.pk

@@ -378,7 +378,7 @@ def test_a_running_job_is_stopped_and_restored_by_one_confirmation(at_console: C
     )
     assert "Checkpoint 6 was committed after it; their records are read again" in said
     assert "A new run of version 1 starts at parallelism 3" in said
-    assert re.search(r"<button[^>]*primary[^>]*>Stop this run and restore</button>", page)
+    assert re.search(r"<button[^>]*primary[^>]*>End this run and restore</button>", page)
     assert re.search(r'value="stop" required checked>', page)
     assert "--from 5 --version 1 --parallelism 3 --end-run stop" in said
     (plan,) = re.findall(r'name="plan_hash" value="(\w+)"', page)
@@ -398,6 +398,8 @@ def test_a_run_that_cannot_stop_offers_its_cancellation_only(at_console: Client)
     page = at_console.get(f"/jobs/{run.job_id}/restore/", choice(5, run.version)).content.decode()
     assert re.search(r'value="stop" required disabled>', page)
     assert re.search(r'value="cancel" required>', page)
-    assert not re.search(r"<button[^>]* disabled>Stop this run", page)
+    assert not re.search(r"<button[^>]* disabled>End this run", page)
+    assert "--end-run cancel" in page
+    assert "&quot;end_run&quot;: &quot;cancel&quot;" in page
     first = at_console.get(f"/jobs/{run.job_id}/").content.decode()
     assert f'id="do-rollback" data-key="r" href="/jobs/{run.job_id}/restore/"' in first

@@ -12,7 +12,6 @@ from console.api.base import ScopedView, StrictView
 from console.api.serializers import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
-from console.operations.models import OperationKind
 from console.operations.new_runs import new_run_target
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
@@ -123,9 +122,9 @@ def _query_values(request: Request, wanted: type[RestoreTargetQuery]) -> dict[st
 def _mapping_response(job: Job, asked: RestoreParams) -> Response:
     version, parallelism = new_run_target(job, asked)
     run = latest_run(job)
-    kind = OperationKind.ROLLBACK if run and not run.is_terminal else OperationKind.RESTORE
-    found = report(job, Origin.from_params(job, asked), version, parallelism, kind=kind)
-    repeats = found.repeated is not None or kind is OperationKind.ROLLBACK
+    ends = run if run and not run.is_terminal else None
+    found = report(job, Origin.from_params(job, asked), version, parallelism, ends=ends)
+    repeats = found.repeated is not None or ends is not None
     shown = {
         "version": version.pk,
         "parallelism": parallelism,

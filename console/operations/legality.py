@@ -119,6 +119,14 @@ def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
     return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
 
 
+def hold_reason(checkpoint: Checkpoint) -> str | None:
+    """Why a checkpoint that a rollback restores cannot be discarded, or chosen for another rollback."""
+    if checkpoint.held_by is None:
+        return None
+    name = str(checkpoint).capitalize()
+    return f"{name} is restored by a rollback that is under way, operation {checkpoint.held_by}."
+
+
 def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     """A clone or a drill, which leaves the job as it is."""
     reason = "" if checkpoint.is_restorable else f"{str(checkpoint).capitalize()} cannot be restored."
@@ -218,9 +226,8 @@ def _discard_reason(checkpoint: Checkpoint) -> str | None:
         return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
     if checkpoint.discarded_at:
         return f"{name} is already discarded."
-    if checkpoint.held_by:
-        return f"{name} is restored by a rollback that is under way, operation {checkpoint.held_by}."
-    return f"{name} is pinned. Unpin it first." if checkpoint.is_pinned else None
+    pinned = f"{name} is pinned. Unpin it first." if checkpoint.is_pinned else None
+    return hold_reason(checkpoint) or pinned
 
 
 def _run_dependency(checkpoint: Checkpoint) -> str | None:

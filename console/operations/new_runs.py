@@ -26,13 +26,7 @@ def new_run_target(job: Job, wanted: NewRunParams) -> tuple[JobVersion, int]:
 
 
 def new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
-    """Creates the run; a supervisor will claim it. `row` is new, or a start that waited for its version.
-
-    Raises:
-        Conflict: the job discards its output, and the version cannot run so.
-    """
-    if row.job.discards_output:
-        require_isolable(version)
+    """Creates the run; a supervisor will claim it. `row` is new, or a start that waited for its version."""
     row.run = run_store.create(row.requested_by, row.job, version, parallelism, **restore)
     row.save(force_insert=row._state.adding)
     return row
@@ -52,16 +46,16 @@ def require_isolable(version: JobVersion) -> None:
 
 def version_of(job: Job, version_id: int | None) -> JobVersion:
     """The version of a job with this id; None: the newest that is ready. Raises Refused if a run cannot use it."""
-    if version_id is None:
-        if version := newest_ready(job):
-            return version
+    version = newest_ready(job) if version_id is None else JobVersion.objects.filter(pk=version_id, job=job).first()
+    if version is None and version_id is None:
         raise _not_ready("no-ready-version", NO_READY_VERSION, job.versions.order_by("-number").first())
-    version = JobVersion.objects.filter(pk=version_id, job=job).first()
     if version is None:
         detail = f"params.version: this job has no version with the id {version_id}."
         raise Refused("unknown-version", detail, field="params.version")
     if version.state != VersionState.READY:
         raise _not_ready("version-not-ready", f"params.version: version {version.number} is {version.state}", version)
+    if job.discards_output:
+        require_isolable(version)
     return version
 
 

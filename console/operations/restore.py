@@ -13,7 +13,7 @@ from django.db.models import Max, Min, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
-from console.jobs.models import Job, JobVersion, ReviewPolicy
+from console.jobs.models import Job, JobVersion, ReviewPolicy, Run
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
@@ -60,8 +60,8 @@ class SourceMapping:
 class RestoreReport:
     """`refusal` rules the restore out; `lost` (dropped state) and `repeated` (output) must be accepted by the user.
 
-    `plan_hash` covers the origin, the target and all effects. The plan of a rollback leaves out the number of repeated
-    checkpoints, which grows until the run ends.
+    `plan_hash` covers the origin, the target and all effects. The plan of a rollback covers the run that it ends,
+    and leaves out the number of repeated checkpoints, which grows until then.
     """
 
     refusal: Refused | None
@@ -80,11 +80,12 @@ def report(
     parallelism: int,
     *,
     kind: OperationKind = OperationKind.RESTORE,
+    ends: Run | None = None,
 ) -> RestoreReport:
     """The effects of restoring `origin` into a version at a parallelism that the version allows.
 
     `kind`: a restore, or the operation whose part it is. A rescale continues from its own savepoint, which is too new
-    for a review.
+    for a review. `ends`: the run that a rollback ends; it is still the latest run when the restore follows.
     """
     policy = ReviewPolicy.OFF if kind is OperationKind.RESCALE else ReviewPolicy(job.review_policy)
     unreviewed = _unreviewed_sentence(job, origin) if policy is not ReviewPolicy.OFF else ""
@@ -101,8 +102,8 @@ def report(
     repeated, warnings = repeated_output(job.pk, origin.manifest.checkpoint), _warnings(origin, idle=idle)
     if policy is ReviewPolicy.WARN and unreviewed:
         warnings = (*warnings, unreviewed)
-    place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism)
-    counted = "until the run ends" if kind is OperationKind.ROLLBACK else repeated
+    place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism, ends and ends.pk)
+    counted = "until the run ends" if ends else repeated
     effects = (refusal and refusal.detail, lost and lost.detail, counted, warnings, sources, str(found))
     return RestoreReport(
         refusal=refusal,
@@ -159,8 +160,9 @@ def require_restorable(
     wanted: RestoreParams,
     *,
     kind: OperationKind = OperationKind.RESTORE,
+    ends: Run | None = None,
 ) -> RestoreReport:
-    """The report, if dropped state and repeated output are accepted. `kind`: as in `report`.
+    """The report, if dropped state and repeated output are accepted. `kind`, `ends`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
@@ -168,14 +170,14 @@ def require_restorable(
     """
     found = require_mapping(
         job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash,
-        kind=kind,
+        kind=kind, ends=ends,
     )  # fmt: skip
     if wanted.accept_repeated_output:
         return found
     if found.repeated is not None:
         detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
         raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
-    if kind is OperationKind.ROLLBACK:
+    if ends is not None:
         detail = f"The run may commit output until it ends: restoring {origin.name.lower()} repeats it."
         raise Conflict("repeats-output", f"{detail} Accept repeated output.", "params.accept_repeated_output")
     return found
@@ -190,15 +192,16 @@ def require_mapping(
     allow_unmapped: bool,
     plan_hash: str | None = None,
     kind: OperationKind = OperationKind.RESTORE,
+    ends: Run | None = None,
 ) -> RestoreReport:
     """The report of a restore that finds its state in `version`. `plan_hash`: of the report that the user has read.
-    `kind`: as in `report`.
+    `kind`, `ends`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: its effects differ from those that the user has read.
     """
-    found = report(job, origin, version, parallelism, kind=kind)
+    found = report(job, origin, version, parallelism, kind=kind, ends=ends)
     if plan_hash not in (None, found.plan_hash):
         detail = "The effects of this restore are no longer those that were shown. Nothing was done: read the new plan."
         raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=found.plan_hash)

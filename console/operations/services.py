@@ -23,7 +23,7 @@ from console.jobs.models import Job, Run
 from console.jobs.services import lock_job, require_present
 from console.jobs.tags import require_match
 from console.operations import clones, copies, discard, labels, reviews, schedules, verification
-from console.operations.legality import ending_operations, run_conflict, start_conflict
+from console.operations.legality import ending_operations, hold_reason, run_conflict, start_conflict
 from console.operations.maintenance import active_maintenance, maintenance_conflict
 from console.operations.models import ACTIVE_STATES, REVIEW_OPERATIONS, Operation, OperationKind, OperationState
 from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target
@@ -124,7 +124,8 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     _require_startable(row.job)
     origin = Origin.from_params(row.job, wanted)
     kind = OperationKind(row.part_of.kind if row.part_of else row.kind)
-    require_restorable(row.job, origin, version, parallelism, wanted, kind=kind)
+    ends = latest_run(row.job) if kind is OperationKind.ROLLBACK else None
+    require_restorable(row.job, origin, version, parallelism, wanted, kind=kind, ends=ends)
     if origin.path:
         run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
     return new_run(
@@ -147,6 +148,7 @@ def _rollback(row: Operation, wanted: RollbackParams) -> Operation:
     """Ends the run; `console.operations.successions` then restores the chosen snapshot, which is held until the end.
 
     The update of the row and that of retention are conditional: a snapshot is either held or discarded, as with a pin.
+    A single rollback holds it: the end of another would release it.
     """
     lock_job(row.job)
     run, act = latest_run(row.job), RunAct(wanted.end_run)
@@ -155,10 +157,13 @@ def _rollback(row: Operation, wanted: RollbackParams) -> Operation:
     assert run is not None, "a job that never ran has a conflict"
     version, parallelism = new_run_target(row.job, wanted)
     origin = Origin.from_params(row.job, wanted)
-    plan = require_restorable(row.job, origin, version, parallelism, wanted, kind=OperationKind.ROLLBACK)
-    assert origin.checkpoint is not None, "a rollback has no path"
-    if not Checkpoint.objects.filter(pk=origin.checkpoint.pk, discarded_at=None).update(held_by=row.pk):
-        raise Conflict("discarded", f"The files of {origin.name} have been removed.", CHECKPOINT_FIELD)
+    plan = require_restorable(row.job, origin, version, parallelism, wanted, ends=run)
+    snapshot = origin.checkpoint
+    assert snapshot is not None, "a rollback has no path"
+    if not Checkpoint.objects.filter(pk=snapshot.pk, discarded_at=None, held_by=None).update(held_by=row.pk):
+        held = hold_reason(snapshot)
+        detail = held or f"The files of {origin.name} have been removed."
+        raise Conflict("held" if held else "discarded", detail, CHECKPOINT_FIELD)
     return _end_run(row, run, act, version=version.pk, parallelism=parallelism, plan_hash=plan.plan_hash)
 
 

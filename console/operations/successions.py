@@ -5,6 +5,9 @@ when the restored run is running. Each pass reads the rows alone, so a console t
 with the next pass.
 """
 
+from http import HTTPStatus
+
+import structlog
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
@@ -13,6 +16,12 @@ from console.checkpoints.models import Checkpoint, Kind, Status
 from console.operations import services
 from console.operations.models import ACTIVE_STATES, SUCCESSION_KINDS, Operation, OperationKind, OperationState
 from console.operations.params import RestoreParams
+from runtime.core.job.lifecycle import RunState
+
+log = structlog.get_logger(__name__)
+
+#: A rollback goes on if its run ended so, even if the run was ended by another cause than its stop or cancel.
+_RESTORED_AFTER = (RunState.FAILED, RunState.STOPPED, RunState.CANCELED)
 
 
 def advance_successions() -> None:
@@ -32,16 +41,24 @@ def _advance(row: Operation) -> None:
         phase = f"{newest.kind}: {newest.phase}" if newest.phase else newest.kind
         if phase != row.phase:
             Operation.objects.filter(pk=row.pk).update(phase=phase)
-    elif newest.state != OperationState.SUCCEEDED:
-        _end(row, OperationState(newest.state), error=newest.error)
-    elif newest.kind == OperationKind.RESTORE:
+    elif newest.kind != OperationKind.RESTORE and (newest.state == OperationState.SUCCEEDED or _has_ended(row)):
+        _restore(row)
+    elif newest.state == OperationState.SUCCEEDED:
         _end(row, OperationState.SUCCEEDED, result={"run": newest.run_id})
     else:
-        _restore(row)
+        _end(row, OperationState(newest.state), error=newest.error)
+
+
+def _has_ended(row: Operation) -> bool:
+    """Whether a rollback may restore although its stop or cancel did not succeed: the run ended before."""
+    return row.kind == OperationKind.ROLLBACK and row.run is not None and row.run.run_state in _RESTORED_AFTER
 
 
 def _restore(row: Operation) -> None:
-    """Requests the restore. A run that ended without a savepoint, or a refused restore, fails the whole."""
+    """Requests the restore. A run that ended without a savepoint, or a refused restore, fails the whole.
+
+    If storage is unreachable, the next pass retries.
+    """
     savepoint = Checkpoint.objects.filter(run=row.run, kind=Kind.STOP, status=Status.COMPLETED).first()
     chosen = row.params.get("checkpoint") or (savepoint and savepoint.pk)
     if chosen is None:
@@ -54,6 +71,10 @@ def _restore(row: Operation) -> None:
             part = services.part(row, OperationKind.RESTORE, **params)
             services.accept(part, RestoreParams(**params))
     except Refused as refused:
+        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            log.warning("a snapshot is not restored yet", operation=str(row.pk), error=str(refused.__cause__))
+            Operation.objects.filter(pk=row.pk).update(phase=f"waiting for storage: {refused.__cause__}")
+            return
         changed = "its effects are no longer those that were shown."
         _end_unrestored(row, savepoint, refused.code, changed if refused.code == "plan-changed" else refused.detail)
     except IntegrityError:

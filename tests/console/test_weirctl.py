@@ -286,11 +286,13 @@ def test_a_running_job_is_stopped_and_restored_as_one_operation(
 ) -> None:
     made = make_checkpoint(make_run(RunState.RUNNING), 4)
     weirctl("restore", "daily sums", "--path", "/nowhere", "--end-run", "stop", code=2)
+    shown = weirctl.json("restore", "daily sums", "--from", "4", "--dry-run")
     args = ("restore", "daily sums", "--from", "4", "--end-run", "cancel", "--yes", "--no-wait")
     assert "The run may commit output until it ends" in weirctl(*args, code=3).stderr
     weirctl(*args, "--accept-repeated-output")
     operation = Operation.objects.get(kind="rollback")
     assert (operation.params["checkpoint"], operation.params["end_run"]) == (made.pk, "cancel")
+    assert operation.params["plan_hash"] == shown["plan_hash"]
     assert operation.parts.get().kind == "cancel"
 
 

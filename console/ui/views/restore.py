@@ -195,7 +195,13 @@ def _plan(
     found, refusal = None, None
     try:
         require_parallelism(parallelism, version.max_parallelism)
-        found = report(job, Origin.from_row(job, checkpoint), version, parallelism, kind=kind)
+        found = report(
+            job,
+            Origin.from_row(job, checkpoint),
+            version,
+            parallelism,
+            ends=run if kind is OperationKind.ROLLBACK else None,
+        )
         refusal = found.refusal
     except Refused as refused:
         refusal = refused

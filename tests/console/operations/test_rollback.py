@@ -9,14 +9,16 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import Job, Run
+from console.checkpoints.storage import job_root
+from console.jobs.models import Job, JobVersion, Run
 from console.operations import reconciler, successions
 from console.operations.models import Operation
 from console.operations.retention import preview_retention
 from console.operations.services import OperationRequestContext, request
+from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import RetentionPolicy
-from tests.console.conftest import MakeCheckpoint, MakeRun
+from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db
 
@@ -102,6 +104,102 @@ def test_the_plan_that_was_read_stays_valid_while_the_run_commits_output(
     body = {"kind": "rollback", "params": params}
     accepted = api.post(f"/api/v1/jobs/{running.job_id}/operations/", body, format="json")
     assert (accepted.status_code, accepted.json()["state"]) == (202, "running")
+
+
+def test_a_plan_that_was_read_before_another_rollback_does_not_end_the_restored_run(
+    api: APIClient, running: Run
+) -> None:
+    plan = api.get(f"/api/v1/checkpoints/{chosen().pk}/mapping/").json()["plan_hash"]
+    params = {"checkpoint": chosen().pk, "accept_repeated_output": True, "plan_hash": plan}
+    path, body = f"/api/v1/jobs/{running.job_id}/operations/", {"kind": "rollback", "params": params}
+    assert api.post(path, body, format="json").status_code == 202
+    end(running, "stop", "stopped")
+    reconciler.reconcile()
+    restored = Operation.objects.get(kind="restore").run
+    assert restored is not None
+    assert restored != running
+    Run.objects.filter(pk=restored.pk).update(state="running", started_at=Now())
+    reconciler.reconcile()
+    assert Operation.objects.get(kind="rollback").state == "succeeded"
+
+    refused = api.post(path, body, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (409, "plan-changed")
+    assert Operation.objects.filter(kind="rollback").count() == 1
+
+
+def test_a_snapshot_that_a_rollback_holds_is_not_chosen_for_another(
+    operator: User, running: Run, make_run: MakeRun
+) -> None:
+    first = ask(operator, running)
+    end(running, "stop", "stopped")
+    later = make_run(RunState.RUNNING)
+    with pytest.raises(Conflict, match=f"restored by a rollback that is under way, operation {first.pk}"):
+        ask(operator, later)
+    assert chosen().held_by == first.pk
+
+
+def test_another_run_that_has_ended_meanwhile_prevents_the_restore(
+    operator: User, running: Run, make_run: MakeRun
+) -> None:
+    whole = ask(operator, running)
+    end(running, "stop", "stopped")
+    make_run(RunState.CANCELED)
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert whole.error is not None
+    assert (whole.state, whole.error["code"], chosen().held_by) == ("failed", "plan-changed", None)
+
+
+def test_a_restore_waits_for_storage_that_is_away(
+    operator: User, running: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    stored = make_checkpoint(running, 4, operators=[{"uid": "sums", "state_bytes": 10, "subtasks": 1}])
+    whole = ask(operator, running, checkpoint=stored.pk)
+    file = job_root(running.job_id) / stored.path / "sums-0" / "state.arrow"
+    aside = file.rename(file.with_suffix(".aside"))
+    file.symlink_to(file)
+    end(running, "stop", "stopped")
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error) == ("running", None)
+    assert whole.phase.startswith("waiting for storage: [Errno ")
+    assert Checkpoint.objects.get(number=4).held_by == whole.pk
+
+    aside.replace(file)
+    reconciler.reconcile()
+    assert whole.parts.get(kind="restore").run is not None
+
+
+def test_a_clone_is_not_ended_for_a_version_that_cannot_discard_its_output(operator: User, running: Run) -> None:
+    running.job.discards_output = True
+    staged = {**GRAPH, "operators": [{**one, "stage": "feed"} for one in GRAPH["operators"]]}  # type: ignore[attr-defined]
+    JobVersion.objects.create(job=running.job, number=2, parallelism=2, state="ready", graph=staged)
+    with pytest.raises(Conflict, match="has PySpark stages"):
+        ask(operator, running)
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize("way", ["stop", "cancel"])
+@pytest.mark.parametrize("state", ["failed", "stopped", "canceled"])
+def test_a_run_that_ends_before_its_stop_or_cancel_is_restored_too(
+    operator: User, running: Run, way: str, state: str
+) -> None:
+    whole = ask(operator, running, end_run=way)
+    Run.objects.filter(pk=running.pk).update(state=state, ended_at=ago(60))
+    reconciler.reconcile()
+    assert whole.parts.get(kind="restore").run is not None
+
+
+def test_a_run_that_finishes_before_its_cancel_fails_the_rollback(operator: User, running: Run) -> None:
+    whole = ask(operator, running, end_run="cancel")
+    Run.objects.filter(pk=running.pk).update(state="finished", ended_at=ago(60))
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert whole.error == {
+        "code": "run-finished",
+        "message": "The run ended (finished) before the cancel was done.",
+    }
+    assert (whole.state, chosen().held_by) == ("failed", None)
 
 
 def test_a_snapshot_that_is_held_is_neither_discarded_nor_proposed_by_retention(

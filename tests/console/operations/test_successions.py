@@ -121,6 +121,17 @@ def test_a_version_that_would_lose_state_stops_nothing(
     assert ask(operator, run, parallelism=3, allow_unmapped=True).state == "running"
 
 
+def test_a_clone_is_not_stopped_for_a_version_that_cannot_discard_its_output(
+    operator: User, job: Job, running: Run
+) -> None:
+    running.job.discards_output = True
+    staged = {**GRAPH, "operators": [{**one, "stage": "feed"} for one in GRAPH["operators"]]}  # type: ignore[attr-defined]
+    version = JobVersion.objects.create(job=job, number=2, parallelism=2, state="ready", graph=staged)
+    with pytest.raises(Conflict, match="has PySpark stages"):
+        ask(operator, running, version=version.pk)
+    assert not Operation.objects.exists()
+
+
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.STOPPING, RunState.QUEUED])
 def test_only_a_run_that_can_stop_is_rescaled(operator: User, make_run: MakeRun, state: RunState) -> None:
     with pytest.raises(Conflict):

@@ -65,8 +65,10 @@ def find_orphans(job: Job) -> Orphans:
         names = sorted(_checkpoint_folders(root))
         named = _named(job, names)
         restorable = _restorable(job)
-        missing = _still_restorable([row for row in restorable if not (root / row.path / MANIFEST_FILE).exists()])
-        unnamed = _without_reference([name for name in names if name not in named], restorable, deadline)
+        stored = {row.pk for row in restorable if (root / row.path / MANIFEST_FILE).exists()}
+        missing = _still_restorable([row for row in restorable if row.pk not in stored])
+        naming = [row for row in restorable if row.pk in stored]
+        unnamed = _without_reference([name for name in names if name not in named], naming, deadline)
         measured = (_folder(root / name, deadline) for name in unnamed[:MAX_LISTED])
         folders = tuple(folder for folder in measured if folder is not None)
     except OSError as error:
@@ -117,25 +119,28 @@ def _still_restorable(missing: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [row for row in missing if row.pk in pks]
 
 
-def _without_reference(names: Sequence[str], restorable: Sequence[Checkpoint], deadline: float) -> list[str]:
-    """The folders of which no readable manifest names a file.
+def _without_reference(names: Sequence[str], stored: Sequence[Checkpoint], deadline: float) -> list[str]:
+    """The folders of which no manifest names a file.
 
-    A savepoint names files in its own folder only, and a checkpoint none of a newer checkpoint.
+    A savepoint names files in its own folder only, and a checkpoint none of a newer checkpoint. A damaged manifest may
+    name files of every older checkpoint.
 
     Raises:
         Refused, TimeoutError: the manifests cannot be read, or not in time.
     """
-    oldest = min((found[0] for name in names if (found := parse_folder(name)) is not None), default=None)
-    if oldest is None:
+    numbers = {name: found[0] for name in names if (found := parse_folder(name)) is not None}
+    if not numbers:
         return []
-    needed = set[str]()
-    for row in restorable:
+    needed, oldest = set[str](), min(numbers.values())
+    for row in stored:
         if row.kind != Kind.CHECKPOINT or row.number < oldest:
             continue
         if time.monotonic() >= deadline:
             raise TimeoutError("its manifests were not read in time")
         if manifest := readable_manifest(row):
             needed.update(folder_of_file(segment.path) for segment in manifest.files())
+        else:
+            needed.update(name for name, number in numbers.items() if number <= row.number)
     return [name for name in names if name not in needed]
 
 

@@ -13,6 +13,7 @@ from console.jobs.models import Run
 from console.operations import orphans
 from console.operations.orphans import find_orphans
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
@@ -78,6 +79,10 @@ def test_the_folder_of_a_failed_checkpoint_is_listed_once_its_run_has_ended(
     window = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: subtask})
     store(later, operators={"window": window})
     assert find_orphans(run.job).folders == (), "checkpoint 6 needs a file of it"
+    leave(run, f"chk-7-{run.token}")
+    (job_root(run.job_id) / later.path / MANIFEST_FILE).write_text("damaged")
+    found = [folder.name for folder in find_orphans(run.job).folders]
+    assert found == [f"chk-7-{run.token}"], "checkpoint 6 may need files of older checkpoints"
     monkeypatch.setattr(orphans, "WALK_S", 0.0)
     late = find_orphans(run.job)
     assert (late.fault, late.folders) == ("The storage cannot be read: its manifests were not read in time", ())

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import goals
 from benchmarks.child import BENCH, ROOT
-from benchmarks.intervals.report import MODES, STOP_THE_WORLD
+from benchmarks.intervals.report import BEHIND, MODES, STOP_THE_WORLD
 from benchmarks.results import LATEST, OWN
 from benchmarks.systems import SYSTEMS
 
@@ -71,14 +71,14 @@ def rates(entry: dict[str, Any]) -> Figure | None:
 
 
 def curves(lines: Sequence[dict[str, Any]]) -> Figure:
-    """Run time over the checkpoint interval for both protocols, with 95 % confidence intervals; no checkpoints = 1."""
+    """Run time over the checkpoint interval by mode, with 95 % confidence intervals; no checkpoints = 1."""
     figure = Figure(figsize=(_WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
     intervals = sorted({line["interval_ms"] for line in lines}, reverse=True)
-    for mode in MODES:
+    for mode in (*MODES, BEHIND):
         own = {line["interval_ms"]: line for line in lines if line["mode"] == mode}
         there = [interval for interval in intervals if interval in own]
-        if not there:  # W8-behind measures a single protocol
+        if not there:  # W8-behind measures a single mode
             continue
         times = [own[interval]["time"]["median"] for interval in there]
         ends = [(own[interval]["time"]["low"], own[interval]["time"]["high"]) for interval in there]
@@ -86,7 +86,8 @@ def curves(lines: Sequence[dict[str, Any]]) -> Figure:
         above = [0 if high is None else high - time for time, (_, high) in zip(times, ends, strict=True)]
         colour = _PEER_COLOUR if mode == STOP_THE_WORLD else _OWN_COLOUR
         places = [1 + intervals.index(interval) for interval in there]
-        axes.errorbar([0, *places], [1.0, *times], yerr=[[0, *below], [0, *above]], marker="o", capsize=3, color=colour)
+        errors, dashes = [[0, *below], [0, *above]], "--" if mode == BEHIND else "-"
+        axes.errorbar([0, *places], [1.0, *times], yerr=errors, marker="o", capsize=3, color=colour, linestyle=dashes)
         text, beside = f"{mode} {times[-1]:.2f}", (places[-1], times[-1])
         axes.annotate(text, beside, (8, 0), textcoords="offset points", fontsize=9, va="center")
     axes.axhline(1.0, color="black", linewidth=0.6, linestyle=":")

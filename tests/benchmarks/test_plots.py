@@ -37,7 +37,7 @@ def test_figures_that_count_for_nothing_say_so(tmp_path: Path) -> None:
     assert "W14: scaling (failed, wrong output)" in path.read_text()
 
 
-def test_the_cost_of_checkpoints_is_drawn_over_their_interval_for_both_protocols(tmp_path: Path) -> None:
+def test_the_cost_of_checkpoints_is_drawn_over_their_interval_by_mode(tmp_path: Path) -> None:
     lines = [
         {"interval_ms": interval_ms, "mode": mode, "time": {"median": time, "low": None, "high": None}}
         for interval_ms, mode, time in [
@@ -45,13 +45,14 @@ def test_the_cost_of_checkpoints_is_drawn_over_their_interval_for_both_protocols
             (10_000, "stop-the-world", 1.01),
             (100, "aligned", 1.05),
             (100, "stop-the-world", 2.5),
+            (100, "event time behind", 1.5),
         ]
     ]
     lines[0]["time"] = {"median": 1.0, "low": 0.99, "high": 1.02}
     path = draw("W8", {"title": "intervals", "details": {"lines": lines}}, tmp_path)
     assert path is not None
     drawn = path.read_text()
-    for shown in ("none", "10 s", "100 ms", "aligned 1.05", "stop-the-world 2.50", "checkpoint interval"):
+    for shown in ("none", "10 s", "100 ms", "aligned 1.05", "stop-the-world 2.50", "event time behind 1.50"):
         assert shown in drawn
 
 

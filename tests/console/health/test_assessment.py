@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from console.health.assessment import RULES, assess
-from console.health.facts import CheckpointFacts, RunFacts
+from console.health.facts import CheckpointFacts, FailedSavepoint, RunFacts
 from console.health.findings import Level
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from tests.console.health.facts_of import (
@@ -64,6 +64,12 @@ def test_a_single_failure_is_no_second_finding_beside_its_cause() -> None:
     assert {finding.rule for finding in failed.findings} == {"checkpoints-fail", "restarting"}, "neither is the cause"
     loop = verdict(state=RunState.RESTARTING, attempts=tuple(failed_attempt(n) for n in (2, 5, 9)))
     assert [finding.rule for finding in loop.findings] == ["restart-loop"]
+
+
+def test_a_failed_savepoint_gives_way_to_what_the_run_does_now() -> None:
+    failed = FailedSavepoint(5, 12, ago(60), "expired")
+    sick = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), failed_savepoint=failed)
+    assert [finding.rule for finding in sick.findings] == ["restarting", "savepoint-failed"]
 
 
 def test_a_failure_now_goes_back_to_the_trigger_of_the_newest_checkpoint() -> None:

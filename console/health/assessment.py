@@ -18,6 +18,8 @@ _EXECUTING: Final = _ACTIVE - {_S.QUEUED}
 _CHECKPOINTING: Final = frozenset({_S.RUNNING, _S.RESTARTING})
 _CAUSES_OF_RESTARTS: Final = frozenset({"outage", "memory", "restart-loop"})
 
+_CHEAPER: Final = "Raise the parallelism of the job, or make the code of {operator} cheaper."
+
 #: All rules. Findings of the same level have the order of this table: causes before their effects.
 RULES: Final = (
     Rule("run-failed", {_S.FAILED}, attempts.run_failed, "See below why the run failed and which step comes next."),
@@ -60,11 +62,11 @@ RULES: Final = (
     ),
     Rule(
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
-        "Raise the parallelism of the job, or make the code of {operator} cheaper.", is_sampled=True,
+        _CHEAPER, is_sampled=True,
     ),
     Rule(
         "falls-behind", FLOWING_STATES, flow.falls_behind,
-        "Raise the parallelism of the job, or make the code of {operator} cheaper.", is_sampled=True,
+        _CHEAPER, is_sampled=True,
     ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),
     Rule(

@@ -123,7 +123,7 @@ def _compared(facts: RunFacts, took_ms: float) -> str:
     if interval_ms and facts.exceeds(SLOW, took_ms / interval_ms, 3.0, 2.0):
         return f"{took_ms / interval_ms:.0f} times the interval"
     if timeout_ms and facts.exceeds(SLOW, took_ms / timeout_ms, 0.5, 0.35):
-        return f"of {formats.duration(timeout_ms)} that are allowed"
+        return f"and the time-out is {formats.duration(timeout_ms)}"
     if earlier_ms and facts.exceeds(SLOW, took_ms / earlier_ms, 5.0, 3.0):
         return f"{took_ms / earlier_ms:.0f} times as long as an hour ago"
     return ""

@@ -1,5 +1,6 @@
 // Keys of the console. An element with `data-key` is reached by that key, or by two keys in a row: a link is followed, a
-// switch (`data-switch`) is pressed, a field or a button gets focus. No key acts while a field has focus or a dialog is open, except Ctrl-K.
+// switch (`data-switch`) is pressed, a field or a button gets focus. No key acts while a field has focus or a dialog is
+// open, except Ctrl-K.
 
 const PAIR_MS = 1500;
 const FIELDS = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]";

@@ -61,7 +61,7 @@ def test_checkpoints_that_near_their_time_out_are_slow_however_long_the_interval
         finding = found("checkpoints-slow", checkpoints=checkpoints, lit=lit)
         return None if finding is None else finding.sentence
 
-    assert (near(35_000) or "").startswith("Checkpoints take 35 s, of 1 min that are allowed: start delay before")
+    assert (near(35_000) or "").startswith("Checkpoints take 35 s, and the time-out is 1 min: start delay before")
     assert near(29_900) is None
     assert near(29_900, frozenset({"checkpoints-slow"})) is not None
 

@@ -2,26 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
 from django.conf import settings
 
-from console.checkpoints.models import NOT_FAILURES
-from console.health.facts import (
-    CheckpointFacts,
-    CompletedCheckpoint,
-    FailedAttempt,
-    FailedSavepoint,
-    OperatorFacts,
-    RunFacts,
-    StageFacts,
-    SubtaskFacts,
-)
-from console.health.hours import Hours, fetch, read_hours
-from console.health.rules.attempts import MAX_ATTEMPTS
-from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
+from console.health.facts import OperatorFacts, RunFacts, StageFacts, SubtaskFacts
+from console.health.fetching import decode, fetch
+from console.health.hours import Hours, read_hours
+from console.health.past import NO_PAST, read_past
 from console.health.rules.workers import MAX_NAMED
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
 from console.jobs.operator_names import operator_names
@@ -31,60 +20,15 @@ from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.restart_strategy import FixedDelay
-from runtime.core.job.settings import CoordinatorSettings
 from runtime.redaction import redact_json
 
 FLOW_WINDOW: Final = timedelta(seconds=35)
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
 _STEP: Final = timedelta(seconds=FINEST_STEP_S)
-_RECENT: Final = 5  #: completed checkpoints whose durations count
 
-_PAST: Final = """
-SELECT r.id, attempts.*, newest.id, newest.number, newest.completed_at, newest.duration_ms, newest.operators,
-    recent.durations, failed.*, begun.*, saved.*, lost.ended_at
-FROM weir_run r
-LEFT JOIN LATERAL (
-    SELECT outcome, ended_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1
-) AS lost ON lost.outcome = 'lost'
-LEFT JOIN LATERAL (
-    SELECT jsonb_agg(jsonb_build_array(extract(epoch FROM ended_at), reason, detail)) FROM (
-        SELECT ended_at, reason, detail FROM weir_attempt
-        WHERE run_id = r.id AND outcome = 'failed' AND ended_at >= %(now)s - interval '1 hour'
-        ORDER BY token DESC LIMIT %(attempts)s) AS failures
-) AS attempts ON true
-LEFT JOIN LATERAL (
-    SELECT (array_agg(id))[1] AS id, array_agg(duration_ms) FILTER (WHERE duration_ms IS NOT NULL) AS durations FROM (
-        SELECT id, duration_ms FROM weir_checkpoint
-        WHERE run_id = r.id AND status = 'completed' AND discarded_at IS NULL AND kind = 'checkpoint'
-        ORDER BY number DESC LIMIT %(recent)s) AS kept
-) AS recent ON true
-LEFT JOIN weir_checkpoint AS newest ON newest.id = recent.id
-LEFT JOIN LATERAL (
-    SELECT count(*), (array_agg(id))[1], (array_agg(number))[1], (array_agg(reason))[1], (array_agg(detail))[1]
-    FROM (
-        SELECT id, number, reason, detail FROM weir_checkpoint
-        WHERE run_id = r.id AND status = 'failed' AND kind = 'checkpoint' AND reason <> ALL(%(not_failures)s)
-            AND number > coalesce(newest.number, 0)
-        ORDER BY number DESC LIMIT %(failures)s) AS failures
-) AS failed ON true
-LEFT JOIN LATERAL (
-    SELECT triggered_at, acknowledged, subtasks FROM weir_checkpoint
-    WHERE run_id = r.id AND status = 'in_progress' AND token = r.token AND kind = 'checkpoint'
-    ORDER BY number DESC LIMIT 1
-) AS begun ON true
-LEFT JOIN LATERAL (
-    SELECT id, number, triggered_at, reason, detail FROM (
-        SELECT id, number, triggered_at, status, reason, detail FROM weir_checkpoint
-        WHERE job_id = r.job_id AND run_id = r.id AND kind <> 'checkpoint'
-            AND (status = 'completed' OR status = 'failed' AND reason <> ALL(%(not_failures)s))
-        ORDER BY number DESC LIMIT 1) AS newest_savepoint
-    WHERE status = 'failed'
-) AS saved ON true
-WHERE r.id = ANY(%(runs)s)
-"""
 #: The first moment is a constant: Postgres plans only the partitions that may hold such rows, not all of them.
 _SUBTASKS: Final = """
-SELECT r.id, newest.at, newest.operators FROM weir_run r CROSS JOIN LATERAL (
+SELECT r.id AS run, newest.at, newest.operators FROM weir_run r CROSS JOIN LATERAL (
     SELECT at, operators FROM weir_subtask_metrics
     WHERE run_id = r.id AND token = r.token AND at >= %(since)s ORDER BY at DESC LIMIT %(samples)s
 ) AS newest
@@ -103,13 +47,13 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     active = [run for run in runs if not run.is_terminal]
     pks = [run.pk for run in active]
     hours, samples = read_hours(pks, _sources(active), now), _samples(pks, now)
-    past = _past(active, now, {run: operators[WHOLE_RUN].checkpoint_ms for run, operators in hours.items()})
+    past = read_past(active, now, {run: operators[WHOLE_RUN].checkpoint_ms for run, operators in hours.items()})
     stages = _stages([run.pk for run in active if run.version.has_standing_stages])
     places, schemas = _place_owners(runs), _schemas(runs)
     found = {}
     for run in runs:
         report = live.parse(run.live, run.live_at)
-        own, (lost_at, failed, checkpoints, savepoint) = samples.get(run.pk, []), past.get(run.pk, _NO_PAST)
+        own, (lost_at, failed, checkpoints, savepoint) = samples.get(run.pk, []), past.get(run.pk, NO_PAST)
         failure, failed_operator = _failure(run, schemas)
         found[run.pk] = RunFacts(
             now=now,
@@ -217,77 +161,6 @@ def _stage_owners() -> str:
     return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""
 
 
-def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
-    """Failed attempts from an array of (end in seconds, reason, detail)."""
-    found = []
-    for ended_s, reason, detail in _decode(encoded) or ():
-        known = detail or {}
-        next_ms = known.get("next_at")
-        attempt = FailedAttempt(
-            ended_at=datetime.fromtimestamp(float(ended_s), UTC),
-            message=str(known.get("message") or reason),
-            code=str(known.get("code") or ""),
-            operator=str(known.get("operator") or ""),
-            tries=int(known.get("tries") or 1),
-            failures=known.get("failures"),
-            next_at=datetime.fromtimestamp(float(next_ms) / 1000, UTC) if next_ms else None,
-        )
-        found.append(attempt)
-    return tuple(found)
-
-
-# ---------------------------------------------------------------- checkpoints and attempts
-
-
-#: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed.
-Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None]
-_NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None)
-
-
-def _past(runs: Sequence[Run], now: datetime, earlier_ms: Mapping[int, float | None]) -> Mapping[int, Past]:
-    """Attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
-    settings_of = {run.pk: {} if run.version.is_batch else run.version.settings for run in runs}
-    limits = {
-        "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
-        "not_failures": [str(reason) for reason in NOT_FAILURES],
-    }  # fmt: skip
-    found = {}
-    for row in fetch(_PAST, list(settings_of), now=now, **limits):
-        run, attempts, *newest, recent_ms, failed, pk, number, reason, detail, begun_at, done, subtasks = row[:-6]
-        *saved, lost = row[-6:]
-        checkpoints = CheckpointFacts(
-            interval_ms=settings_of[run].get("checkpoint_interval_ms"),
-            timeout_ms=settings_of[run].get("checkpoint_timeout_ms", CoordinatorSettings().timeout_ms),
-            newest=_newest_checkpoint(*newest),
-            recent_ms=tuple(float(ms) for ms in recent_ms or ()),
-            earlier_ms=earlier_ms.get(run),
-            failed=failed,
-            failed_pk=pk,
-            failed_number=number or 0,
-            failed_reason=reason or "",
-            failed_detail=detail or "",
-            begun_at=begun_at,
-            acknowledged=done or 0,
-            subtasks=subtasks or 0,
-        )
-        found[run] = (lost, _attempts(attempts), checkpoints, None if saved[0] is None else FailedSavepoint(*saved))
-    return found
-
-
-def _newest_checkpoint(
-    pk: int | None, number: int, completed_at: datetime, duration_ms: int | None, operators: Any
-) -> CompletedCheckpoint | None:
-    if pk is None:
-        return None
-    return CompletedCheckpoint(
-        pk=pk,
-        number=number,
-        completed_at=completed_at,
-        duration_ms=float(duration_ms or 0),
-        operators=_decode(operators) or (),
-    )
-
-
 # ---------------------------------------------------------------- operators
 
 
@@ -298,8 +171,8 @@ def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
     """
     found = defaultdict(list)
     since = now - timedelta(hours=1)
-    for run, at, operators in fetch(_SUBTASKS, runs, since=since, samples=WATERMARK_WINDOW // _STEP):
-        found[run].append((at, _decode(operators)))
+    for row in fetch(_SUBTASKS, runs, since=since, samples=WATERMARK_WINDOW // _STEP):
+        found[row["run"]].append((row["at"], decode(row["operators"])))
     return {run: _within(samples, WATERMARK_WINDOW) for run, samples in found.items()}
 
 
@@ -375,8 +248,3 @@ def _subtasks(
         )
         found.append(subtask)
     return tuple(found)
-
-
-def _decode(encoded: Any) -> Any:
-    """A value of JSONB, which a cursor returns as text."""
-    return msgspec.json.decode(encoded) if isinstance(encoded, str | bytes) else encoded

@@ -1,0 +1,139 @@
+"""The attempts and checkpoints of runs, as the rules of health see them. One query, whatever the number of runs."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from console.checkpoints.models import NOT_FAILURES
+from console.health.facts import CheckpointFacts, CompletedCheckpoint, FailedAttempt, FailedSavepoint
+from console.health.fetching import decode, fetch
+from console.health.rules.attempts import MAX_ATTEMPTS
+from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
+from console.jobs.models import Run
+from runtime.core.job.settings import CoordinatorSettings
+
+_RECENT: Final = 5  #: completed checkpoints whose durations count
+
+_PAST: Final = """
+SELECT r.id AS run, attempts.*, newest.id AS newest_pk, newest.number AS newest_number,
+    newest.completed_at AS newest_completed_at, newest.duration_ms AS newest_ms, newest.operators AS newest_operators,
+    recent.recent_ms, failed.*, begun.*, saved.*, lost.ended_at AS lost_at
+FROM weir_run r
+LEFT JOIN LATERAL (
+    SELECT outcome, ended_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1
+) AS lost ON lost.outcome = 'lost'
+LEFT JOIN LATERAL (
+    SELECT jsonb_agg(jsonb_build_array(extract(epoch FROM ended_at), reason, detail)) AS attempts FROM (
+        SELECT ended_at, reason, detail FROM weir_attempt
+        WHERE run_id = r.id AND outcome = 'failed' AND ended_at >= %(now)s - interval '1 hour'
+        ORDER BY token DESC LIMIT %(attempts)s) AS failures
+) AS attempts ON true
+LEFT JOIN LATERAL (
+    SELECT (array_agg(id))[1] AS id, array_agg(duration_ms) FILTER (WHERE duration_ms IS NOT NULL) AS recent_ms FROM (
+        SELECT id, duration_ms FROM weir_checkpoint
+        WHERE run_id = r.id AND status = 'completed' AND discarded_at IS NULL AND kind = 'checkpoint'
+        ORDER BY number DESC LIMIT %(recent)s) AS kept
+) AS recent ON true
+LEFT JOIN weir_checkpoint AS newest ON newest.id = recent.id
+LEFT JOIN LATERAL (
+    SELECT count(*) AS failed, (array_agg(id))[1] AS failed_pk, (array_agg(number))[1] AS failed_number,
+        (array_agg(reason))[1] AS failed_reason, (array_agg(detail))[1] AS failed_detail
+    FROM (
+        SELECT id, number, reason, detail FROM weir_checkpoint
+        WHERE run_id = r.id AND status = 'failed' AND kind = 'checkpoint' AND reason <> ALL(%(not_failures)s)
+            AND number > coalesce(newest.number, 0)
+        ORDER BY number DESC LIMIT %(failures)s) AS failures
+) AS failed ON true
+LEFT JOIN LATERAL (
+    SELECT triggered_at AS begun_at, acknowledged, subtasks FROM weir_checkpoint
+    WHERE run_id = r.id AND status = 'in_progress' AND token = r.token AND kind = 'checkpoint'
+    ORDER BY number DESC LIMIT 1
+) AS begun ON true
+LEFT JOIN LATERAL (
+    SELECT id AS saved_pk, number AS saved_number, triggered_at AS saved_at, reason AS saved_reason,
+        detail AS saved_detail
+    FROM (
+        SELECT id, number, triggered_at, status, reason, detail FROM weir_checkpoint
+        WHERE job_id = r.job_id AND run_id = r.id AND kind <> 'checkpoint'
+            AND (status = 'completed' OR status = 'failed' AND reason <> ALL(%(not_failures)s))
+        ORDER BY number DESC LIMIT 1) AS newest_savepoint
+    WHERE status = 'failed'
+) AS saved ON true
+WHERE r.id = ANY(%(runs)s)
+"""
+
+#: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed.
+Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None]
+NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None)
+
+
+def read_past(runs: Sequence[Run], now: datetime, earlier_ms: Mapping[int, float | None]) -> Mapping[int, Past]:
+    """Attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
+    settings_of = {run.pk: {} if run.version.is_batch else run.version.settings for run in runs}
+    limits = {
+        "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
+        "not_failures": [str(reason) for reason in NOT_FAILURES],
+    }  # fmt: skip
+    found = {}
+    for row in fetch(_PAST, list(settings_of), now=now, **limits):
+        run = row["run"]
+        checkpoints = CheckpointFacts(
+            interval_ms=settings_of[run].get("checkpoint_interval_ms"),
+            timeout_ms=settings_of[run].get("checkpoint_timeout_ms", CoordinatorSettings().timeout_ms),
+            newest=_newest_checkpoint(row),
+            recent_ms=tuple(float(ms) for ms in row["recent_ms"] or ()),
+            earlier_ms=earlier_ms.get(run),
+            failed=row["failed"],
+            failed_pk=row["failed_pk"],
+            failed_number=row["failed_number"] or 0,
+            failed_reason=row["failed_reason"] or "",
+            failed_detail=row["failed_detail"] or "",
+            begun_at=row["begun_at"],
+            acknowledged=row["acknowledged"] or 0,
+            subtasks=row["subtasks"] or 0,
+        )
+        found[run] = (row["lost_at"], _attempts(row["attempts"]), checkpoints, _failed_savepoint(row))
+    return found
+
+
+def _newest_checkpoint(row: Mapping[str, Any]) -> CompletedCheckpoint | None:
+    if row["newest_pk"] is None:
+        return None
+    return CompletedCheckpoint(
+        pk=row["newest_pk"],
+        number=row["newest_number"],
+        completed_at=row["newest_completed_at"],
+        duration_ms=float(row["newest_ms"] or 0),
+        operators=decode(row["newest_operators"]) or (),
+    )
+
+
+def _failed_savepoint(row: Mapping[str, Any]) -> FailedSavepoint | None:
+    if row["saved_pk"] is None:
+        return None
+    return FailedSavepoint(
+        pk=row["saved_pk"],
+        number=row["saved_number"],
+        triggered_at=row["saved_at"],
+        reason=row["saved_reason"],
+        detail=row["saved_detail"],
+    )
+
+
+def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
+    """Failed attempts from an array of (end in seconds, reason, detail)."""
+    found = []
+    for ended_s, reason, detail in decode(encoded) or ():
+        known = detail or {}
+        next_ms = known.get("next_at")
+        attempt = FailedAttempt(
+            ended_at=datetime.fromtimestamp(float(ended_s), UTC),
+            message=str(known.get("message") or reason),
+            code=str(known.get("code") or ""),
+            operator=str(known.get("operator") or ""),
+            tries=int(known.get("tries") or 1),
+            failures=known.get("failures"),
+            next_at=datetime.fromtimestamp(float(next_ms) / 1000, UTC) if next_ms else None,
+        )
+        found.append(attempt)
+    return tuple(found)

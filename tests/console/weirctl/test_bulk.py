@@ -1,0 +1,75 @@
+"""Acts on several jobs by `weirctl`."""
+
+from typing import Any
+
+import httpx
+import pytest
+from rest_framework.test import APIClient
+
+from console.jobs.models import Job
+from console.operations.models import Operation
+from runtime.core.job.lifecycle import RunState
+from tests.console.conftest import MakeRun
+from tests.console.weirctl.conftest import Commands
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_bulk_has_a_result_for_each_job(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    assert "--yes accepts" in weirctl("bulk", "stop", "daily sums", code=2).stderr
+    rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", "--no-wait", "--reason", "upgrade", code=1)
+    assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted"), ("nobody", "refused")]
+    assert "no job has the name 'nobody'" in rows[1]["detail"]
+    late = weirctl("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
+    assert "daily sums" in late.stdout
+    assert Operation.objects.get(kind="savepoint").reason == "upgrade"
+
+
+def test_a_bulk_keeps_its_results_if_the_console_is_away(
+    weirctl: Commands, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection fails for the wait, after the request was accepted."""
+    make_run(RunState.RUNNING)
+    send = httpx.Client.request
+
+    def fail(self: httpx.Client, method: str, path: str, **request: Any) -> httpx.Response:
+        if path.startswith("operations/"):
+            raise httpx.ConnectError("the connection is refused")
+        return send(self, method, path, **request)
+
+    monkeypatch.setattr(httpx.Client, "request", fail)
+    rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", code=1)
+    assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "unknown"), ("nobody", "refused")]
+    assert "no console answers" in rows[0]["detail"]
+    assert [row["operation"] for row in rows] == [str(Operation.objects.get().pk), None]
+
+
+def test_a_bulk_writes_what_rest_answers(weirctl: Commands, make_run: MakeRun, api: APIClient) -> None:
+    """A script reads one shape, whichever of the two it uses."""
+    run = make_run(RunState.RUNNING)
+    for kind, body in (("untag", {"tags": ["eu"]}), ("cancel", {})):
+        rest = api.post("/api/v1/jobs/bulk/", {"kind": kind, "jobs": [run.job_id], **body}).json()["results"]
+        names = ("untag", "eu", "daily sums") if kind == "untag" else ("bulk", "cancel", "daily sums", "--yes")
+        if kind == "cancel":
+            Operation.objects.all().delete()
+            names = (*names, "--no-wait")
+        (own,) = weirctl.json(*names)
+        assert {**own, "operation": None} == {**rest[0], "operation": None}
+
+
+def test_tags_of_jobs(weirctl: Commands, job: Job) -> None:
+    asked = ("tag", "eu,nightly", "daily sums", "--reason", "a new region")
+    assert [row["state"] for row in weirctl.json(*asked)] == ["changed"]
+    assert [row["state"] for row in weirctl.json(*asked)] == ["unchanged"]
+    assert Operation.objects.get(kind="edit").reason == "a new region"
+    weirctl("untag", "eu", "daily sums")
+    job.refresh_from_db()
+    assert job.tags == ["nightly"]
+    assert "must have 40 characters at most" in weirctl("tag", "x" * 41, "daily sums", code=3).stderr
+
+
+def test_a_bulk_cancels(weirctl: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    rows = weirctl.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")
+    assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted")]

@@ -1,0 +1,129 @@
+"""Definitions as YAML documents, and their versions, by `weirctl`."""
+
+from pathlib import Path
+
+import pytest
+
+from console.jobs.models import Job, JobVersion, Pipeline
+from tests.console.weirctl.conftest import Commands
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_definition_is_exported_and_applied_twice(weirctl: Commands, job: Job, tmp_path: Path) -> None:
+    """The second time changes nothing. A changed value is a version, a changed fact is none."""
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}, tags: [night]}")
+    assert weirctl("apply", "-f", str(file)).stdout == "nightly: created, with version 1\nnightly: tags changed\n"
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    exported = weirctl("export", "nightly").stdout
+    file.write_text(exported)
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    file.write_text(exported.replace("parallelism: 2", "parallelism: 3").replace("owner: ''", "owner: ops"))
+    changed = weirctl("apply", "-f", str(file), "--message", "more slots").stdout
+    assert changed == "nightly: version 2 created\nnightly: owner changed\n"
+    newest = JobVersion.objects.get(job__name="nightly", number=2)
+    assert (newest.parallelism, newest.message, newest.params) == (3, "more slots", {"path": "in"})
+    assert "parallelism: 2" in weirctl("export", "nightly", "--version", "1").stdout
+
+
+def test_a_difference_is_shown_without_a_change(weirctl: Commands, job: Job, tmp_path: Path) -> None:
+    """`diff` and `apply --dry-run` are equal; a refused value is refused by both."""
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}}")
+    assert weirctl("diff", "-f", str(file), code=1).stdout == 'job nightly: null -> "sums"\n'
+    weirctl("apply", "-f", str(file))
+    assert weirctl("diff", "-f", str(file)).stdout == ""
+    assert weirctl.json("diff", "-f", str(file)) == []
+    settings = "settings: {checkpoint_interval_ms: 700}"
+    file.write_text(f"{{name: nightly, pipeline: sums, parallelism: 3, params: {{path: out}}, owner: ops, {settings}}}")
+    shown = [
+        "parallelism parallelism: 2 -> 3",
+        'parameter path: "in" -> "out"',
+        "setting checkpoint_interval_ms: 5000 -> 700",
+        'fact owner: "" -> "ops"',
+    ]
+    assert weirctl("diff", "-f", str(file), code=1).stdout.splitlines() == shown
+    assert weirctl("apply", "-f", str(file), "--dry-run", code=1).stdout.splitlines() == shown
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {paths: in}}")
+    assert "params" in weirctl("diff", "-f", str(file), code=3).stderr
+    assert JobVersion.objects.count() == 1
+
+
+def test_a_version_that_would_be_created_is_a_difference(
+    weirctl: Commands, job: Job, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """`apply` creates one with equal values if the newest was rejected, or if the job has none."""
+    pipeline.schema = {"type": "object"}
+    pipeline.save()
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: daily sums, pipeline: sums, parallelism: 2, params: {}}")
+    assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: null -> "compiling"\n'
+    weirctl("apply", "-f", str(file))
+    assert weirctl("diff", "-f", str(file)).stdout == ""
+    JobVersion.objects.update(state="rejected")
+    assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: "rejected" -> "compiling"\n'
+    assert weirctl("apply", "-f", str(file)).stdout == "daily sums: version 2 created\n"
+
+
+def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.schema["properties"] |= {"password": {"type": "string", "format": "password"}, "token": {"type": "string"}}
+    pipeline.save()
+    file = tmp_path / "job.yaml"
+    document = (
+        "{name: nightly, pipeline: sums, parallelism: 2, params: {path: in, password: SECRET, token: a-river-runs}}"
+    )
+    file.write_text(document.replace("SECRET", "a-literal"))
+    assert "params.password: a secret must be a reference" in weirctl("apply", "-f", str(file), code=3).stderr
+    file.write_text(document.replace("SECRET", "'${secret:sums}'"))
+    weirctl("apply", "-f", str(file))
+    exported = weirctl("export", "nightly").stdout
+    assert "a-river-runs" not in exported
+    assert "password: ${secret:sums}" in exported
+    file.write_text(exported)
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{name: x", "is not YAML"),
+        ("[1]", "a definition has the fields name"),
+        ("{name: x, pipeline: sums, params: {}}", "parallelism: this field is required"),
+        ("{name: x, pipeline: sums, parallelism: two, params: {}}", "parallelism: must be a whole number, not 'two'"),
+        (
+            "{name: x, pipeline: sums, parallelism: 2, params: {}, colour: red}",
+            "colour: a definition has no such field",
+        ),
+        ("{name: x, pipeline: sums, parallelism: 2, params: {day: 2026-11-26}}", "has a value that JSON does not have"),
+        ("{name: x, pipeline: sums, parallelism: 2, params: {day: 2024-13-45}}", "is not YAML"),
+        ("{name: x, pipeline: gone, parallelism: 2, params: {}}", "there is no pipeline 'gone'"),
+        ("{name: x, pipeline: sums, parallelism: 999999, params: {}}", "parallelism"),
+        ("{name: daily sums, pipeline: other, parallelism: 2, params: {}}", "which cannot change"),
+    ],
+)
+def test_a_bad_document_is_refused_and_leaves_nothing(
+    weirctl: Commands, job: Job, tmp_path: Path, text: str, error: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    assert error in weirctl("apply", "-f", str(file), code=3).stderr
+    assert list(Job.objects.values_list("name", flat=True)) == ["daily sums"]
+    assert not JobVersion.objects.exists()
+
+
+def test_a_definition_is_duplicated_as_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:
+    assert weirctl("duplicate", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
+    assert Job.objects.get(name="hourly sums").versions.get().params == version.params
+    assert "another job is called" in weirctl("duplicate", "daily sums", "hourly sums", code=3).stderr
+
+
+def test_versions_are_made_equal_and_deleted(weirctl: Commands, job: Job, version: JobVersion) -> None:
+    JobVersion.objects.create(job=job, number=2, parallelism=5, params=version.params, state="rejected")
+    for _ in range(2):  # the second time it is equal already
+        assert weirctl.json("equal", "daily sums", "1")["number"] == 3
+    assert job.versions.get(number=3).parallelism == version.parallelism
+    assert "--yes accepts" in weirctl("delete-version", "daily sums", "2", code=2).stderr
+    assert "only a rejected version" in weirctl("delete-version", "daily sums", "1", "--yes", code=3).stderr
+    weirctl("delete-version", "daily sums", "2", "--yes")
+    assert not job.versions.filter(number=2).exists()

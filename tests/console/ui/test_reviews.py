@@ -1,5 +1,6 @@
 """The review desk: which checkpoints need a look, and how a review is assigned, discussed and ended."""
 
+import json
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from tests.console.ui import blocks, rows
 pytestmark = pytest.mark.django_db
 
 MiB = 1 << 20
+PAGE = 50
 
 
 @pytest.fixture
@@ -225,15 +227,22 @@ def test_the_queue_pages_by_key_with_few_queries(
 
 @pytest.mark.django_db(transaction=True)
 def test_the_queue_reads_no_more_rows_than_it_shows(run: Run) -> None:
+    """Beside 5,000 checkpoints without a concern. Earlier tests leave empty pages in the indexes; FULL removes them."""
+    for number in range(101, 301):
+        rows.checkpoint(run, number, status="failed", reason="expired")
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, duration_ms)"
-            " SELECT %s, %s, 1, n, 'checkpoint', 'completed', now(), 300 FROM generate_series(100, 5000) n",
+            " SELECT %s, %s, 1, n, 'checkpoint', 'completed', now(), 300 FROM generate_series(1000, 6000) n",
             [run.job_id, run.pk],
         )
-        rows.checkpoint(run, 6_000, status="failed", reason="expired")
-        cursor.execute("VACUUM (ANALYZE) weir_checkpoint")
-        cursor.execute(f"EXPLAIN {review_queue().values('pk').query}".replace("IN (unreviewed, in_review)",
-                       "IN ('unreviewed', 'in_review')"))  # fmt: skip
-        plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert "weir_checkpoint_to_review" in plan, plan
+        cursor.execute("VACUUM (FULL, ANALYZE) weir_checkpoint")
+    (explained,) = json.loads(review_queue()[:PAGE].explain(format="json", analyze=True))
+    assert rows_read(explained["Plan"]) == PAGE, explained
+
+
+def rows_read(node: dict[str, Any]) -> int:
+    """The most rows that a node of the plan has read, with those that it dropped."""
+    dropped = sum(count for name, count in node.items() if name.startswith("Rows Removed"))
+    own = int(node["Actual Rows"] * node["Actual Loops"] + dropped)
+    return max([own, *(rows_read(child) for child in node.get("Plans", ()))])

@@ -44,9 +44,10 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
 
 
 def _remarks(entry: dict[str, Any]) -> str:
-    """Remarks that invalidate the figures of an entry. Plots of rates have such remarks beside each bar."""
-    state = entry.get("state", "done")
-    remarks = [*([state] if state != "done" else []), *(["wrong output"] if entry.get("wrong") else [])]
+    """The date of the run, and remarks that invalidate its figures. Rates have such remarks beside each bar."""
+    state, date = entry.get("state", "done"), entry.get("date")  # results of older versions have no date
+    remarks = [*([date] if date else []), *([state] if state != "done" else [])]
+    remarks += ["wrong output"] if entry.get("wrong") else []
     return f" ({', '.join(remarks)})" if remarks else ""
 
 

@@ -5,6 +5,7 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,11 +155,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Replaces `entries` in the file `path` and keeps its other entries. The file is replaced atomically."""
-    known = read(path)
+    """Replaces `entries` in the file `path`, with today's date, and keeps its other entries. The write is atomic."""
+    known, today = read(path), datetime.now(UTC).date().isoformat()
+    dated = {name: {**found, "date": today} for name, found in entries.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({**known, **entries}, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps({**known, **dated}, indent=2) + "\n", encoding="utf-8")
     temporary.rename(path)
 
 

@@ -37,6 +37,13 @@ def test_figures_that_count_for_nothing_say_so(tmp_path: Path) -> None:
     assert "W14: scaling (failed, wrong output)" in path.read_text()
 
 
+def test_a_plot_names_the_date_of_its_run(tmp_path: Path) -> None:
+    told = {"title": "windows", "systems": {"weir": entry(40e6)}, "date": "2026-11-26"}
+    path = draw("W1", told, tmp_path)
+    assert path is not None
+    assert "W1: windows (2026-11-26)" in path.read_text()
+
+
 def test_the_cost_of_checkpoints_is_drawn_over_their_interval_by_mode(tmp_path: Path) -> None:
     lines = [
         {"interval_ms": interval_ms, "mode": mode, "time": {"median": time, "low": None, "high": None}}

@@ -1,6 +1,7 @@
 """latest.json and the table: their shape, what counts for the ratio, and what is said of a system without a result."""
 
 import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_what_was_not_measured_again_stays_in_latest_json(tmp_path: Path) -> Non
     write(latest, {"W2": entry("windows", {"weir": measured(3.0)})})
     rates = {name: found["systems"]["weir"]["rate"] for name, found in json.loads(latest.read_text()).items()}
     assert rates == {"W1": 1.0, "W2": 3.0}
+
+
+def test_an_entry_has_the_date_of_its_own_run(tmp_path: Path) -> None:
+    latest = tmp_path / "latest.json"
+    latest.write_text(json.dumps({"W1": {"title": "windows", "date": "2026-11-21"}}))
+    before = datetime.now(UTC).date()
+    write(latest, {"W2": entry("windows", {"weir": measured(2.0)})})
+    dates = {name: date.fromisoformat(found["date"]) for name, found in json.loads(latest.read_text()).items()}
+    assert dates["W1"] == date(2026, 11, 21)
+    assert before <= dates["W2"] <= datetime.now(UTC).date()
 
 
 def test_only_right_output_counts_for_the_ratio() -> None:

@@ -90,9 +90,9 @@ def build(params: ComponentsParams, context: weir.PipelineContext) -> weir.Dataf
         "edges", weir.DirectorySource(params.edges_dir, weir.CsvFormat(EDGE_SCHEMA), bounded=params.bounded)
     )
     loop = edges.map_batches("ends", to_both_ends).iterate("loop")
-    said = loop.key_by("vertex").process("labels", Labels, LABEL_UPDATES)
-    loop.close_with(said.map_batches("messages", messages))
-    said.map_batches("updates", labels).sink("parquet", weir.ParquetSink(params.output_dir))
+    updates = loop.key_by("vertex").process("labels", Labels, LABEL_UPDATES)
+    loop.close_with(updates.map_batches("messages", messages))
+    updates.map_batches("updates", labels).sink("parquet", weir.ParquetSink(params.output_dir))
     return flow
 
 

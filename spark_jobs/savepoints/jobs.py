@@ -18,7 +18,7 @@ from runtime.io.filesystem import FileStore
 from spark_jobs.batch.execute import typed_task_errors
 from spark_jobs.column_types import quote_name, spark_schema
 from spark_jobs.savepoints.bootstrap import Bootstrap
-from spark_jobs.savepoints.redeal import Redistribution
+from spark_jobs.savepoints.redistribution import Redistribution
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tasks import (
     COPIED_SCHEMA,
@@ -143,14 +143,14 @@ class StoredSnapshots:
         The watermark of each new subtask is the minimum over the running old subtasks, since a new subtask may get rows
         of any old one. The watermark is None if any running old subtask has none.
         """
-        redeal, made = self.redistributions[uid], self.snapshots[uid]
+        redistribution, made = self.redistributions[uid], self.snapshots[uid]
         running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]
         times = [snapshot.watermark for snapshot in running]
         known = [time for time in times if time is not None]
         watermark = min(known) if known and len(known) == len(times) else None
         key_types = {name: kind for snapshot in held.subtasks.values() for name, kind in snapshot.key_types.items()}
-        if redeal.rekey is not None:
-            key_types = {column.name: str(column.type) for column in redeal.rekey.keys}
+        if redistribution.rekey is not None:
+            key_types = {column.name: str(column.type) for column in redistribution.rekey.keys}
         subtasks = {}
         for index in sorted({*held.subtasks, *made}):
             old, new = held.subtasks.get(index, SubtaskSnapshot()), made.get(index, SubtaskSnapshot())
@@ -178,8 +178,8 @@ class Execution:
     def bootstrap(self, rows: BootstrapRows) -> None:
         self._bootstraps.append(rows)
 
-    def redistribute(self, uid: str, redeal: Redistribution) -> None:
-        self._redistributions[uid] = redeal
+    def redistribute(self, uid: str, redistribution: Redistribution) -> None:
+        self._redistributions[uid] = redistribution
 
     def copy(self, opened: OpenedCheckpoint, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
         """Schedules copies of the files of `snapshot`. Returns the snapshot with the target paths."""
@@ -231,10 +231,10 @@ class Execution:
         units: list[tuple[Redistribution, int, range]] = []
         places: list[tuple[Redistribution, int]] = []
         names: list[tuple[str, int]] = []
-        for uid, redeal in self._redistributions.items():
-            units += [(redeal, len(places), groups) for groups in units_of(redeal)]
-            names += [(uid, index) for index in range(redeal.parallelism)]
-            places += [(redeal, index) for index in range(redeal.parallelism)]
+        for uid, redistribution in self._redistributions.items():
+            units += [(redistribution, len(places), groups) for groups in units_of(redistribution)]
+            names += [(uid, index) for index in range(redistribution.parallelism)]
+            places += [(redistribution, index) for index in range(redistribution.parallelism)]
         numbers = self.spark.range(0, len(units), 1, len(units))
         frame = numbers.mapInArrow(read_parts(units), spark_schema(PARTS_SCHEMA))
         frame = frame.repartitionById(len(places), PLACE_COLUMN).sortWithinPartitions(

@@ -26,7 +26,7 @@ from runtime.state.index.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
 from spark_jobs.batch.wire import from_stream, to_stream
-from spark_jobs.savepoints.redeal import Assembly, Part, PartKind, Redistribution
+from spark_jobs.savepoints.redistribution import Assembly, Part, PartKind, Redistribution
 from spark_jobs.session import current_task
 from spark_jobs.state.rows import OpenedCheckpoint
 
@@ -166,8 +166,8 @@ def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
     def run(batches: Batches) -> Batches:
         for ids in batches:
             for unit in ids.column(0).to_pylist():
-                redeal, first, groups = units[unit]
-                for number, part in enumerate(redeal.read_parts(groups)):
+                redistribution, first, groups = units[unit]
+                for number, part in enumerate(redistribution.read_parts(groups)):
                     row = [first + part.owner, part.state, unit, number, str(part.kind), to_stream(part.batch)]
                     columns = [pa.array([value], kind) for value, kind in zip(row, PARTS_SCHEMA.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(columns, schema=PARTS_SCHEMA)
@@ -180,14 +180,14 @@ def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Ta
 
     def run(batches: Batches) -> Batches:
         for place, mine in _group_by_place(batches):
-            redeal, index = places[place]
-            assembly = Assembly(redeal, index)
+            redistribution, index = places[place]
+            assembly = Assembly(redistribution, index)
             for batch in mine:
                 for row in batch.to_pylist():
                     for one in from_stream(row["rows"]):
                         part = Part(state=row["state"], kind=PartKind(row["kind"]), owner=index, batch=one)
                         assembly.add(part)
-            prefix = f"{redeal.uid}/{_attempt_prefix(index)}"
+            prefix = f"{redistribution.uid}/{_attempt_prefix(index)}"
             yield _snapshot_row(place, assembly.snapshot(FileStore(folder), prefix))
 
     return _with_refusals(run)
@@ -219,10 +219,10 @@ def _file_chunks(store: FileStore, segment: Segment) -> Iterator[bytes]:
         yield data
 
 
-def units_of(redeal: Redistribution, unit_bytes: int = UNIT_BYTES) -> list[range]:
+def units_of(redistribution: Redistribution, unit_bytes: int = UNIT_BYTES) -> list[range]:
     """At most `MAX_UNITS` ranges of old key groups, each with about `unit_bytes` of state files."""
-    groups = redeal.checkpoint.manifest.max_parallelism
-    count = min(groups, MAX_UNITS, 1 + redeal.nbytes // unit_bytes)
+    groups = redistribution.checkpoint.manifest.max_parallelism
+    count = min(groups, MAX_UNITS, 1 + redistribution.nbytes // unit_bytes)
     return [key_group_range(index, groups, count) for index in range(count)]
 
 

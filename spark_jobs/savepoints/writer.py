@@ -49,7 +49,7 @@ from runtime.state.list_state import OperatorList
 from spark_jobs.savepoints.bootstrap import Bootstrap, Function
 from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.jobs import BootstrapRows, Execution, rows_for_operator, rows_for_table
-from spark_jobs.savepoints.redeal import Redistribution, Rekey
+from spark_jobs.savepoints.redistribution import Redistribution, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.state.rows import OpenedCheckpoint, open_checkpoint
 
@@ -358,15 +358,15 @@ class SavepointWriter:
         origins = kept.origins
         is_finished = held.finished is FinishedState.FINISHED
         if (kept.rekey is not None or before != self._max_parallelism) and not is_finished:
-            redeal = Redistribution(
+            redistribution = Redistribution(
                 checkpoint=self._checkpoint,
                 uid=kept.source,
                 parallelism=held.parallelism,
                 max_parallelism=self._max_parallelism,
                 rekey=kept.rekey,
             )
-            if redeal.states:
-                execution.redistribute(uid, redeal)
+            if redistribution.states:
+                execution.redistribute(uid, redistribution)
                 subtasks = {i: msgspec.structs.replace(one, keyed={}) for i, one in held.subtasks.items()}
                 held = msgspec.structs.replace(held, subtasks=subtasks)
                 if before != self._max_parallelism:

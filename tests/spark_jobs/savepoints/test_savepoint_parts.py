@@ -26,7 +26,7 @@ from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.bootstrap import Bootstrap
-from spark_jobs.savepoints.redeal import Assembly, Redistribution, Rekey
+from spark_jobs.savepoints.redistribution import Assembly, Redistribution, Rekey
 from spark_jobs.savepoints.state_tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tasks import _group_by_place, units_of
@@ -85,13 +85,15 @@ def dealt(
     found: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
 ) -> OpenedCheckpoint:
     """Read in ranges of key groups, stored by new owner, as Spark's tasks do it."""
-    redeal = Redistribution(checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey)
+    redistribution = Redistribution(
+        checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey
+    )
     before = found.manifest.max_parallelism
     starts = range(0, before, RANGE)
-    parts = [part for start in starts for part in redeal.read_parts(range(start, min(start + RANGE, before)))]
+    parts = [part for start in starts for part in redistribution.read_parts(range(start, min(start + RANGE, before)))]
     subtasks = {}
     for index in range(parallelism):
-        assembly = Assembly(redeal, index)
+        assembly = Assembly(redistribution, index)
         for part in parts:
             if part.owner == index:
                 assembly.add(part)
@@ -223,9 +225,9 @@ def test_rows_are_taken_place_by_place() -> None:
 
 
 def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(savepoint: OpenedCheckpoint) -> None:
-    redeal = Redistribution(checkpoint=savepoint, uid="totals", parallelism=2, max_parallelism=64)
-    assert units_of(redeal) == [range(128)]
-    units = units_of(redeal, unit_bytes=redeal.nbytes // 3)
+    redistribution = Redistribution(checkpoint=savepoint, uid="totals", parallelism=2, max_parallelism=64)
+    assert units_of(redistribution) == [range(128)]
+    units = units_of(redistribution, unit_bytes=redistribution.nbytes // 3)
     assert 3 <= len(units) <= 5
     assert [group for unit in units for group in unit] == list(range(128))
 

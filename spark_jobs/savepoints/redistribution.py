@@ -286,19 +286,19 @@ class Assembly:
             times[group] = time
 
     def _redistribute_times(self) -> None:
-        redeal = self.redistribution
-        before, after = redeal.checkpoint.manifest.max_parallelism, redeal.max_parallelism
-        common = gcd(before, after) if redeal.rekey is None else 1
+        redistribution = self.redistribution
+        before, after = redistribution.checkpoint.manifest.max_parallelism, redistribution.max_parallelism
+        common = gcd(before, after) if redistribution.rekey is None else 1
         for (name, key), times in self._times.items():
             table = self._objects(name)
-            for group in key_group_range(self.index, after, redeal.parallelism):
+            for group in key_group_range(self.index, after, redistribution.parallelism):
                 met = times[group % common :: common]
                 if met.min() != met.max():
                     detail = (
                         f"its windows fired up to different event times ({met.min()} and {met.max()} ms) in key groups "
                         "that meet: rows would be lost or windows fire twice; take a savepoint while no input is idle"
                     )
-                    raise JobRejected("event-times-differ", redeal.uid, detail)
+                    raise JobRejected("event-times-differ", redistribution.uid, detail)
                 table.put((group, key, None), msgspec.msgpack.encode(int(met[0])))
 
     def _objects(self, name: str) -> ObjectTable:

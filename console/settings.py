@@ -125,6 +125,8 @@ WEIR_WEB_WAIT_S = 5  # seconds that a request beyond this limit waits before it 
 #: Maximum slots of a run; each slot is a process.
 WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
 
+#: Runs that the workers of the queue `runs` supervise at a time; each has a job master with a Spark driver's JVM.
+WEIR_RUNS = count("WEIR_RUNS") or 4
 #: Standing stages that the workers of the queue `standing` supervise at a time; each has its own JVM.
 WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 

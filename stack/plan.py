@@ -14,15 +14,8 @@ from typing import Any, Final
 from stack.settings import ROOT, Settings
 from stack.supervisor import ProcessSpec
 
-DEFAULT_STANDING_STAGES: Final = "4"  #: default of WEIR_STANDING_STAGES
-#: name, queue, concurrency (0: WEIR_STANDING_STAGES), grace period in seconds: long for suspending runs and steps
-_WORKERS: Final = (
-    ("housekeeping", "housekeeping", 1, 5.0),
-    ("stages", "stages", 2, 5.0),
-    ("standing", "standing", 0, 20.0),
-    ("runs-1", "runs", 2, 25.0),
-    ("runs-2", "runs", 2, 25.0),
-)
+DEFAULT_RUNS: Final = 4  #: default of WEIR_RUNS
+DEFAULT_STANDING_STAGES: Final = 4  #: default of WEIR_STANDING_STAGES
 
 
 def _python(name: str, environment: Mapping[str, str], *argv: str, **settings: Any) -> ProcessSpec:
@@ -54,17 +47,30 @@ def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """The Celery workers. If the supervisor dies, they get SIGQUIT, at which Celery ends without waiting for tasks.
 
     Standing stages last as long as their runs. They have a separate queue, so that they never block a compilation.
+    Two workers share the runs, so that the loss of a worker ends the supervision of half of them only.
     """
-    standing = environment.get("WEIR_STANDING_STAGES") or DEFAULT_STANDING_STAGES
+    runs = _limit(environment, "WEIR_RUNS", DEFAULT_RUNS)
+    planned = (  # name, queue, concurrency, grace period in seconds: long for suspending runs and steps
+        ("housekeeping", "housekeeping", 1, 5.0),
+        ("stages", "stages", 2, 5.0),
+        ("standing", "standing", _limit(environment, "WEIR_STANDING_STAGES", DEFAULT_STANDING_STAGES), 20.0),
+        ("runs-1", "runs", runs - runs // 2, 25.0),
+        ("runs-2", "runs", runs // 2, 25.0),
+    )
     return [
         _python(
             name, environment,
-            "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency or standing),
+            "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency),
             "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
             grace_s=grace_s, orphan_signal=signal.SIGQUIT,
         )
-        for name, queue, concurrency, grace_s in _WORKERS
+        for name, queue, concurrency, grace_s in planned if concurrency
     ]  # fmt: skip
+
+
+def _limit(environment: Mapping[str, str], name: str, default: int) -> int:
+    """The number in a variable; the default if it is empty or 0. The migrations, which run first, refuse others."""
+    return int(environment.get(name) or 0) or default
 
 
 def beat(environment: Mapping[str, str], settings: Settings) -> ProcessSpec:

@@ -39,7 +39,8 @@ def no_worker(facts: RunFacts) -> Iterator[Finding]:
         return
     if facts.places:
         more = f" and {facts.places - MAX_NAMED} more" if facts.places > MAX_NAMED else ""
-        why = f"the workers of the queue runs are busy with {', '.join(facts.held_places)}{more}"
+        limit = "; WEIR_RUNS sets the limit" if facts.places >= settings.WEIR_RUNS else ""
+        why = f"the workers of the queue runs are busy with {', '.join(facts.held_places)}{more}{limit}"
     else:
         why = "no Celery worker of the queue runs has claimed it"
     waited = formats.duration(facts.ms_since(since))

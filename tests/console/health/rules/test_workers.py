@@ -40,9 +40,10 @@ def test_a_run_without_a_worker_names_the_queue_or_the_jobs_that_hold_the_worker
     assert sentence("no-worker", **waiting) == (
         "The run has waited 40 s for a worker: no Celery worker of the queue runs has claimed it."
     )
-    busy = sentence("no-worker", **waiting, places=5, held_places=("a", "b", "c"))
-    assert (
-        busy == "The run has waited 40 s for a worker: the workers of the queue runs are busy with a, b, c and 2 more."
+    busy = "The run has waited 40 s for a worker: the workers of the queue runs are busy with a"
+    assert sentence("no-worker", **waiting, places=1, held_places=("a",)) == f"{busy}."
+    assert sentence("no-worker", **waiting, places=5, held_places=("a", "b", "c")) == (
+        f"{busy}, b, c and 2 more; WEIR_RUNS sets the limit."
     )
 
 

@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from stack import folders, plan
-from stack.processes import ForeignProcess, ProcessId, load_identity
+from stack.processes import ForeignProcess, ProcessId, environment_of, load_identity
 from stack.programs import ServerMissing
 from stack.services import ServiceFailed
-from stack.settings import ROOT, BadSetting, Settings, child_environment, make_folders, read_env_file
+from stack.settings import (
+    ROOT,
+    BadSetting,
+    Settings,
+    changed_variables,
+    child_environment,
+    make_folders,
+    read_env_file,
+)
 from stack.stack import AlreadyUp, Stack, greeting, print_line, sweep
 
 _UP_TIMEOUT_S: Final = 240.0
@@ -73,7 +81,10 @@ def _parser() -> argparse.ArgumentParser:
 def _up(settings: Settings, arguments: argparse.Namespace) -> int:
     if arguments.foreground or arguments.background:
         return _supervise(settings, shows_password=arguments.foreground)
-    if _is_up(settings):
+    if supervisor := load_identity(settings.run / "supervisor.pid"):
+        running = environment_of(supervisor)
+        if changed := changed_variables(running, os.environ) if running else []:
+            print_line(f"already up; these variables take effect after `make down`: {', '.join(changed)}")
         return _wait_until_up(settings, None)
     make_folders(settings)
     (settings.run / "status.json").unlink(missing_ok=True)

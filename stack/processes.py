@@ -108,6 +108,11 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
+def environment_of(process: ProcessId) -> dict[str, str]:
+    """The variables with which a process started; empty if it has ended or belongs to another user."""
+    return dict(os.fsdecode(line).split("=", 1) for line in _environment(process.pid) if b"=" in line)
+
+
 def ancestors(pid: int) -> Iterator[int]:
     """`pid` and its ancestors, except pid 1."""
     while pid > 1 and (fields := _stat(pid)):

@@ -15,6 +15,7 @@ from stack.launch.java import find_java
 from stack.processes import MARK
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_PREFIXES: Final = ("WEIR_", "DJANGO_", "SPARK_", "DATABASE_URL", "CELERY_BROKER_URL")  #: of variables of a stack
 
 
 class BadSetting(Exception):
@@ -131,6 +132,13 @@ def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[
     imports = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ours = {"WEIR_ADMIN_PASSWORD": password, MARK: str(settings.var), "PYTHONPATH": imports, "PYTHONUNBUFFERED": "1"}
     return {**os.environ, **variables, **ours}
+
+
+def changed_variables(running: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """Names of the variables in `given` that a stack lacks, or has with another value, if it runs with `running`."""
+    return sorted(
+        name for name, value in given.items() if name.startswith(_PREFIXES) and running.get(name, "") != value
+    )
 
 
 def read_env_file(var: Path) -> dict[str, str]:

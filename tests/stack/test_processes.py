@@ -17,6 +17,7 @@ from stack.processes import (
     ProcessId,
     children_of,
     end_processes,
+    environment_of,
     load_identity,
     marked_processes,
     save_identity,
@@ -72,6 +73,15 @@ def test_the_mark_finds_exactly_the_processes_of_one_var(sleeper: subprocess.Pop
     assert [process.pid for process in marked_processes(tmp_path)] == [sleeper.pid]
     assert marked_processes(tmp_path / "other") == []
     assert marked_processes(tmp_path.parent) == []
+
+
+def test_the_environment_of_a_process_is_that_of_its_start(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    process = ProcessId.of(sleeper.pid)
+    assert process is not None
+    assert environment_of(process)[MARK] == str(tmp_path)
+    sleeper.kill()
+    sleeper.wait()
+    assert environment_of(process) == {}
 
 
 def test_end_kills_what_ignores_the_signal_and_what_it_starts_while_dying(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from stack.plan import history
-from stack.settings import Settings, make_folders, read_env_file, stack_variables, write_env_file
+from stack.settings import (
+    Settings,
+    changed_variables,
+    make_folders,
+    read_env_file,
+    stack_variables,
+    write_env_file,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +65,12 @@ def test_the_history_server_of_spark_is_started_when_asked(tmp_path: Path, monke
     assert server.environment["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert (settings.var / "spark-events").as_uri() in server.environment["SPARK_HISTORY_OPTS"]
     assert Path(server.argv[0]).exists()
+
+
+def test_variables_that_a_running_stack_has_otherwise_are_named() -> None:
+    """Not those that are no longer set: `make up` also shows the address of a stack, from any shell."""
+    running = {"WEIR_STORAGE": "/a", "SPARK_MASTER": "spark://head:7077", "DJANGO_HTTPS": "1", "LANG": "C"}
+    assert changed_variables(running, running) == []
+    assert changed_variables(running, {"LANG": "de", "WEIR_MAX_SLOTS": ""}) == []
+    given = {"WEIR_STORAGE": "/b", "SPARK_MASTER": "spark://head:7077", "DATABASE_URL": "postgresql://db/weir"}
+    assert changed_variables(running, given) == ["DATABASE_URL", "WEIR_STORAGE"]

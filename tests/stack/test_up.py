@@ -53,6 +53,9 @@ def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tup
     assert two.run("status").startswith("ready")
     again = two.run("up")
     assert two.status()["url"] in again, "a second `up` only tells where it is"
+    assert "make down" not in again
+    changed = two.run("up", WEIR_MAX_SLOTS="7")
+    assert "already up; these variables take effect after `make down`: WEIR_MAX_SLOTS\n" in changed
 
     supervisor = _supervisor(two)
     supervisor.send(signal.SIGTERM)

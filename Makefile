@@ -17,7 +17,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots trace setup setup-browser lock
+.PHONY: help demo up down clean status logs test test-slow screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots settings trace setup setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench-plots: setup ## draw the last results into docs/benchmarks
 
 openapi: setup ## write docs/api/openapi.json, after a change of the REST API
 	$(CHECK_ENV) $(BIN)/python manage.py spectacular --format openapi-json --fail-on-warn --file docs/api/openapi.json
+
+settings: setup ## write docs/settings.md, after a change of the settings of a job
+	@exec $(BIN)/python -m tests.settings_page
 
 requirements: setup ## list the requirements with the strongest level that shows each (VERBOSE=1: and the tests)
 	@exec $(BIN)/python -m tests.requirements $(if $(VERBOSE),-v)

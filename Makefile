@@ -103,4 +103,5 @@ lock: setup ## write the hashes of all pinned files into locks/, after a change 
 	@test -x var/lock-tools/bin/uv || { $(PYTHON) -m venv var/lock-tools && var/lock-tools/bin/pip install --quiet uv; }
 	$(LOCK) -c constraints.txt --extra embedded --extra demo --extra dev --extra avro --extra kafka --extra delta --extra iceberg -o locks/all.txt pyproject.toml
 	$(LOCK) -c locks/all.txt --extra demo -o locks/demo.txt pyproject.toml
+	$(LOCK) -c locks/all.txt --extra demo --extra avro --extra kafka --extra delta --extra iceberg -o locks/connectors.txt pyproject.toml
 	echo "setuptools>=77" | $(LOCK) -c constraints.txt -o locks/build.txt -

@@ -53,9 +53,36 @@ def test_the_specification_check_sees_a_mistake(tmp_path: Path) -> None:
     assert validate(wrong).returncode == 1
 
 
+def lint(dockerfile: Path) -> tuple[int, str]:
+    done = subprocess.run([tool("hadolint"), str(dockerfile)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
 def test_the_dockerfile_is_clean() -> None:
-    done = subprocess.run([tool("hadolint"), str(DOCKER / "Dockerfile")], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert lint(DOCKER / "Dockerfile") == (0, "")
+
+
+def test_the_dockerfile_for_jobs_of_ones_own_is_clean_and_begins_with_the_image(
+    services: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    (derived,) = re.findall(r"(?ms)^```dockerfile\n(.*?)^```", (DOCKER / "README.md").read_text())
+    (tmp_path / "Dockerfile").write_text(derived)
+    assert lint(tmp_path / "Dockerfile") == (0, "")
+    image, user = re.findall(r"^(?:FROM|USER) (\S+)$", derived, re.MULTILINE)[::2]
+    assert services["web"]["image"] == f"${{WEIR_IMAGE:-{image}}}"
+    assert f"USER {user}\n" in (DOCKER / "Dockerfile").read_text(), "the image goes on as the user that it began with"
+
+
+def test_the_image_can_be_built_with_the_connectors(services: dict[str, dict[str, Any]]) -> None:
+    (default,) = re.findall(r"^ARG PACKAGES=(\w+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    assert services["migrate"]["build"]["args"] == {"PACKAGES": f"${{WEIR_IMAGE_PACKAGES:-{default}}}"}
+    assert [name for name in (default, "connectors") if not (ROOT / f"locks/{name}.txt").exists()] == []
+
+
+def test_the_console_gets_the_variables_of_a_proxy(services: dict[str, dict[str, Any]]) -> None:
+    wanted = {"DJANGO_ALLOWED_HOSTS", "DJANGO_TRUSTED_ORIGINS", "DJANGO_HTTPS", "WEIR_NUM_PROXIES"}
+    given = services["web"]["environment"]
+    assert {name: given.get(name, "")[: len(name) + 3] for name in wanted} == {name: f"${{{name}:" for name in wanted}
 
 
 def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:

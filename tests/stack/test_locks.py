@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def pins(path: Path) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in found if pin}
 
 
-@pytest.mark.parametrize("name", ["all", "build", "demo"])
+@pytest.mark.parametrize("name", ["all", "build", "connectors", "demo"])
 def test_every_locked_package_has_the_pinned_version_and_hashes(name: str) -> None:
     text = (ROOT / f"locks/{name}.txt").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -36,6 +37,13 @@ def test_every_locked_package_has_the_pinned_version_and_hashes(name: str) -> No
 
 def test_every_pin_is_locked() -> None:
     assert pins(ROOT / "constraints.txt").keys() <= pins(ROOT / venv.LOCK).keys() | pins(ROOT / venv.BUILD_LOCK).keys()
+
+
+def test_the_image_with_connectors_has_their_libraries() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {re.split(r"[\[>=]", one)[0] for name in ("avro", "delta", "iceberg", "kafka") for one in extras[name]}
+    assert wanted <= pins(ROOT / "locks/connectors.txt").keys()
+    assert wanted.isdisjoint(pins(ROOT / "locks/demo.txt")), "an image without them is smaller"
 
 
 def make_wheel(folder: Path, name: str, content: str) -> Path:

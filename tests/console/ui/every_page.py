@@ -18,6 +18,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
     """Path by name of the picture."""
     job = f"/jobs/{run.job_id}"
     checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.latest("created_at")
+    savepoint = Checkpoint.objects.get(job=run.job, number=208)
     failed = Checkpoint.objects.get(job=run.job, reason="expired")
     slow = Checkpoint.objects.filter(job=run.job, status="completed").latest("duration_ms")
     return {
@@ -26,6 +27,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "job": f"{job}/",
         "job-node": f"{job}/?node=window&span=6h",
         "versions": f"{job}/versions/",
+        "version-yaml": f"{job}/versions/yaml/",
         "edit": f"{job}/edit/",
         "run": f"/runs/{run.pk}/",
         "subtasks": f"/runs/{run.pk}/subtasks/?operator=window",
@@ -33,6 +35,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "checkpoint-failed": f"/checkpoints/{failed.pk}/",
         "checkpoint-running": f"/checkpoints/{Checkpoint.objects.get(status='in_progress').pk}/",
         "clone": f"/checkpoints/{checkpoint.pk}/clone/",
+        "discard": f"/checkpoints/{savepoint.pk}/discard/",
         "state": f"/checkpoints/{checkpoint.pk}/state/?operator=window&state=state",
         "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
         "state-query-running": f"/state-queries/{StateQuery.objects.get(state='running').pk}/",
@@ -43,6 +46,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "trend": f"{job}/checkpoints/trend/?days=7",
         "schedule": f"{job}/checkpoints/schedule/",
         "checkpoint-statistics": f"{job}/checkpoints/statistics/",
+        "start": f"{job}/start/",
         "savepoint": f"{job}/savepoint/",
         "stop": f"{job}/stop/",
         "drain": f"{job}/drain/",

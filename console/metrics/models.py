@@ -17,8 +17,9 @@ class Metrics(models.Model):
     """Numbers of an operator, or of a run as a whole, in an interval of `step_s` seconds that begins at `at`.
 
     Flows (records, bytes, processor time, checkpoints) are sums over the interval. `busy`, `backpressured` and `skew`
-    are means. Levels and checkpoint phases are maxima. `span_ms` is the time that the numbers cover: less than the
-    interval if the run began, ended or restarted in it, more if the master was suspended.
+    are means. Levels and checkpoint phases are maxima. `commit_ms` is the time from the last acknowledgement of the
+    longest checkpoint to its record. `span_ms` is the time that the numbers cover: less than the interval if the run
+    began, ended or restarted in it, more if the master was suspended.
     """
 
     pk = models.CompositePrimaryKey("step_s", "run_id", "at", "operator", "token")
@@ -49,6 +50,7 @@ class Metrics(models.Model):
     checkpoints = models.IntegerField(null=True)
     checkpoints_failed = models.IntegerField(null=True)
     checkpoint_ms = models.FloatField(null=True)
+    commit_ms = models.FloatField(null=True)
     checkpoint_bytes = models.BigIntegerField(null=True)
     cpu_ms = models.BigIntegerField(null=True)
     memory_bytes = models.BigIntegerField(null=True)

@@ -34,13 +34,15 @@ def _mean(column: str, weight: str) -> str:
     return f"sum({column} * ({weight})) / nullif(sum({weight}) FILTER (WHERE {column} IS NOT NULL), 0)"
 
 
-#: Column -> aggregate over finer rows of an operator. `skew` weighs by records: few records are skewed by chance.
+#: Column -> aggregate over finer rows of an operator. `skew` weighs by records: few records are skewed by chance. The
+#: commit belongs to the longest checkpoint.
 AGGREGATES: Final[dict[str, str]] = {
     **{name: f"sum({name})" for name in _SUMS},
     **{name: f"max({name})" for name in _MAXIMA},
     "busy": _mean("busy", "span_ms"),
     "backpressured": _mean("backpressured", "span_ms"),
     "skew": _mean("skew", "records_in + records_out"),
+    "commit_ms": "(array_agg(commit_ms ORDER BY checkpoint_ms DESC) FILTER (WHERE commit_ms IS NOT NULL))[1]",
 }
 _ROLL_UP: Final = f"""
 INSERT INTO weir_metrics (step_s, run_id, at, operator, token, {", ".join(AGGREGATES)})

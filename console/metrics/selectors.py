@@ -43,7 +43,7 @@ _OF_OPERATORS: Final[Mapping[str, str]] = {
     **{name: AGGREGATES[name] for name in _LEVELS},
 }
 _OF_RUN: Final[Mapping[str, str]] = {
-    **{name: AGGREGATES[name] for name in ("checkpoints", "checkpoints_failed", "checkpoint_ms")},
+    **{name: AGGREGATES[name] for name in ("checkpoints", "checkpoints_failed", "checkpoint_ms", "commit_ms")},
     "checkpoint_bytes": "sum(checkpoint_bytes)::bigint",
     "cpu_cores": "(sum(cpu_ms)::float8 / sum(span_ms))",
     "memory_bytes": AGGREGATES["memory_bytes"],

@@ -345,7 +345,8 @@ class Attempt:
                 self._control.send(effect.subtask.index, effect)
             case effects.StoreManifest(manifest, timings):
                 self._metadata_thread.submit(
-                    partial(self._finalize, manifest, timings), partial(self._on_finalized, manifest, timings)
+                    partial(self._finalize, manifest, timings),
+                    partial(self._on_finalized, manifest, timings, self._now()),
                 )
             case effects.NotifyCompleted(permit, subtasks):
                 for slot in {subtask.index for subtask in subtasks}:
@@ -395,7 +396,9 @@ class Attempt:
             return NotRecorded(problem)
         return finalize_checkpoint(self._store, self._records, manifest, timings, self._now)
 
-    def _on_finalized(self, manifest: Manifest, timings: Timings, result: Recorded | NotRecorded | Superseded) -> None:
+    def _on_finalized(
+        self, manifest: Manifest, timings: Timings, acknowledged_at: int, result: Recorded | NotRecorded | Superseded
+    ) -> None:
         """Runs on the metadata thread: output is committed before slots are notified.
 
         A failed commit ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
@@ -409,17 +412,18 @@ class Attempt:
                     failed = master_failure(error, f"checkpoint {checkpoint} cannot be committed: ")
                     failed = replace(failed, damaged_file="", is_outage=is_outage(error), is_intact=True)
                     self._post(partial(self._end, failed))
-                self._post(partial(self._on_recorded, manifest, timings))
+                self._post(partial(self._on_recorded, manifest, timings, acknowledged_at))
                 self._metadata_thread.submit(partial(self._on_completed, manifest))
             case NotRecorded(detail):
                 self._post(partial(self._handle, events.ManifestFailed(self._now(), checkpoint, detail)))
             case Superseded():
                 self._post(self._on_superseded)
 
-    def _on_recorded(self, manifest: Manifest, timings: Timings) -> None:
+    def _on_recorded(self, manifest: Manifest, timings: Timings, acknowledged_at: int) -> None:
         self._has_completed_checkpoint = True
-        self._history.on_checkpoint(manifest, timings, self._now() - manifest.triggered_at)
-        self._handle(events.ManifestRecorded(self._now(), CheckpointId(manifest.checkpoint)))
+        now = self._now()
+        self._history.on_checkpoint(manifest, timings, now - manifest.triggered_at, now - acknowledged_at)
+        self._handle(events.ManifestRecorded(now, CheckpointId(manifest.checkpoint)))
 
     # ------------------------------------------------------------ operations
 

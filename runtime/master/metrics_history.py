@@ -54,7 +54,8 @@ class _Checkpoints:
 
     completed: int = 0
     failed: int = 0
-    duration_ms: int | None = None
+    duration_ms: int | None = None  #: of the longest checkpoint; `commit_ms`: of the same
+    commit_ms: int | None = None
     written_bytes: int = 0
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  #: by operator: the longest of each phase
 
@@ -80,12 +81,17 @@ class MetricsHistory:
     # ------------------------------------------------------------ samples
 
     def on_checkpoint(
-        self, manifest: Manifest, timings: Sequence[tuple[SubtaskId, SnapshotTimings]], duration_ms: int
+        self,
+        manifest: Manifest,
+        timings: Sequence[tuple[SubtaskId, SnapshotTimings]],
+        duration_ms: int,
+        commit_ms: int,
     ) -> None:
-        """A checkpoint was recorded, `duration_ms` after its trigger."""
+        """A checkpoint was recorded, `duration_ms` after its trigger and `commit_ms` after its last acknowledgement."""
         own = self._checkpoints
         own.completed += 1
-        own.duration_ms = max(own.duration_ms or 0, duration_ms)
+        if own.duration_ms is None or duration_ms > own.duration_ms:
+            own.duration_ms, own.commit_ms = duration_ms, commit_ms
         for subtask, timing in timings:
             own.written_bytes += timing.written_bytes
             longest = own.phases.setdefault(subtask.operator, {})
@@ -216,6 +222,7 @@ class MetricsHistory:
             "checkpoints": ended.completed,
             "checkpoints_failed": ended.failed,
             "checkpoint_ms": ended.duration_ms,
+            "commit_ms": ended.commit_ms,
             "checkpoint_bytes": ended.written_bytes,
             "cpu_ms": round(sum(cpu)),
             "memory_bytes": self._memory_bytes,

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.graph import JobGraph
-from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK, CheckpointKind
+from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
 from runtime.dataflow.builder import Dataflow
 from runtime.io.control.messages import SubtaskMetrics, SubtaskStatus
 from runtime.master.metrics_history import INTERVAL_MS, MAX_PENDING, MetricsHistory, ProcessUsage
@@ -97,6 +98,21 @@ def test_an_interval_holds_increases_and_not_totals() -> None:
     assert (found["busy"], found["backpressured"], found["skew"]) == (0.25, 0.125, 1.5)
     assert (row(second_interval, "")["cpu_ms"], row(second_interval, "")["memory_bytes"]) == (3_500, 9)
     assert row(first, "")["cpu_ms"] == 2_100, "the first sample of a process is its base"
+
+
+def test_the_commit_of_an_interval_is_that_of_its_longest_checkpoint() -> None:
+    """S2-53."""
+    history = MetricsHistory(GRAPH, START)
+    manifest = Manifest(
+        job="1", checkpoint=1, kind=CheckpointKind.CHECKPOINT, token=Token(1), triggered_at=START,
+        max_parallelism=128, operators={},
+    )  # fmt: skip
+    timings = [(SubtaskId(NUMBERS, 0), SnapshotTimings(async_ms=40.0))]
+    for duration_ms, commit_ms in ((90, 80), (300, 20), (200, 70)):
+        history.on_checkpoint(manifest, timings, duration_ms, commit_ms)
+    history.sample({NUMBERS: [metrics(NUMBERS, 0)]}, {}, START + 4_000)
+    (interval,) = history.pending()
+    assert (row(interval, "")["checkpoint_ms"], row(interval, "")["commit_ms"]) == (300, 20)
 
 
 def test_a_clock_that_is_set_back_loses_no_rows_and_ends_no_history() -> None:

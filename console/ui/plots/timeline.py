@@ -278,19 +278,21 @@ def job_timeline(page: JobPage, query: Mapping[str, str], now: datetime) -> Time
 
 
 def checkpoint_phases(numbers: Columns) -> dict[str, list[float | None]]:
-    """Milliseconds of each phase in each interval; together they are the duration of the longest checkpoint.
+    """Milliseconds of each phase in each interval; together at most the duration of the longest checkpoint.
 
-    A phase is known as the longest of any subtask. If phases add up to more than the duration, their shares are drawn.
-    The rest of the duration is the commit: the manifest, its record, and the commit of the whole output.
+    The commit is that of this checkpoint, as in its Gantt chart: the manifest, its record, and the commit of the whole
+    output. Another phase is known as the longest of any subtask. If these phases add up to more than the time before
+    the commit, their shares are drawn.
     """
     found: dict[str, list[float | None]] = {phase: [] for phase in PHASES}
     for at, lasted in enumerate(numbers["checkpoint_ms"]):
         known = {phase: numbers[f"{phase}_ms"][at] or 0.0 for phase in PHASES[:-1]}
         total = sum(known.values())
-        share = min(1.0, (lasted or 0.0) / total) if total else 0.0
+        commit = min(numbers["commit_ms"][at] or 0.0, lasted or 0.0)
+        share = min(1.0, ((lasted or 0.0) - commit) / total) if total else 0.0
         for phase, ms in known.items():
             found[phase].append(None if lasted is None else ms * share)
-        found["commit"].append(None if lasted is None else max(0.0, lasted - total))
+        found["commit"].append(None if lasted is None else commit)
     return found
 
 

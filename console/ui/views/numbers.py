@@ -19,7 +19,7 @@ from console.ui.views.page import require_login
 _COLUMNS: Final = (
     "records_in_per_s", "records_out_per_s", "bytes_in_per_s", "bytes_out_per_s", "event_lag_ms", "processing_lag_ms",
     "checkpoints", "checkpoints_failed", "checkpoint_ms", "start_delay_ms", "pre_barrier_ms", "alignment_ms", "sync_ms",
-    "async_ms", "state_bytes", "in_flight_bytes", "cpu_cores", "memory_bytes",
+    "async_ms", "commit_ms", "state_bytes", "in_flight_bytes", "cpu_cores", "memory_bytes",
 )  # fmt: skip
 
 

@@ -111,17 +111,17 @@ WITH subtasks AS (
 INSERT INTO weir_metrics (step_s, run_id, at, operator, token, span_ms, records_in, records_out, bytes_in, bytes_out,
                           busy, backpressured, skew, watermark, processing_lag_ms, event_lag_ms, in_flight_bytes,
                           state_bytes, start_delay_ms, pre_barrier_ms, alignment_ms, sync_ms, async_ms, checkpoints,
-                          checkpoints_failed, checkpoint_ms, checkpoint_bytes, cpu_ms, memory_bytes)
+                          checkpoints_failed, checkpoint_ms, commit_ms, checkpoint_bytes, cpu_ms, memory_bytes)
 SELECT 5, r.id, to_timestamp(m.at / 1000), m.operator, r.token, m.span_ms, m.records_in, m.records_out, m.bytes_in,
        m.bytes_out, m.busy, m.backpressured, m.skew, m.watermark, m.processing_lag_ms, m.event_lag_ms,
        m.in_flight_bytes, m.state_bytes, m.start_delay_ms, m.pre_barrier_ms, m.alignment_ms, m.sync_ms, m.async_ms,
-       m.checkpoints, m.checkpoints_failed, m.checkpoint_ms, m.checkpoint_bytes, m.cpu_ms, m.memory_bytes
+       m.checkpoints, m.checkpoints_failed, m.checkpoint_ms, m.commit_ms, m.checkpoint_bytes, m.cpu_ms, m.memory_bytes
 FROM weir_run r, jsonb_to_recordset(%(rows)s) AS m (
     at bigint, operator text, span_ms integer, records_in bigint, records_out bigint, bytes_in bigint,
     bytes_out bigint, busy real, backpressured real, skew real, watermark bigint, processing_lag_ms bigint,
     event_lag_ms bigint, in_flight_bytes bigint, state_bytes bigint, start_delay_ms real, pre_barrier_ms real,
     alignment_ms real, sync_ms real, async_ms real, checkpoints integer, checkpoints_failed integer,
-    checkpoint_ms real, checkpoint_bytes bigint, cpu_ms bigint, memory_bytes bigint)
+    checkpoint_ms real, commit_ms real, checkpoint_bytes bigint, cpu_ms bigint, memory_bytes bigint)
 WHERE r.id = %(run)s AND r.token = %(token)s
 ON CONFLICT DO NOTHING
 

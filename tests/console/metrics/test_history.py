@@ -94,6 +94,8 @@ def test_a_run_leaves_its_numbers_behind(tmp_path: Path) -> None:
     completed = run.checkpoints.filter(status="completed")
     assert sum(row.checkpoints or 0 for row in sums[""]) == completed.count() > 0
     assert max(row.checkpoint_ms or 0 for row in sums[""]) >= max(each.duration_ms or 0 for each in completed)
+    assert all(0 <= (row.commit_ms or 0) <= (row.checkpoint_ms or 0) for row in sums[""])
+    assert any(row.commit_ms is not None for row in sums[""])
     assert all(row.cpu_ms is not None and row.memory_bytes for row in sums[""])
     assert any(row.sync_ms is not None for row in sums["counts"])
     subtasks = [row.operators["counts"] for row in SubtaskMetrics.objects.filter(run_id=run.pk)]

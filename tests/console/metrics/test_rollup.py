@@ -140,3 +140,17 @@ def test_an_interval_that_is_not_over_is_not_rolled_up() -> None:
     assert not Metrics.objects.filter(step_s=60).exists()
     rollup.roll_up(START + timedelta(seconds=60) + rollup.GRACE)
     assert Metrics.objects.get(step_s=60).records_in == 3
+
+
+def test_a_rolled_up_row_has_the_commit_of_its_longest_checkpoint() -> None:
+    numbers = {"span_ms": 5_000, "records_in": 3, "records_out": 3, "bytes_in": 0, "bytes_out": 0}
+    taken = enumerate([(90, 80), (300, 20), (None, None), (200, 70)])
+    insert(
+        {"run_id": 1, "at": START + timedelta(seconds=5 * n), "operator": "", "token": 1, **numbers,
+         "checkpoint_ms": lasted_ms, "commit_ms": commit_ms}
+        for n, (lasted_ms, commit_ms) in taken
+    )  # fmt: skip
+    rollup.roll_up(START + timedelta(hours=1))
+    for step_s in rollup.STEPS_S[1:]:
+        row = Metrics.objects.get(step_s=step_s)
+        assert (row.checkpoint_ms, row.commit_ms) == (300, 20)

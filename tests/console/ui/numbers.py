@@ -104,7 +104,9 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
     whole.checkpoints, whole.checkpoints_failed = len(lasted), sum(one.reason == "expired" for one in taken)
     if lasted:
         phases = rows.operators_of(max(lasted))
+        acknowledged_ms = max(at for own in rows.acknowledgements(of=phases).values() for at in own["at_ms"])
         whole.checkpoint_ms, whole.pre_barrier_ms = max(lasted), 0.0
+        whole.commit_ms = max(0.0, max(lasted) - acknowledged_ms)
         for phase in ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms"):
             setattr(whole, phase, max(one[f"max_{phase}"] for one in phases))
     return [*found, whole]

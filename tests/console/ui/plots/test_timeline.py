@@ -34,13 +34,16 @@ def running(db: None, now: datetime) -> Run:
     return run
 
 
-def test_phases_add_up_to_the_duration() -> None:
-    """Phases are the longest of any subtask: they may add up to more, or leave a rest, which is the commit."""
-    columns = {f"{phase}_ms": [30.0, None, 60.0] for phase in PHASES[:-1]}
-    found = checkpoint_phases({**columns, "checkpoint_ms": [200.0, None, 100.0]})
-    assert found["commit"] == [50.0, None, 0.0]
+def test_phases_add_up_to_the_duration_at_most() -> None:
+    """The commit is that of the longest checkpoint. Other phases are the longest of any subtask, so they may be cut."""
+    columns = {f"{phase}_ms": [30.0, None, 60.0, 60.0] for phase in PHASES[:-1]}
+    found = checkpoint_phases(
+        {**columns, "commit_ms": [40.0, None, 30.0, None], "checkpoint_ms": [200.0, None, 100.0, 100.0]}
+    )
+    assert found["commit"] == [40.0, None, 30.0, 0.0]
     assert [found[phase][0] for phase in PHASES[:-1]] == [30.0] * 5
-    assert sum(found[phase][2] or 0 for phase in PHASES) == pytest.approx(100.0)
+    assert [found[phase][2] for phase in PHASES[:-1]] == pytest.approx([14.0] * 5)
+    assert sum(found[phase][3] or 0 for phase in PHASES) == pytest.approx(100.0), "rows of earlier versions"
 
 
 @pytest.mark.parametrize("span", ["15min", "6h", "7d"])

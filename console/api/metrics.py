@@ -15,6 +15,7 @@ from console.api.parsing import whole_number
 from console.api.serializers import Problem
 from console.jobs.models import Run
 from console.metrics import selectors
+from console.metrics.gaps import RunTime, find_gaps
 
 DEFAULT_RANGE: Final = timedelta(hours=1)
 _MAX_STEP_S: Final = selectors.RESOLUTIONS_S[-1]
@@ -30,12 +31,20 @@ OperatorNumbersSerializer = _columns_serializer("OperatorNumbersSerializer", sel
 RunNumbersSerializer = _columns_serializer("RunNumbersSerializer", selectors.RUN_NUMBERS)
 
 
+class GapSerializer(serializers.Serializer[Any]):
+    """A time in which the run was up and no numbers arrived."""
+
+    begin = serializers.DateTimeField()
+    end = serializers.DateTimeField()
+
+
 class RunMetricsSerializer(serializers.Serializer[Any]):
     begin = serializers.DateTimeField(help_text="Start of the first interval.")
     end = serializers.DateTimeField(help_text="End of the last interval.")
     step = serializers.IntegerField(help_text="Seconds per interval.")
     run = RunNumbersSerializer(allow_null=True, help_text="The run as a whole; null if an operator is asked for.")
     operators = serializers.DictField(child=OperatorNumbersSerializer(), help_text="By uid.")
+    gaps = GapSerializer(many=True, help_text="Oldest first. Numbers of the newest 15 s may be on their way.")
 
 
 class SubtaskMetricsSerializer(serializers.Serializer[Any]):
@@ -83,7 +92,8 @@ class RunMetrics(_OfRun):
         """Rates per second, fractions of time, lags, sizes and checkpoint phases.
 
         The answer has at most 500 intervals, and fewer for many operators. Its `step` is the finest that fits. Flows
-        are means over an interval, levels the highest of it, and null is an interval without numbers.
+        are means over an interval, levels the highest of it, and null is an interval without numbers. `gaps` are such
+        intervals in which the run was up.
         """
         of, given, now = self.parent(), request.query_params, datetime.now(UTC)
         end = _time("to", given["to"]) if "to" in given else now
@@ -93,7 +103,9 @@ class RunMetrics(_OfRun):
         series = 1 if operator is not None else 1 + len((of.version.graph or {}).get("operators", ()))
         found = selectors.history(of, selectors.choose_grid(begin, end, step_s, series, now), operator)
         grid = found.grid
-        columns = {"run": found.run, "operators": found.operators}
+        numbers = found.run or next(iter(found.operators.values()))
+        gaps = find_gaps(numbers["records_in_per_s"], [RunTime(of.pk, of.started_at, of.ended_at)], grid, now)
+        columns = {"run": found.run, "operators": found.operators, "gaps": gaps}
         return _json_response({"begin": grid.begin, "end": grid.end, "step": grid.step_s, **columns})
 
 

@@ -14,6 +14,7 @@ from console.accounts.models import all_scopes
 from console.api.openapi import inline_references
 from console.checkpoints.filters import OUTCOMES
 from console.checkpoints.models import Checkpoint, Status
+from console.health.facts import RunFacts
 from console.health.findings import Level, Verdict
 from console.health.housekeeping import encode, verdicts
 from console.health.models import JobHealth
@@ -275,21 +276,41 @@ class RunSerializer(serializers.ModelSerializer[Run]):
 
 
 class RunDetailSerializer(RunSerializer):
-    """A run with its live metrics, its attempts, and the operations that are possible now."""
+    """A run with its live metrics, its health, its attempts, and the operations that are possible now."""
 
     attempts = AttemptSerializer(many=True, read_only=True)
     standing_stages = StandingStageSerializer(many=True, read_only=True)
     acts = serializers.SerializerMethodField()
     health = serializers.SerializerMethodField()
+    skew = serializers.SerializerMethodField(
+        help_text="By uid of an operator: the records of its busiest subtask, divided by the mean of all; 1 is even. "
+        "Operators with one subtask or without records have none. Empty unless records flow."
+    )
 
     class Meta(RunSerializer.Meta):
-        fields = (*RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts", "health")
+        fields = (
+            *RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts", "health", "skew",
+        )  # fmt: skip
 
     @extend_schema_field(HealthSerializer)
     def get_health(self, run: Run) -> Any:
         """The health now. Rules that hold until a lower limit know the stored findings."""
-        ((_, facts, verdict),) = verdicts([run], timezone.now())
+        facts, verdict = self._assess(run)
         return _health(verdict, verdict.level, facts.now, [encode(finding) for finding in verdict.findings])
+
+    @extend_schema_field(serializers.DictField(child=serializers.FloatField()))
+    def get_skew(self, run: Run) -> Any:
+        facts, _ = self._assess(run)
+        return facts.skew
+
+    def _assess(self, run: Run) -> tuple[RunFacts, Verdict]:
+        """The facts and the verdict, read once per run."""
+        found = cast(dict[str, Any], self.context).setdefault("assessed", {})
+        if run.pk not in found:
+            ((_, facts, verdict),) = verdicts([run], timezone.now())
+            found[run.pk] = facts, verdict
+        assessed: tuple[RunFacts, Verdict] = found[run.pk]
+        return assessed
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:

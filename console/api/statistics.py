@@ -1,5 +1,6 @@
 """Checkpoint statistics of a job."""
 
+from dataclasses import fields
 from typing import Any
 
 from django.shortcuts import get_object_or_404
@@ -13,7 +14,9 @@ from console.api.parsing import whole_number
 from console.api.serializers import AttemptSerializer, CheckpointSerializer, Problem
 from console.checkpoints import selectors
 from console.checkpoints.filters import MAX_BIGINT
-from console.jobs.models import Run
+from console.checkpoints.models import CHECKPOINT_KINDS
+from console.jobs.models import Job, Run
+from console.operations.restore_points import oldest_restorable, read_restore_point
 
 
 class CountsSerializer(serializers.Serializer[Any]):
@@ -51,6 +54,15 @@ class FailuresSerializer(serializers.Serializer[Any]):
     newest = CheckpointSerializer()
 
 
+class RestorePointSerializer(serializers.Serializer[Any]):
+    """A checkpoint or savepoint with files that the policy of its job allows to restore."""
+
+    id = serializers.IntegerField(source="pk")
+    number = serializers.IntegerField()
+    kind = serializers.ChoiceField(choices=CHECKPOINT_KINDS)
+    triggered_at = serializers.DateTimeField()
+
+
 class StatisticsSerializer(serializers.Serializer[Any]):
     counts = CountsSerializer()
     summary = SummarySerializer(allow_null=True)
@@ -59,10 +71,13 @@ class StatisticsSerializer(serializers.Serializer[Any]):
     latest_savepoint = CheckpointSerializer(allow_null=True)
     latest_failed = CheckpointSerializer(allow_null=True)
     latest_restored = AttemptSerializer(allow_null=True)
+    oldest_restore_point = RestorePointSerializer(allow_null=True, help_text="Of the job, also with `?run=`.")
 
 
 class CheckpointStatistics(ScopedView):
-    """Counts, the latest checkpoint of each kind, distributions of durations and sizes, and failures by reason."""
+    """Counts, the latest checkpoint of each kind, the oldest restore point, distributions of durations and sizes, and
+    failures by reason.
+    """
 
     serializer_class = StatisticsSerializer
     query = frozenset({"run"})
@@ -73,6 +88,10 @@ class CheckpointStatistics(ScopedView):
     )
     def get(self, request: Request, job: int) -> Response:
         """Statistics of the job, or with `?run=` of that run."""
-        of, run = self.parent(), request.query_params.get("run")
+        of: Any = get_object_or_404(Job.objects.annotate(oldest_point=oldest_restorable()), pk=job)
+        run = request.query_params.get("run")
         chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, MAX_BIGINT), job=of)
-        return Response(self.get_serializer(selectors.statistics(of, chosen)).data)
+        found = selectors.statistics(of, chosen)
+        shown = {field.name: getattr(found, field.name) for field in fields(found)}
+        shown["oldest_restore_point"] = read_restore_point(of.oldest_point)
+        return Response(self.get_serializer(shown).data)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from console.jobs.operator_names import quoted
 from console.metrics.live import NO_METRICS, Live
 from runtime.core.job.graph import Role
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import FLOWING_STATES, RunState
 
 MAX_SAMPLE_AGE: Final = timedelta(seconds=20)  #: samples come every 5 s; a pause of the history is no news yet
 
@@ -242,6 +242,13 @@ class RunFacts:
         """`sampled_at` if newer samples are overdue; then the facts of subtasks are the last known ones."""
         is_old = self.sampled_at is not None and self.now - self.sampled_at >= MAX_SAMPLE_AGE
         return self.sampled_at if is_old else None
+
+    @property
+    def skew(self) -> dict[str, float]:
+        """By operator; empty unless records flow and the facts of subtasks are recent."""
+        if self.state not in FLOWING_STATES or self.old_since is not None:
+            return {}
+        return {uid: operator.skew for uid, operator in self.operators.items() if operator.skew is not None}
 
     def operator(self, uid: str) -> str:
         """The operator in a sentence. A run in BATCH, or another version, may have no operator `uid`: then its uid."""

@@ -78,9 +78,7 @@ def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
     run.job = job
     ((_, facts, verdict),) = verdicts([run], now)
     attempt = attempt_number(facts) if run.run_state is RunState.RESTARTING else ""
-    is_recent = run.run_state in FLOWING_STATES and facts.old_since is None
-    skew = {uid: each.skew for uid, each in facts.operators.items() if each.skew is not None} if is_recent else {}
-    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts), attempt=attempt, skew=skew)
+    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts), attempt=attempt, skew=facts.skew)
 
 
 def silent_since(run: Run | None, now: datetime) -> datetime | None:

@@ -1,29 +1,19 @@
-"""Gaps in the plots: times in which a run of the job was up and no numbers arrived."""
+"""Gaps of the history on the axis of the plots."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import groupby
-from typing import Final, NamedTuple
+from datetime import datetime
+from typing import Final
 
-from console.metrics.rollup import GRACE
-from console.metrics.selectors import Grid
+from console.metrics.gaps import Gap
 from console.ui.plots.window import Window
 
 NO_NUMBERS: Final = "no numbers"
 _MIN_LABELLED: Final = 15.0  #: width of a gap with a label, in percent of the axis
 
 
-class RunTime(NamedTuple):
-    """A run, and the time in which its master reports numbers. `end`: None while the run is under way."""
-
-    pk: int
-    begin: datetime | None
-    end: datetime | None
-
-
 @dataclass(frozen=True, slots=True)
-class Gap:
+class DrawnGap:
     """Left edge and width are percentages of the axis."""
 
     begin: datetime
@@ -40,25 +30,11 @@ class Gap:
         return self.width >= _MIN_LABELLED
 
 
-def find_gaps(values: Sequence[object], runs: Iterable[RunTime], window: Window, now: datetime) -> tuple[Gap, ...]:
-    """Consecutive intervals without a value, within a run and the window. The newest numbers may be on their way."""
-    grid, reported, times = window.lines, now - GRACE, tuple(runs)
-    step = timedelta(seconds=grid.step_s)
-
-    def is_missing(at: int) -> bool:
-        begin = grid.begin + at * step
-        is_up = any(run.begin and run.begin <= begin and begin + step <= (run.end or reported) for run in times)
-        return values[at] is None and is_up and window.begin <= begin < window.end
-
-    return tuple(
-        _gap(places[0], places[-1], grid, window)
-        for missing, group in groupby(range(grid.size), is_missing)
-        if missing and (places := list(group))
-    )
+def draw_gaps(gaps: Iterable[Gap], window: Window) -> tuple[DrawnGap, ...]:
+    """The gaps on the axis of `window`; the grid of its numbers may end later."""
+    return tuple(_draw(gap, window) for gap in gaps)
 
 
-def _gap(first: int, last: int, grid: Grid, window: Window) -> Gap:
-    begin = grid.begin + timedelta(seconds=first * grid.step_s)
-    end = grid.begin + timedelta(seconds=(last + 1) * grid.step_s)
-    left, right = window.percent(begin), min(window.percent(end), 100.0)
-    return Gap(begin, end, left, round(right - left, 3))
+def _draw(gap: Gap, window: Window) -> DrawnGap:
+    left, right = window.percent(gap.begin), min(window.percent(gap.end), 100.0)
+    return DrawnGap(gap.begin, gap.end, left, round(right - left, 3))

@@ -16,10 +16,11 @@ from django.db.models import Q
 from console import formats
 from console.formats import Quantity
 from console.jobs.models import Job, Run
+from console.metrics.gaps import RunTime, find_gaps
 from console.metrics.selectors import Columns, Grid, RollUpProgress, job_history, load_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
-from console.ui.plots.gaps import Gap, RunTime, find_gaps
+from console.ui.plots.gaps import DrawnGap, draw_gaps
 from console.ui.plots.load import LoadPlot, highest, load_layers, load_row, mean, most_loaded
 from console.ui.plots.marks import Mark, marks
 from console.ui.plots.scale import Scale
@@ -153,9 +154,10 @@ class Timeline:
         return any(value is not None for value in self.numbers["records_in_per_s"])
 
     @cached_property
-    def gaps(self) -> tuple[Gap, ...]:
+    def gaps(self) -> tuple[DrawnGap, ...]:
         """Times without numbers in which a run was up."""
-        return find_gaps(self.numbers["records_in_per_s"], self._times, self.window, self._now)
+        found = find_gaps(self.numbers["records_in_per_s"], self._times, self.window.lines, self._now)
+        return draw_gaps(found, self.window)
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:

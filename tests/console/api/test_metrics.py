@@ -58,6 +58,19 @@ def test_the_default_is_the_last_hour(api: APIClient, run: Run) -> None:
     assert lengths == {(end - begin).total_seconds() / 10}
 
 
+def test_a_time_of_the_run_without_numbers_is_a_gap(api: APIClient, make_run: MakeRun) -> None:
+    now = rollup.floor(datetime.now(UTC), 10)
+    run = make_run(RunState.RUNNING, token=1, started_at=now - timedelta(minutes=20))
+    add(run, 60)
+    for query in (dict[str, str](), {"operator": "sums"}):
+        (gap,) = metrics(api, run, **query)["gaps"]
+        begin, end = (datetime.fromisoformat(gap[name]) for name in ("begin", "end"))
+        assert begin == run.started_at
+        assert now - end == pytest.approx(timedelta(minutes=5), abs=timedelta(seconds=20))
+    Run.objects.update(started_at=now - timedelta(minutes=4))
+    assert metrics(api, run)["gaps"] == []
+
+
 def test_a_step_and_an_operator_may_be_chosen(api: APIClient, run: Run) -> None:
     found = metrics(api, run, step=45, operator="sums")
     assert (found["step"], found["run"]) == (60, None)

@@ -149,9 +149,27 @@ def test_the_api_gives_the_same_numbers(api: APIClient, run: Run, make_checkpoin
     }  # fmt: skip
     assert [body[f"latest_{kind}"]["number"] for kind in ("completed", "savepoint", "failed")] == [1, 2, 3]
     assert body["latest_restored"]["token"] == 2
+    oldest = body["oldest_restore_point"]
+    assert (oldest["id"], oldest["number"], oldest["kind"]) == (run.checkpoints.get(number=1).pk, 1, "checkpoint")
     failure = body["failures"][0]
     assert (failure["reason"], failure["number"], failure["counted"]) == ("expired", 1, True)
     assert failure["newest"]["detail"] == "no acknowledgement from sums/1"
+
+
+def test_the_oldest_restore_point_has_files_and_is_allowed(
+    api: APIClient, run: Run, make_checkpoint: MakeCheckpoint
+) -> None:
+    def oldest() -> int | None:
+        point: Any = api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/").json()["oldest_restore_point"]
+        return int(point["number"]) if point else None
+
+    assert oldest() is None
+    make_checkpoint(run, 1, discarded_at=Now())
+    make_checkpoint(run, 2, kind="savepoint")
+    make_checkpoint(run, 3, review_state="reviewed")
+    assert oldest() == 2
+    Job.objects.update(review_policy="refuse")
+    assert oldest() == 3
 
 
 def test_the_api_costs_no_query_for_each_row_that_it_shows(

@@ -293,3 +293,9 @@ def test_the_table_of_operators_has_the_skew_as_a_number(at_console: Client, run
     assert skews["window 1 day"] == ["1.7"], "one of two subtasks has five of six records"
     assert skews["join airlines"] == ["1.0"]
     assert skews["airlines"] == [], "a single subtask"
+    over_rest = at_console.get(f"/api/v1/runs/{run.pk}/").json()["skew"]
+    assert {uid: f"{skew:.1f}" for uid, skew in over_rest.items() if uid in ("window", "join", "airlines")} == {
+        "window": "1.7", "join": "1.0",
+    }  # fmt: skip
+    Run.objects.filter(pk=run.pk).update(state="stopped")
+    assert at_console.get(f"/api/v1/runs/{run.pk}/").json()["skew"] == {}

@@ -8,8 +8,9 @@ from django.test import Client
 from django.utils import timezone
 
 from console.jobs.models import Run
+from console.metrics.gaps import RunTime, find_gaps
 from console.metrics.models import Metrics
-from console.ui.plots.gaps import RunTime, find_gaps
+from console.ui.plots.gaps import draw_gaps
 from console.ui.plots.window import SPANS, Window
 from tests.console.ui import blocks, numbers, rows
 
@@ -22,22 +23,22 @@ def test_a_gap_is_a_time_of_a_run_without_numbers() -> None:
     begin, step = WINDOW.lines.begin, WINDOW.lines.step_s
     values = [None if 20 <= at < 80 or at < 5 else 1.0 for at in range(SIZE)]
     runs = [RunTime(1, begin + timedelta(seconds=10 * step), None)]
-    (gap,) = find_gaps(values, runs, WINDOW, END)
+    (gap,) = draw_gaps(find_gaps(values, runs, WINDOW.lines, END), WINDOW)
     assert (gap.begin - begin, gap.end - begin) == (timedelta(seconds=20 * step), timedelta(seconds=80 * step))
     assert gap.left == pytest.approx(100 * 20 / SIZE, abs=0.01)
     assert gap.width == pytest.approx(100 * 60 / SIZE, abs=0.01)
     assert gap.has_label
-    assert find_gaps(values, [RunTime(1, None, None)], WINDOW, END) == (), "the run has not started"
+    assert find_gaps(values, [RunTime(1, None, None)], WINDOW.lines, END) == (), "the run has not started"
     ended = [RunTime(1, begin, begin + timedelta(seconds=20 * step))]
-    assert [gap.begin for gap in find_gaps(values, ended, WINDOW, END)] == [begin]
+    assert [gap.begin for gap in find_gaps(values, ended, WINDOW.lines, END)] == [begin]
 
 
 def test_numbers_on_their_way_are_no_gap() -> None:
     values = [None if at >= SIZE - 5 else 1.0 for at in range(SIZE)]
     runs = [RunTime(1, WINDOW.begin, None)]
-    gaps = find_gaps(values, runs, WINDOW, END)
+    gaps = find_gaps(values, runs, WINDOW.lines, END)
     assert [END - gap.end for gap in gaps] == [timedelta(seconds=15)]
-    assert find_gaps(values, runs, WINDOW, END - timedelta(seconds=15)) == ()
+    assert find_gaps(values, runs, WINDOW.lines, END - timedelta(seconds=15)) == ()
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class Statistics:
     latest_restored: Attempt | None
 
 
-def job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
+def job_checkpoints(job: Job | int) -> QuerySet[Checkpoint]:
     """The checkpoints of a job, without the records with which runs in BATCH commit their output."""
     batch = JobVersion.objects.filter(job=job, graph__mode=ExecutionMode.BATCH.value)
     return Checkpoint.objects.filter(job=job).exclude(run__in=Run.objects.filter(job=job, version__in=batch))
@@ -164,9 +164,9 @@ def previous_completed(checkpoint: Checkpoint) -> int | None:
     return older.order_by("-number").values_list("number", flat=True).first()
 
 
-def newest_with_operators(job: Job) -> Checkpoint | None:
-    """The newest checkpoint of a job that can be restored, with its figures by operator."""
-    return job_checkpoints(job).filter(status=Status.COMPLETED, discarded_at=None).order_by("-number").first()
+def newest_kept(job: Job | int) -> QuerySet[Checkpoint]:
+    """The checkpoints of a job that can be restored, newest first, with their figures by operator."""
+    return job_checkpoints(job).filter(status=Status.COMPLETED, discarded_at=None).order_by("-number")
 
 
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:

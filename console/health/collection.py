@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from console.health import hours, past
 from console.health.facts import OperatorFacts, RunFacts, StageFacts, SubtaskFacts
 from console.health.fetching import decode, fetch
-from console.health.hours import Hours, read_hours
-from console.health.past import NO_PAST, read_past
 from console.health.rules.workers import MAX_NAMED
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
 from console.jobs.operator_names import operator_names
@@ -26,14 +25,20 @@ FLOW_WINDOW: Final = timedelta(seconds=35)
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
 _STEP: Final = timedelta(seconds=FINEST_STEP_S)
 
-#: The first moment is a constant: Postgres plans only the partitions that may hold such rows, not all of them.
-_SUBTASKS: Final = """
-SELECT r.id AS run, newest.at, newest.operators FROM weir_run r CROSS JOIN LATERAL (
-    SELECT at, operators FROM weir_subtask_metrics
-    WHERE run_id = r.id AND token = r.token AND at >= %(since)s ORDER BY at DESC LIMIT %(samples)s
-) AS newest
-WHERE r.id = ANY(%(runs)s) ORDER BY r.id, newest.at
+#: The newest samples of the subtasks, oldest first. The first moment is a constant: Postgres plans only the partitions
+#: that may hold such rows, not all of them.
+_SAMPLES: Final = """
+LEFT JOIN LATERAL (
+    SELECT jsonb_agg(jsonb_build_array(at, operators) ORDER BY at) AS samples FROM (
+        SELECT at, operators FROM weir_subtask_metrics
+        WHERE run_id = r.id AND token = r.token AND at >= %(since)s ORDER BY at DESC LIMIT %(samples)s) AS newest
+) AS samples ON true
 """
+_FACTS: Final = f"""
+SELECT r.id AS run, hours.hours, samples.samples, {past.COLUMNS}
+FROM weir_run r {past.JOINS} {hours.JOIN} {_SAMPLES}
+WHERE r.id = ANY(%(runs)s)
+"""  # noqa: S608  # parts of this package
 
 #: An interval of 5 s: its begin, and per operator a list per number with an entry per subtask.
 Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
@@ -42,18 +47,18 @@ Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
 def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]] | None = None) -> dict[int, RunFacts]:
     """The facts of `runs`, by run. Versions and jobs of the runs must be loaded. `lit`: rules found before, by run.
 
-    Seven queries at most, whatever the number of runs.
+    Five queries at most, whatever the number of runs.
     """
     active = [run for run in runs if not run.is_terminal]
-    pks = [run.pk for run in active]
-    hours, samples = read_hours(pks, _sources(active), now), _samples(pks, now)
-    past = read_past(active, now, {run: operators[WHOLE_RUN].checkpoint_ms for run, operators in hours.items()})
+    rows = _rows(active, now)
     stages = _stages([run.pk for run in active if run.version.has_standing_stages])
     places, schemas = _place_owners(runs), _schemas(runs)
     found = {}
     for run in runs:
-        report = live.parse(run.live, run.live_at)
-        own, (lost_at, failed, checkpoints, savepoint) = samples.get(run.pk, []), past.get(run.pk, NO_PAST)
+        report, row = live.parse(run.live, run.live_at), rows.get(run.pk, {})
+        own, last_hours = _samples(row.get("samples")), hours.read_hours(row.get("hours"))
+        known = past.read_past(row, run, last_hours[WHOLE_RUN].checkpoint_ms) if row else past.NO_PAST
+        lost_at, failed, checkpoints, savepoint = known
         failure, failed_operator = _failure(run, schemas)
         found[run.pk] = RunFacts(
             now=now,
@@ -74,13 +79,28 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             failed_savepoint=savepoint,
             attempts=failed,
             stages=tuple(stages.get(run.pk, ())),
-            operators=_operators(run, report, own, hours[run.pk]),
+            operators=_operators(run, report, own, last_hours),
             sampled_at=_end(own[-1]) if own else None,
             flow_s=float(FINEST_STEP_S * len(_recent(own))),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
             lit=frozenset((lit or {}).get(run.pk, ())),
         )
     return found
+
+
+def _rows(runs: Sequence[Run], now: datetime) -> Mapping[int, Mapping[str, Any]]:
+    """A row for each of `runs`, which have not ended. A query."""
+    if not runs:
+        return {}
+    values = {
+        "runs": [run.pk for run in runs],
+        "now": now,
+        "since": now - timedelta(hours=1),
+        "samples": WATERMARK_WINDOW // _STEP,
+        **past.LIMITS,
+        **hours.moments(now, _sources(runs)),
+    }
+    return {row["run"]: row for row in fetch(_FACTS, values)}
 
 
 def _sources(runs: Sequence[Run]) -> set[str]:
@@ -164,16 +184,12 @@ def _stage_owners() -> str:
 # ---------------------------------------------------------------- operators
 
 
-def _samples(runs: Sequence[int], now: datetime) -> Mapping[int, list[Sample]]:
-    """The newest samples of the subtasks in the current attempt of each run, oldest first.
+def _samples(encoded: Any) -> list[Sample]:
+    """The samples of the subtasks in the current attempt, from the column `samples`.
 
     A job master that falls silent leaves its last samples. They show the last known state for an hour.
     """
-    found = defaultdict(list)
-    since = now - timedelta(hours=1)
-    for row in fetch(_SUBTASKS, runs, since=since, samples=WATERMARK_WINDOW // _STEP):
-        found[row["run"]].append((row["at"], decode(row["operators"])))
-    return {run: _within(samples, WATERMARK_WINDOW) for run, samples in found.items()}
+    return _within([(datetime.fromisoformat(at), numbers) for at, numbers in decode(encoded) or ()], WATERMARK_WINDOW)
 
 
 def _end(sample: Sample) -> datetime:
@@ -190,7 +206,7 @@ def _recent(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _operators(
-    run: Run, report: Live, samples: Sequence[Sample], hours: Mapping[str, Hours]
+    run: Run, report: Live, samples: Sequence[Sample], last_hours: Mapping[str, hours.Hours]
 ) -> dict[str, OperatorFacts]:
     """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
     if run.version.is_batch or not run.version.graph:
@@ -211,9 +227,9 @@ def _operators(
             inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),
             finished=shown is not None and shown.finished,
             subtasks=_subtasks(uid, samples, _recent(samples), idle, is_source=is_source),
-            state_bytes=hours[uid].state_bytes,
-            lag_ms=hours[uid].lag_ms,
-            sent=hours[uid].sent,
+            state_bytes=last_hours[uid].state_bytes,
+            lag_ms=last_hours[uid].lag_ms,
+            sent=last_hours[uid].sent,
         )
     return found
 

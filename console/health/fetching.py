@@ -1,18 +1,16 @@
-"""Runs the queries of health, which are SQL, for some runs."""
+"""Runs the query of health, and reads values of its JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from django.db import connection
 
 
-def fetch(query: str, runs: Sequence[int], **values: Any) -> list[Mapping[str, Any]]:
-    """The rows of `query`, each by the names of its columns. `runs` and `values` are its parameters."""
-    if not runs:
-        return []
+def fetch(query: str, values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows of `query`, each by the names of its columns. `values` are its parameters."""
     with connection.cursor() as cursor:
-        cursor.execute(query, {"runs": list(runs), **values})
+        cursor.execute(query, values)
         names = [column.name for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

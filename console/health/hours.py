@@ -1,20 +1,25 @@
-"""The last hours of runs, from minutes and quarters of the history: growth, lag, and what sources have sent."""
+"""The last hours of a run, from minutes and quarters of the history: growth, lag, and what sources have sent.
+
+A part of the query of `collection`.
+"""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from console.health.facts import SentFacts
-from console.health.fetching import fetch
+from console.health.fetching import decode
 
 _MINUTE, _QUARTER = timedelta(minutes=1), timedelta(minutes=15)
 #: Minutes of the last two hours, quarters of the last day and of the same time before. The first moments are
 #: constants: see `collection`. A lag is the greatest of the minutes before, and the least of the newest ones.
-_HOURS: Final = """
+#: A join to a run `r`, with an object by operator.
+JOIN: Final = """
+LEFT JOIN LATERAL (SELECT jsonb_object_agg(operator, to_jsonb(numbers)) AS hours FROM (
 SELECT minutes.*, quarters.* FROM (
-    SELECT run_id, operator, max(state_bytes) FILTER (WHERE at < %(now)s - interval '110 minutes') AS oldest_state,
+    SELECT operator, max(state_bytes) FILTER (WHERE at < %(now)s - interval '110 minutes') AS oldest_state,
         max(state_bytes) FILTER (WHERE at BETWEEN %(now)s - interval '60 minutes' AND %(now)s - interval '50 minutes')
             AS state_before,
         max(state_bytes) FILTER (WHERE at >= %(now)s - interval '10 minutes') AS state_now,
@@ -24,7 +29,7 @@ SELECT minutes.*, quarters.* FROM (
         percentile_cont(0.5) WITHIN GROUP (ORDER BY checkpoint_ms) FILTER (WHERE at < %(now)s - interval '60 minutes')
             AS checkpoint_ms,
         max(at) FILTER (WHERE records_out > 0) AS last_minute
-    FROM weir_metrics WHERE step_s = 60 AND run_id = ANY(%(runs)s) AND at >= %(hours)s GROUP BY run_id, operator
+    FROM weir_metrics WHERE step_s = 60 AND run_id = r.id AND at >= %(hours)s GROUP BY operator
 ) AS minutes CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE at BETWEEN %(day)s AND until) AS quarters,
         count(*) FILTER (WHERE is_of_day AND records_out > 0) AS with_records,
@@ -34,10 +39,11 @@ SELECT minutes.*, quarters.* FROM (
         SELECT at, records_out, at >= %(day)s AS is_of_day,
             max(at) FILTER (WHERE records_out > 0 AND at >= %(day)s) OVER () AS until
         FROM weir_metrics
-        WHERE minutes.operator = ANY(%(sources)s) AND step_s = 900 AND run_id = minutes.run_id
+        WHERE minutes.operator = ANY(%(sources)s) AND step_s = 900 AND run_id = r.id
             AND operator = minutes.operator AND (at >= %(day)s OR at = ANY(%(before)s))
     ) AS day
 ) AS quarters
+) AS numbers) AS hours ON true
 """
 
 
@@ -51,27 +57,35 @@ class Hours:
     sent: SentFacts = SentFacts()
 
 
-def read_hours(runs: Sequence[int], sources: Collection[str], now: datetime) -> Mapping[int, Mapping[str, Hours]]:
-    """Numbers of the last hours, by run and operator. `sources`: uids of the sources of any run."""
-    found: dict[int, dict[str, Hours]] = defaultdict(lambda: defaultdict(Hours))
+def moments(now: datetime, sources: Collection[str]) -> Mapping[str, Any]:
+    """The parameters of `JOIN`. `sources`: uids of the sources of any run."""
     quarter = datetime.fromtimestamp(now.timestamp() // _QUARTER.total_seconds() * _QUARTER.total_seconds(), UTC)
-    times = {
+    return {
         "hours": now - timedelta(hours=2),
         "day": now - timedelta(days=1),
         "before": [quarter - timedelta(days=days) for days in (1, 7)],
+        "sources": list(sources),
     }
-    for row in fetch(_HOURS, runs, now=now, sources=list(sources), **times):
-        last = ((row["last_minute"], _MINUTE), (row["last_quarter"], _QUARTER))
-        found[row["run_id"]][row["operator"]] = Hours(
-            state_bytes=(row["oldest_state"], row["state_before"], row["state_now"]),
-            lag_ms=(row["lag_before"], row["lag_now"]),
-            checkpoint_ms=row["checkpoint_ms"],
-            sent=SentFacts(
-                quarters=row["quarters"] or 0,
-                with_records=row["with_records"] or 0,
-                per_s=float(row["per_s"] or 0),
-                until=min((at + length for at, length in last if at is not None), default=None),
-                was_silent_before=bool(row["was_silent_before"]),
-            ),
-        )
-    return found
+
+
+def read_hours(encoded: Any) -> Mapping[str, Hours]:
+    """Numbers of the last hours, by operator, from the column `hours`. An operator without numbers has defaults."""
+    found: Mapping[str, Mapping[str, Any]] = decode(encoded) or {}
+    return defaultdict(Hours, {uid: _hours(numbers) for uid, numbers in found.items()})
+
+
+def _hours(row: Mapping[str, Any]) -> Hours:
+    last = ((row["last_minute"], _MINUTE), (row["last_quarter"], _QUARTER))
+    ends = [datetime.fromisoformat(at) + length for at, length in last if at is not None]
+    return Hours(
+        state_bytes=(row["oldest_state"], row["state_before"], row["state_now"]),
+        lag_ms=(row["lag_before"], row["lag_now"]),
+        checkpoint_ms=row["checkpoint_ms"],
+        sent=SentFacts(
+            quarters=row["quarters"] or 0,
+            with_records=row["with_records"] or 0,
+            per_s=float(row["per_s"] or 0),
+            until=min(ends, default=None),
+            was_silent_before=bool(row["was_silent_before"]),
+        ),
+    )

@@ -1,12 +1,12 @@
-"""The attempts and checkpoints of runs, as the rules of health see them. One query, whatever the number of runs."""
+"""The attempts and checkpoints of a run, as the rules of health see them: a part of the query of `collection`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from console.checkpoints.models import NOT_FAILURES
 from console.health.facts import CheckpointFacts, CompletedCheckpoint, FailedAttempt, FailedSavepoint
-from console.health.fetching import decode, fetch
+from console.health.fetching import decode
 from console.health.rules.attempts import MAX_ATTEMPTS
 from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
 from console.jobs.models import Run
@@ -14,11 +14,13 @@ from runtime.core.job.settings import CoordinatorSettings
 
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 
-_PAST: Final = """
-SELECT r.id AS run, attempts.*, newest.id AS newest_pk, newest.number AS newest_number,
-    newest.completed_at AS newest_completed_at, newest.duration_ms AS newest_ms, newest.operators AS newest_operators,
-    recent.recent_ms, failed.*, begun.*, saved.*, lost.ended_at AS lost_at
-FROM weir_run r
+COLUMNS: Final = """
+    attempts.*, newest.id AS newest_pk, newest.number AS newest_number, newest.completed_at AS newest_completed_at,
+    newest.duration_ms AS newest_ms, newest.operators AS newest_operators, recent.recent_ms, failed.*, begun.*, saved.*,
+    lost.ended_at AS lost_at
+"""
+#: Joins to a run `r`.
+JOINS: Final = """
 LEFT JOIN LATERAL (
     SELECT outcome, ended_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1
 ) AS lost ON lost.outcome = 'lost'
@@ -59,41 +61,36 @@ LEFT JOIN LATERAL (
         ORDER BY number DESC LIMIT 1) AS newest_savepoint
     WHERE status = 'failed'
 ) AS saved ON true
-WHERE r.id = ANY(%(runs)s)
 """
+LIMITS: Final[Mapping[str, Any]] = {
+    "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
+    "not_failures": [str(reason) for reason in NOT_FAILURES],
+}  # fmt: skip
 
 #: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed.
 Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None]
 NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None)
 
 
-def read_past(runs: Sequence[Run], now: datetime, earlier_ms: Mapping[int, float | None]) -> Mapping[int, Past]:
-    """Attempts and checkpoints, by run. Runs in BATCH take no checkpoints."""
-    settings_of = {run.pk: {} if run.version.is_batch else run.version.settings for run in runs}
-    limits = {
-        "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
-        "not_failures": [str(reason) for reason in NOT_FAILURES],
-    }  # fmt: skip
-    found = {}
-    for row in fetch(_PAST, list(settings_of), now=now, **limits):
-        run = row["run"]
-        checkpoints = CheckpointFacts(
-            interval_ms=settings_of[run].get("checkpoint_interval_ms"),
-            timeout_ms=settings_of[run].get("checkpoint_timeout_ms", CoordinatorSettings().timeout_ms),
-            newest=_newest_checkpoint(row),
-            recent_ms=tuple(float(ms) for ms in row["recent_ms"] or ()),
-            earlier_ms=earlier_ms.get(run),
-            failed=row["failed"],
-            failed_pk=row["failed_pk"],
-            failed_number=row["failed_number"] or 0,
-            failed_reason=row["failed_reason"] or "",
-            failed_detail=row["failed_detail"] or "",
-            begun_at=row["begun_at"],
-            acknowledged=row["acknowledged"] or 0,
-            subtasks=row["subtasks"] or 0,
-        )
-        found[run] = (row["lost_at"], _attempts(row["attempts"]), checkpoints, _failed_savepoint(row))
-    return found
+def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Past:
+    """The past of `run` from its row. A run in BATCH takes no checkpoints. `earlier_ms`: as in `CheckpointFacts`."""
+    settings: Mapping[str, Any] = {} if run.version.is_batch else run.version.settings
+    checkpoints = CheckpointFacts(
+        interval_ms=settings.get("checkpoint_interval_ms"),
+        timeout_ms=settings.get("checkpoint_timeout_ms", CoordinatorSettings().timeout_ms),
+        newest=_newest_checkpoint(row),
+        recent_ms=tuple(float(ms) for ms in row["recent_ms"] or ()),
+        earlier_ms=earlier_ms,
+        failed=row["failed"],
+        failed_pk=row["failed_pk"],
+        failed_number=row["failed_number"] or 0,
+        failed_reason=row["failed_reason"] or "",
+        failed_detail=row["failed_detail"] or "",
+        begun_at=row["begun_at"],
+        acknowledged=row["acknowledged"] or 0,
+        subtasks=row["subtasks"] or 0,
+    )
+    return row["lost_at"], _attempts(row["attempts"]), checkpoints, _failed_savepoint(row)
 
 
 def _newest_checkpoint(row: Mapping[str, Any]) -> CompletedCheckpoint | None:

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+import msgspec
 from django.conf import settings
 from django.db import connection
 from django.db.models import F, Func, JSONField, Subquery, TextField, Value
@@ -49,6 +50,7 @@ _OF_RUN: Final[Mapping[str, str]] = {
     "memory_bytes": AGGREGATES["memory_bytes"],
 }
 _OF_ALL: Final[Mapping[str, str]] = {**_OF_OPERATORS, **_OF_RUN}
+_LOAD: Final[Mapping[str, str]] = {name: AGGREGATES[name] for name in ("busy", "backpressured")}
 _ALL_NUMBERS: Final = (*_OF_ALL, "idle")
 OPERATOR_NUMBERS: Final = (*_OF_OPERATORS, "idle")
 RUN_NUMBERS: Final = (*OPERATOR_NUMBERS, *_OF_RUN, "restarts")
@@ -130,14 +132,36 @@ def history(run: Run, grid: Grid, operator: str | None = None) -> History:
     return History(grid, whole | {"restarts": _restarts(run, grid)}, operators)
 
 
-def job_history(runs: Sequence[int], grid: Grid, progress: RollUpProgress) -> Columns:
-    """The numbers of a job, over its `runs`, which do not overlap. A query, and that of `progress`."""
-    return _read(runs, grid, WHOLE_RUN, progress=progress).get(WHOLE_RUN) or _empty(_ALL_NUMBERS, grid)
+def plot_history(runs: Sequence[int], lines: Grid, cells: Grid) -> tuple[Columns, Mapping[str, Columns]]:
+    """The numbers of a job over its `runs`, which do not overlap: as a whole on the grid `lines`; and the load by
+    operator (`busy`, `backpressured` and `idle`) on the grid `cells`. Two queries at most.
+
+    A query has rows of different columns, hence JSON: an array per operator, with an array per interval.
+    """
+    wanted = ((lines, WHOLE_RUN, _OF_ALL), (cells, None, _LOAD))
+    progress, parts, values = RollUpProgress(), list[str](), list[Any]()
+    for grid, operator, numbers in wanted:
+        query, given = _query(runs, grid, operator, numbers, progress)
+        entry = ", ".join(("place", *numbers))
+        parts.append(
+            f"SELECT {len(parts)}, operator, json_agg(json_build_array({entry}) ORDER BY place)::text"  # noqa: S608
+            f" FROM ({query}) AS rows GROUP BY operator"
+        )
+        values += given
+    found: tuple[dict[str, Columns], dict[str, Columns]] = ({}, {})
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(parts), values)
+        for part, uid, entries in cursor.fetchall():
+            grid, _, numbers = wanted[part]
+            found[part][uid] = _columns(msgspec.json.decode(entries), grid, tuple(numbers))
+    whole, load = found
+    load.pop(WHOLE_RUN, None)
+    return whole.get(WHOLE_RUN) or _empty(_ALL_NUMBERS, lines), load
 
 
-def load_history(runs: Sequence[int], grid: Grid, progress: RollUpProgress) -> Mapping[str, Columns]:
-    """`busy`, `backpressured` and `idle` by operator, over `runs` of a job. A query, and that of `progress`."""
-    found = _read(runs, grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured")}, progress)
+def load_history(run: Run, grid: Grid) -> Mapping[str, Columns]:
+    """`busy`, `backpressured` and `idle` by operator. Two queries at most."""
+    found = _read([run.pk], grid, None, _LOAD)
     return {uid: columns for uid, columns in found.items() if uid != WHOLE_RUN}
 
 
@@ -149,7 +173,7 @@ def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[s
     grid = choose_grid(begin, end + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
     if _source_step(grid.step_s) > STEPS_S[1]:
         return {}
-    found = load_history([run.pk], grid, RollUpProgress())
+    found = load_history(run, grid)
     return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in found.items()}
 
 
@@ -199,15 +223,16 @@ def subtask_history(run: Run, operator: str, now: datetime, intervals: int | Non
 
 
 def _read(
-    runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str] = _OF_ALL,
-    progress: RollUpProgress | None = None,
-) -> dict[str, Columns]:  # fmt: skip
+    runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str] = _OF_ALL
+) -> dict[str, Columns]:
     """Columns by operator; `numbers` are names and their SQL."""
-    query, values = _query(runs, grid, operator, numbers, progress or RollUpProgress())
+    query, values = _query(runs, grid, operator, numbers, RollUpProgress())
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         rows = cursor.fetchall()
-    return {uid: _columns(list(group), grid, tuple(numbers)) for uid, group in groupby(rows, itemgetter(0))}
+    return {
+        uid: _columns([row[1:] for row in group], grid, tuple(numbers)) for uid, group in groupby(rows, itemgetter(0))
+    }
 
 
 def _query(
@@ -223,7 +248,7 @@ def _query(
             parts.append(f"SELECT * FROM weir_metrics WHERE {where}")  # noqa: S608
             values += [list(runs), begin, end] if operator is None else [list(runs), begin, end, operator]
             begin = end
-    columns = ", ".join(numbers.values())
+    columns = ", ".join(f"{sql} AS {name}" for name, sql in numbers.items())
     query = (
         f"SELECT operator, floor((extract(epoch FROM at) - %s) / {grid.step_s})::int AS place, {columns}"  # noqa: S608
         f" FROM ({' UNION ALL '.join(parts)}) AS rows GROUP BY operator, place ORDER BY operator, place"
@@ -232,9 +257,9 @@ def _query(
 
 
 def _columns(rows: Sequence[Sequence[Any]], grid: Grid, names: Sequence[str]) -> Columns:
-    """Rows of an operator (its name, the index of the interval, numbers) as a list per number."""
-    places = [row[1] for row in rows]
-    columns = zip(*(row[2:] for row in rows), strict=True)
+    """Rows of an operator (the index of the interval, numbers) as a list per number."""
+    places = [row[0] for row in rows]
+    columns = zip(*(row[1:] for row in rows), strict=True)
     found = {name: _spread(places, column, grid.size) for name, column in zip(names, columns, strict=True)}
     found["idle"] = [
         None if busy is None or blocked is None else max(0.0, 1.0 - busy - blocked)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
+import msgspec
 from django.db.models import (
     Case,
     Count,
@@ -22,13 +23,15 @@ from django.db.models import (
     When,
 )
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast, Coalesce
+from django.db.models.functions import Cast, Coalesce, JSONObject
 from django.shortcuts import get_object_or_404
 
 from console.checkpoints.models import Checkpoint, Status, large_columns
-from console.checkpoints.selectors import batch_output
+from console.checkpoints.restart_times import restarts_ms
+from console.checkpoints.selectors import batch_output, newest_kept
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.metrics.recent import newest_rate
+from console.operations.lines import AttemptLine, RunLine, attempt_lines, run_lines
 from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationState
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
@@ -48,7 +51,6 @@ _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
 SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate")  #: of the list of jobs, besides name and urgency
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 _HISTORY = 20  #: operations behind an expected duration
-_LARGE_VERSION_COLUMNS = ("version__graph", "version__params", "version__settings", "version__error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,13 @@ class JobRow:
     checkpoint: Checkpoint | None  #: newest completed checkpoint
     active: Operation | None
     failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
+
+
+class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures by operator of the newest checkpoint that can be restored."""
+
+    pk: int
+    operators: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +79,14 @@ class JobPage:
     start_repeats: bool  #: a start from empty state would repeat committed output
     active: tuple[Operation, ...]
     operations: tuple[Operation, ...]
-    runs: tuple[Run, ...]
-    attempts: tuple[Attempt, ...]  #: of the latest run
+    runs: tuple[RunLine, ...]  #: newest first
+    attempts: tuple[AttemptLine, ...]  #: of the latest run, newest first
     stages: tuple[StandingStage, ...]  #: of the latest run
     output: Checkpoint | None  #: commit record of a run in BATCH
     proof: RestoreProof | None  #: the restore drill that ended last
     oldest_point: RestorePoint | None
+    newest_figures: NewestFigures | None
+    restarts_ms: Sequence[float]  #: times of the newest restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +188,9 @@ def job_page(pk: int) -> JobPage:
         Http404: there is no such job.
     """
     related = Run.objects.filter(job=pk).select_related("job__health", "version__created_by").order_by("-pk")
-    run: Any = related.annotate(**_page_facts("job__")).first()
-    facts: Any = run or get_object_or_404(Job.objects.annotate(**_page_facts()), pk=pk)
+    lists = {"run_lines": run_lines(runs_of(pk), PAGE_ROWS), "attempt_lines": attempt_lines(PAGE_ROWS)}
+    run: Any = related.annotate(**_page_facts(pk, "job__"), **lists).first()
+    facts: Any = run or get_object_or_404(Job.objects.annotate(**_page_facts(pk)), pk=pk)
     job = run.job if run else facts
     operations = _newest_and_active(job)
     active = tuple(row for row in operations if row.is_active)
@@ -194,12 +206,14 @@ def job_page(pk: int) -> JobPage:
         start_repeats=facts.start_repeats,
         active=active,
         operations=operations[:PAGE_ROWS],
-        runs=tuple(runs_of(job).defer("live", "failure", *_LARGE_VERSION_COLUMNS)[:PAGE_ROWS]),
-        attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:PAGE_ROWS]) if run else (),
+        runs=msgspec.convert(run.run_lines, tuple[RunLine, ...]) if run else (),
+        attempts=msgspec.convert(run.attempt_lines, tuple[AttemptLine, ...]) if run else (),
         stages=tuple(StandingStage.objects.filter(run=run)) if run and run.version.has_standing_stages else (),
         output=batch_output(run) if run and run.version.is_batch else None,
         proof=read_proof(facts.latest_proof),
         oldest_point=read_restore_point(facts.oldest_point),
+        newest_figures=facts.newest_figures and msgspec.convert(facts.newest_figures, NewestFigures),
+        restarts_ms=facts.restarts or (),
     )
 
 
@@ -210,8 +224,9 @@ def _newest_and_active(job: Job) -> tuple[Operation, ...]:
     return tuple(with_runs(own.filter(Q(pk__in=newest) | Q(state__in=ACTIVE_STATES))))
 
 
-def _page_facts(job: str = "") -> dict[str, Any]:
-    """Facts for the page of a job, as annotations of the job, or with the prefix `job__` of a run."""
+def _page_facts(pk: int, job: str = "") -> dict[str, Any]:
+    """Facts for the page of the job `pk`, as annotations of the job, or with the prefix `job__` of a run."""
+    figures = newest_kept(pk).values(found=JSONObject(pk=F("pk"), operators=F("operators")))
     versions = JobVersion.objects.filter(job=OuterRef(f"{job}pk")).order_by("-number")
     return {
         "newest_version_pk": Subquery(versions.values("pk")[:1]),
@@ -219,6 +234,8 @@ def _page_facts(job: str = "") -> dict[str, Any]:
         "start_repeats": Exists(committed_checkpoints(OuterRef(f"{job}pk"))),
         "latest_proof": latest_proof(f"{job}pk"),
         "oldest_point": oldest_restorable(job),
+        "newest_figures": Subquery(figures[:1]),
+        "restarts": restarts_ms(pk),
     }
 
 
@@ -229,7 +246,7 @@ def latest_run(job: Job) -> Run | None:
     return run
 
 
-def runs_of(job: Job) -> QuerySet[Run]:
+def runs_of(job: Job | int) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
     attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").values(number=Count("pk"))

@@ -14,7 +14,7 @@ from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.selectors import newest_with_operators
+from console.checkpoints.selectors import newest_kept
 from console.formats import Quantity
 from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
@@ -119,7 +119,7 @@ class Inspector:
     @cached_property
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint whose state can be read."""
-        return self._newest or newest_with_operators(self._page.job)
+        return self._newest or newest_kept(self._page.job).first()
 
     @cached_property
     def states(self) -> tuple[StateLine, ...]:

@@ -1,6 +1,6 @@
 """The health of a job for pages: the verdict of the rules, and what a failure would cost now."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -71,14 +71,18 @@ class HealthLine:
     more: int = 0  #: findings beside these
 
 
-def job_health(job: Job, run: Run | None, now: datetime) -> HealthView | None:
-    """The health of the job's latest run, computed now. `job.health` should be loaded."""
+def job_health(job: Job, run: Run | None, restarts_ms: Sequence[float], now: datetime) -> HealthView | None:
+    """The health of the job's latest run, computed now. `job.health` should be loaded. `restarts_ms`: as in
+    `recovery_horizon`.
+    """
     if run is None:
         return None
     run.job = job
     ((_, facts, verdict),) = verdicts([run], now)
     attempt = attempt_number(facts) if run.run_state is RunState.RESTARTING else ""
-    return HealthView(verdict=verdict, horizon=recovery_horizon(run, facts), attempt=attempt, skew=facts.skew)
+    return HealthView(
+        verdict=verdict, horizon=recovery_horizon(run, facts, restarts_ms), attempt=attempt, skew=facts.skew
+    )
 
 
 def silent_since(run: Run | None, now: datetime) -> datetime | None:

@@ -125,7 +125,7 @@ def job_view(
     show_progress(numbers, shown.rows)
     schema = page.schema
     failure = run_failure(run, schema)
-    health = job_health(page.job, run, now)
+    health = job_health(page.job, run, page.restarts_ms, now)
     findings, skew = (health.verdict.findings, health.skew) if health else ((), {})
     is_compact = is_large and not is_detailed
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None

@@ -80,7 +80,7 @@ class JobRows:
     page: JobPage
     columns: tuple[Checkpoint, ...]  #: of the strip, without their figures by operator
     strip: Strip | None
-    restorable: Checkpoint | None  #: newest of the columns
+    restorable: Checkpoint | None  #: newest of the columns, with its figures by operator
     newest: Checkpoint | None  #: to continue from
 
 
@@ -160,7 +160,9 @@ forget_rows: Final = _SHARED.clear  #: for tests
 def _read(pk: int) -> JobRows:
     page = job_page(pk)
     columns = tuple(checkpoint_table(page.job)[:STRIP_COLUMNS])
-    restorable = next((row for row in columns if row.is_restorable), None)
+    restorable, figures = next((row for row in columns if row.is_restorable), None), page.newest_figures
+    if restorable is not None and figures is not None and figures.pk == restorable.pk:
+        restorable.operators = figures.operators  # spares a query
     goes_on = restorable is not None and restorable.kind != Kind.DRAIN and not _all_finished(restorable)
     newest = restorable if goes_on else continuable(page.job).first()
     return JobRows(page, columns, strip(columns), restorable, newest)

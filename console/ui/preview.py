@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from console import formats
+from console.checkpoints.restart_times import restarts_ms
 from console.checkpoints.selectors import RunProgress
 from console.health.collection import collect
 from console.health.recovery import RecoveryHorizon, recovery_horizon
@@ -44,7 +45,8 @@ def preview(kind: str, run: Run | None, reached: RunProgress, now: datetime) -> 
     if kind in WITH_SAVEPOINT:
         return tuple(_savepoint(kind, run, reached))
     if kind == OperationKind.CANCEL:
-        return tuple(_cancel(reached, recovery_horizon(run, collect([run], now)[run.pk])))
+        restarts = Run.objects.filter(pk=run.pk).values_list(restarts_ms(run.job_id), flat=True).get()
+        return tuple(_cancel(reached, recovery_horizon(run, collect([run], now)[run.pk], restarts or ())))
     return ()
 
 

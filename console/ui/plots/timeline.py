@@ -1,6 +1,6 @@
 """The plots of a job below its graph: records, watermark lag, load of operators, checkpoints and state, with events.
 
-All plots share a window of time. A query finds its runs, four read the numbers, and one the events. `key` names the
+All plots share a window of time. A query finds its runs, two read the numbers, and one the events. `key` names the
 content without reading it, so a poll whose browser has the plots costs none of them.
 """
 
@@ -17,7 +17,7 @@ from console import formats
 from console.formats import Quantity
 from console.jobs.models import Job, Run
 from console.metrics.gaps import RunTime, find_gaps
-from console.metrics.selectors import Columns, Grid, RollUpProgress, job_history, load_history
+from console.metrics.selectors import Columns, Grid, plot_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
 from console.ui.plots.gaps import DrawnGap, draw_gaps
@@ -80,9 +80,8 @@ class Timeline:
     @property
     def key(self) -> str:
         """Changes with the window, and with the newest attempt, operation and version."""
-        newest = [(row.pk, getattr(row, "state", ""), getattr(row, "outcome", "")) for row in (
-            *self._page.attempts[:1], *self._page.operations[:1], *self._page.runs[:1],
-        )]  # fmt: skip
+        rows: tuple[Any, ...] = (*self._page.attempts[:1], *self._page.operations[:1], *self._page.runs[:1])
+        newest = [(row.pk, getattr(row, "state", ""), getattr(row, "outcome", "")) for row in rows]
         version = self._page.newest_version.pk if self._page.newest_version else None
         known = (self.window.span.name, self.window.end, self.chosen, newest, version)
         return blake2s(repr(known).encode(), digest_size=8).hexdigest()
@@ -137,17 +136,13 @@ class Timeline:
         ran = found.filter(Q(ended_at=None) | Q(ended_at__gte=begin))
         return [RunTime(*times) for times in ran.values_list("pk", "started_at", "ended_at")]
 
+    @cached_property
+    def _history(self) -> tuple[Columns, Mapping[str, Columns]]:
+        return plot_history([run.pk for run in self._times], self.window.lines, self.window.cells)
+
     @property
-    def _runs(self) -> list[int]:
-        return [run.pk for run in self._times]
-
-    @cached_property
-    def _progress(self) -> RollUpProgress:
-        return RollUpProgress()
-
-    @cached_property
     def numbers(self) -> Columns:
-        return job_history(self._runs, self.window.lines, self._progress)
+        return self._history[0]
 
     @cached_property
     def has_numbers(self) -> bool:
@@ -178,8 +173,7 @@ class Timeline:
 
     @cached_property
     def load(self) -> LoadPlot | None:
-        grid = self.window.cells
-        found = load_history(self._runs, grid, self._progress)
+        grid, found = self.window.cells, self._history[1]
         operators = (self._page.version.graph or {}).get("operators", ()) if self._page.version else ()
         named = [(o["uid"], o["name"]) for o in operators if o["uid"] in found]
         named += [(uid, uid) for uid in sorted(found) if uid not in {known for known, _ in named}]

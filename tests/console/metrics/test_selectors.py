@@ -94,6 +94,23 @@ def test_the_answer_is_the_same_whatever_is_rolled_up(run: Run, passes: tuple[da
 
 
 @pytest.mark.django_db
+def test_lines_and_load_of_the_plots_are_those_of_the_history(run: Run) -> None:
+    """On grids of different intervals, with rows of all steps."""
+    for operator in ("", "sums"):
+        add(run, every_5_s(NOW - 6 * HOUR, NOW), operator)
+    rollup.roll_up(NOW - 20 * MINUTE)
+    lines, cells = (choose_grid(NOW - 5 * HOUR, NOW, step_s, 1, NOW) for step_s in (120, 300))
+    whole, load = selectors.plot_history([run.pk], lines, cells)
+    expected = history(run, lines).run
+    assert expected is not None
+    assert whole == {name: expected[name] for name in whole}
+    columns = history(run, cells, "sums").operators["sums"]
+    assert load == {"sums": {name: columns[name] for name in ("busy", "backpressured", "idle")}}
+    nothing, no_load = selectors.plot_history([], lines, cells)
+    assert (set(nothing["busy"]), no_load) == ({None}, {})
+
+
+@pytest.mark.django_db
 def test_restarts_are_those_of_the_attempts(run: Run) -> None:
     """Also of attempts that failed before they had a number."""
     for token, ago in enumerate((50, 20, 20, 5), 1):

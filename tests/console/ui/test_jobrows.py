@@ -20,7 +20,7 @@ from console.ui import jobrows
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-SHARED_QUERIES = 9  #: of a poll that finds only a new report
+SHARED_QUERIES = 6  #: of a poll that finds only a new report
 OF_TIME = {"plots", "plot-tables", "warnings"}  #: blocks with keys of their own
 
 WRITES: dict[str, Callable[[Run], object]] = {

@@ -16,6 +16,7 @@ from console.ui.plots.timeline import PHASES, checkpoint_phases
 from tests.console.ui import blocks, numbers, rows
 
 MAX_PAGE_BYTES = 30 * 1024  #: compressed
+MAX_QUERIES = 12  #: of any page, as in `benchmarks.console`
 AJAX = {"HX-Request": "true"}
 
 
@@ -48,12 +49,13 @@ def test_phases_add_up_to_the_duration_at_most() -> None:
 
 @pytest.mark.parametrize("span", ["15min", "6h", "7d"])
 def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, span: str) -> None:
+    """The first request of a process reads all rows."""
     with CaptureQueriesContext(connection) as asked:
         page = at_console.get(f"/jobs/{running.job_id}/?span={span}")
-    assert len(asked) <= 18
+    assert len(asked) <= MAX_QUERIES
     with CaptureQueriesContext(connection) as repeated:
         at_console.get(f"/jobs/{running.job_id}/?span={span}")
-    assert len(repeated) <= 9, "rows are shared; plots, causes and states come from the cache of fragments"
+    assert len(repeated) <= 6, "rows are shared; plots, causes and states come from the cache of fragments"
     assert len(gzip.compress(page.content, 6)) <= MAX_PAGE_BYTES
     timeline = page.context["timeline"]
     assert [row.name for row in timeline.load.rows] == numbers.NAMES
@@ -62,6 +64,20 @@ def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, 
     assert len(timeline.table) <= 32
     assert "restarted: slot 1 was lost: its control connection closed" in blocks.text(page)
     assert "Savepoint 174 completed" in blocks.text(page)
+
+
+def test_the_first_page_of_a_chosen_operator_keeps_the_limit_of_queries(at_console: Client, running: Run) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        page = at_console.get(f"/jobs/{running.job_id}/?node={numbers.UIDS[0]}&span=6h")
+    assert "Subtasks" in blocks.live(page)["subtasks"]
+    assert len(asked) <= MAX_QUERIES
+
+
+def test_the_first_page_of_a_user_with_permissions_keeps_the_limit_of_queries(reading: Client, running: Run) -> None:
+    """Permissions take two queries; a superuser has none."""
+    with CaptureQueriesContext(connection) as asked:
+        reading.get(f"/jobs/{running.job_id}/")
+    assert len(asked) <= MAX_QUERIES
 
 
 def test_a_browser_that_has_the_plots_costs_no_query_of_numbers(at_console: Client, running: Run) -> None:

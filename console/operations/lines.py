@@ -1,0 +1,63 @@
+"""Lists on the page of a job that come with the row of its latest run, as JSON, and so take no query of their own."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import F, OuterRef, QuerySet
+from django.db.models.functions import JSONObject
+
+from console.checkpoints.models import noun
+from console.jobs.models import Attempt
+
+
+class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt, without the details of its failure."""
+
+    pk: int
+    token: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    outcome: str
+    reason: str
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A run. `restored_pk`, `restored_number` and `restored_kind` are of the checkpoint that it restored, or None."""
+
+    pk: int
+    state: str
+    version_number: int
+    parallelism: int
+    attempt_count: int
+    restored_pk: int | None
+    restored_number: int | None
+    restored_kind: str | None
+    restore_path: str
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def restored_noun(self) -> str:
+        return noun(self.restored_kind) if self.restored_kind else ""
+
+
+def attempt_lines(size: int) -> ArraySubquery:
+    """The newest attempts of a run: an annotation of runs."""
+    newest = Attempt.objects.filter(run=OuterRef("pk")).order_by("-token")
+    return _lines(newest, size, **{name: name for name in AttemptLine.__struct_fields__})
+
+
+def run_lines(rows: QuerySet[Any], size: int) -> ArraySubquery:
+    """The first of `rows`, with `attempt_count`: an annotation of any row."""
+    columns = {name: name for name in RunLine.__struct_fields__}
+    columns["version_number"] = "version__number"
+    columns |= {f"restored_{name}": f"restore_checkpoint__{name}" for name in ("pk", "number", "kind")}
+    return _lines(rows, size, **columns)
+
+
+def _lines(rows: QuerySet[Any], size: int, **columns: str) -> ArraySubquery:
+    line = JSONObject(**{name: F(column) for name, column in columns.items()})
+    return ArraySubquery(rows.values(line=line)[:size])

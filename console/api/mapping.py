@@ -15,7 +15,7 @@ from console.jobs.models import Job
 from console.operations.new_runs import new_run_target
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
-from console.operations.restore import report
+from console.operations.restore import report, run_to_end
 from console.operations.selectors import latest_run
 from runtime.core.restore.mapping import OperatorMatch
 
@@ -121,8 +121,7 @@ def _query_values(request: Request, wanted: type[RestoreTargetQuery]) -> dict[st
 
 def _mapping_response(job: Job, asked: RestoreParams) -> Response:
     version, parallelism = new_run_target(job, asked)
-    run = latest_run(job)
-    ends = run if run and not run.is_terminal else None
+    ends = run_to_end(latest_run(job))
     found = report(job, Origin.from_params(job, asked), version, parallelism, ends=ends)
     repeats = found.repeated is not None or ends is not None
     shown = {

@@ -73,6 +73,11 @@ class RestoreReport:
     plan_hash: str
 
 
+def run_to_end(latest: Run | None) -> Run | None:
+    """The run that a restore must end first: the latest run of the job, unless it has ended."""
+    return None if latest is None or latest.is_terminal else latest
+
+
 def report(
     job: Job,
     origin: Origin,

@@ -25,7 +25,7 @@ from console.operations.legality import allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import EndRun
-from console.operations.restore import RestoreReport, report
+from console.operations.restore import RestoreReport, report, run_to_end
 from console.operations.selectors import ExpectedDuration, expected_durations, latest_run
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, text, whole_number
@@ -121,11 +121,12 @@ def _page(
     suggested: Checkpoint | None,
     refused: Refused | None,
 ) -> HttpResponse:
-    kind = OperationKind.ROLLBACK if run and not run.is_terminal else OperationKind.RESTORE
+    ends = run_to_end(run)
+    kind = OperationKind.RESTORE if ends is None else OperationKind.ROLLBACK
     acts = {found.act: found for found in allowed_operations(job, run, request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
-    ends = [acts[OperationKind(way)] for way in EndRun] if kind is OperationKind.ROLLBACK else []
-    search, plan = text(request.GET.get("q")), _plan(job, run, kind, versions, form, suggested)
+    ways = [] if ends is None else [acts[OperationKind(way)] for way in EndRun]
+    search, plan = text(request.GET.get("q")), _plan(job, run, versions, form, suggested)
     most = max(map(parallelism_limit, versions), default=None)
     snapshots = _snapshots(request, job, chosen, search)
     context = {
@@ -134,8 +135,8 @@ def _page(
         "form": form,
         "act": acts[kind],
         "run": run,
-        "ends": ends,
-        "end_run": next((way.act for way in ends if way.enabled), EndRun.STOP),
+        "ends": ways,
+        "end_run": next((way.act for way in ways if way.enabled), EndRun.STOP),
         "plan": plan,
         "versions": versions,
         "most": most,
@@ -179,7 +180,6 @@ def _version(versions: Sequence[JobVersion], given: str | None) -> JobVersion | 
 def _plan(
     job: Job,
     run: Run | None,
-    kind: OperationKind,
     versions: Sequence[JobVersion],
     form: RestoreForm,
     suggested: Checkpoint | None,
@@ -195,13 +195,7 @@ def _plan(
     found, refusal = None, None
     try:
         require_parallelism(parallelism, version.max_parallelism)
-        found = report(
-            job,
-            Origin.from_row(job, checkpoint),
-            version,
-            parallelism,
-            ends=run if kind is OperationKind.ROLLBACK else None,
-        )
+        found = report(job, Origin.from_row(job, checkpoint), version, parallelism, ends=run_to_end(run))
         refusal = found.refusal
     except Refused as refused:
         refusal = refused

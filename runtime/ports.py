@@ -119,7 +119,9 @@ class Operator(ABC):
     def ready(self, finishing: bool) -> bool:
         """Whether the operator accepts a batch now or, with `finishing`, the end of its last input. Called often.
 
-        While False, the message waits in its channel, and so does every message behind it, including barriers.
+        While False, the message waits in its channel, and so does every message behind it, including barriers. At a
+        stop, rows that upstream steps emit before the barrier arrive even while False: no timer fires any more, and the
+        savepoint must contain these rows.
         """
         return True
 

@@ -271,6 +271,8 @@ class Task:
             message, Records | Watermark | EndOfData | TerminationMarker
         ):
             return False
+        if self.machine.phase == "stopped":  # no timer frees capacity any more; the savepoint contains buffered rows
+            return True
         return bool(self._call("ready", self._watermark_hold.may_handle, channel, message))
 
     @property

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,29 @@ def test_rows_that_wait_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:
         run.end("stop")
     assert found(output) == rows_of(source.numbers)
     assert sizes.values == []
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_stop_takes_rows_that_are_flushed_towards_a_step_without_capacity(tmp_path: Path, parallelism: int) -> None:
+    """Batches flush at the barrier of the savepoint, behind the end of the data; each answer is given out once."""
+    output, service = tmp_path / "out", Service(up=False)
+
+    def job(source: Any, service: Service) -> Dataflow:
+        flow = Dataflow("flushed")
+        numbers = flow.source("numbers", source).key_by("key")
+        bulk = numbers.batches("bulk", lambda batch: batch, max_rows=25, flush_on_barrier=True)
+        bulk.async_map("ask", service, SCHEMA, capacity=1, timeout_ms=60_000).sink("out", ParquetSink(str(output)))
+        return flow
+
+    settings = replace(FAST, interval_ms=None, timeout_ms=20_000)
+    with running(job(Gated(total=10), service).compile(1), tmp_path / "state", settings=settings) as run:
+        run.wait_for(lambda: service.open == 1 and run.operator("bulk").get("records_in", 0) == 40)
+        savepoint = run.end("stop")
+    assert committed(output) == []
+    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    flow = job(Numbers(total=30), Service())
+    run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST, records=again)
+    assert found(output) == rows_of(Numbers(total=30))
 
 
 # ---------------------------------------------------------------- nothing kept

@@ -42,10 +42,11 @@ class Reading:
         parallelism: int = 1,
         token: int = 1,
         clock: ManualClock | None = None,
+        groups: int = GROUPS,
     ) -> None:
         self.store = store or MemorySnapshotStore()
         self.clock = clock or ManualClock(1_000_000)
-        self.state = SubtaskState(key_group_range(index, GROUPS, parallelism), GROUPS, self.store)
+        self.state = SubtaskState(key_group_range(index, groups, parallelism), groups, self.store)
         found = tuple(snapshots)
         before = OperatorSnapshot(
             parallelism=max(len(found), 1), finished=FinishedState.RUNNING, subtasks=dict(enumerate(found))
@@ -65,7 +66,7 @@ class Reading:
             uid="files",
             index=index,
             parallelism=parallelism,
-            max_parallelism=GROUPS,
+            max_parallelism=groups,
             token=Token(token),
             state=self.state,
             now_ms=self.clock.now_ms,

@@ -159,6 +159,18 @@ def test_a_rate_is_neither_added_nor_removed_at_a_restore() -> None:
             Reading(after, store=reader.store, snapshots=[reader.snapshot("chk-1")])
 
 
+def test_another_number_of_key_groups_is_refused_also_by_a_later_checkpoint() -> None:
+    """The splits would be others: ids would be repeated and skipped."""
+    store, before = MemorySnapshotStore(), list[Any]()
+    for attempt in range(2):  # the second is of a job that was restored
+        reader = Reading(SequenceSource(), store=store, snapshots=before, groups=16)
+        reader.poll(10)
+        before = [reader.snapshot(f"chk-{attempt}")]
+        with pytest.raises(JobRejected, match="split by 16 key groups, and 32 would repeat and skip ids") as refused:
+            Reading(SequenceSource(), store=store, snapshots=before, groups=32)
+        assert (refused.value.code, refused.value.field) == ("changed-key-groups", "files")
+
+
 def test_keys_may_be_text() -> None:
     source = SequenceSource(rows=20, keys=3, text_keys=True)
     reader = Reading(source)

@@ -2,7 +2,8 @@
 
 The key and the time of a row are functions of its `id`, so a row is the same in every run. The sequence is distributed
 in blocks over as many splits as there are key groups. A subtask always reads the split that lags most, so its event
-time never decreases. Positions are keyed state and move with their key groups.
+time never decreases. Positions are keyed state and move with their key groups. Another number of key groups would
+assign other ids to the splits, so broadcast state has the number, and a restore with another number is refused.
 
 A rate is divided among the subtasks by their rows (Flink: `RateLimiterStrategy.perSecond`). It limits the rows of each
 poll and changes no row. Its budget begins with the first poll of an attempt and never exceeds the rows of a second.
@@ -34,6 +35,7 @@ SCHEMA: Final = pa.schema(
 _BLOCK_ROWS: Final = 8_192
 _PACED_BLOCK_ROWS: Final = 16  #: of a source with a rate
 _TABLES: Final = {_BLOCK_ROWS: "positions", _PACED_BLOCK_ROWS: "paced_positions"}  #: names in state, by size of blocks
+_KEY_GROUPS: Final = "key_groups"  #: key in the broadcast state
 _US_PER_MS: Final = 1_000
 _MS_PER_S: Final = 1_000
 _UNKNOWN: Final = -1
@@ -116,6 +118,7 @@ class SequenceReader(SourceReader):
         self._budget, self._budget_at_ms = 0.0, _UNKNOWN
         if context.restored:
             _check_same_blocks(context, self._block_rows)
+        _check_same_key_groups(context)
         name = _TABLES[self._block_rows]
         self._table: KeyedTable = context.state.keyed_table(name, _KEY_SCHEMA, _VALUE_SCHEMA)
         self._row_ids = self._table.find([_split_ids(groups, context.key_groups)])
@@ -216,6 +219,16 @@ def _check_same_blocks(context: OperatorContext, block_rows: int) -> None:
         if size != block_rows and (context.state.keyed_table(name, _KEY_SCHEMA, _VALUE_SCHEMA).find([keys]) >= 0).any():
             detail = "a restored job may change a rate, but neither add nor remove it: keep it, or start anew"
             raise JobRejected("changed-rate", "rows_per_second", detail)
+
+
+def _check_same_key_groups(context: OperatorContext) -> None:
+    """Records the number of key groups. Raises JobRejected if the restored positions belong to another number."""
+    facts, groups = context.state.broadcast_map("splits"), context.max_parallelism
+    before = facts.setdefault(_KEY_GROUPS, groups)
+    if before != groups:
+        detail = f"its ids are split by {before} key groups, and {groups} would repeat and skip ids"
+        remedy = "keep the number of key groups, or give the source another uid, which starts it anew"
+        raise JobRejected("changed-key-groups", context.uid, f"{detail}: {remedy}")
 
 
 def _split_ids(max_parallelism: int, owned: range) -> pa.Array:

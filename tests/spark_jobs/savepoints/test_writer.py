@@ -155,6 +155,26 @@ def test_a_savepoint_with_other_key_groups_goes_on_as_before(
     assert outputs(tmp_path) == outputs(whole)
 
 
+def test_a_sequence_does_not_follow_other_key_groups(spark: SparkSession, tmp_path: Path) -> None:
+    """Its splits are defined by their number."""
+
+    def job(groups: int) -> Dataflow:
+        made = Dataflow("sequence", max_parallelism=groups)
+        made.source("ids", SequenceSource(rows_per_second=1_000)).sink("out", DiscardSink())
+        return made
+
+    with running(job(128).compile(1), tmp_path / "storage") as run:
+        run.checkpoints(1)
+        savepoint = run.end("stop")
+    (tmp_path / "storage" / savepoint).rename(tmp_path / "savepoint")
+    writer = SavepointWriter.from_savepoint(spark, str(tmp_path / "savepoint"), flow=job(256))
+    written = writer.change_max_parallelism(256).write(str(tmp_path / "changed"))
+    records = MemoryRunStore(token=Token(SystemClock().now_ms()), restore_from=written.folder)
+    with running(job(256).compile(2), tmp_path / "storage", records) as again:
+        again.join()
+    assert "its ids are split by 128 key groups, and 256 would repeat and skip ids" in str(records.failure)
+
+
 def test_a_re_keyed_savepoint_goes_on_under_the_new_keys(
     spark: SparkSession, stopped: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -211,6 +211,7 @@ class PreparedCommitter(SinkCommitter):
             count = sum(self._commit(connection, place, each) for each in sorted(due, key=lambda each: each.number))
             if due:
                 with connection.transaction():
+                    place.lock(connection)
                     place.record(connection, due)
                     place.cover_marks(connection)
             return count
@@ -229,6 +230,7 @@ class PreparedCommitter(SinkCommitter):
                 with suppress(psycopg.errors.UndefinedObject):  # another master has rolled it back
                     connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(name)))
             with connection.transaction():
+                place.lock(connection)
                 place.cover_marks(connection)
                 place.forget(connection, token, [each.writer_id for each in kept])
             return len(found)

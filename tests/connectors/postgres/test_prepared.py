@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.postgres import connection
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
@@ -169,6 +171,30 @@ def test_a_stopped_writer_prepares_nothing_after_the_clean_up_of_a_newer_attempt
         stopped.prepare(1)
     assert database.prepared() == []
     stopped.close()
+
+
+@pytest.mark.parametrize("act", ["commit", "clean"])
+def test_a_row_that_another_session_holds_is_not_waited_for_without_end(
+    database: Prepared, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """A stopped process holds the records of the writers: the metadata thread of the master must not wait for it."""
+    monkeypatch.setattr(connection, "_LIMITS", "SET LOCAL lock_timeout = '300ms'")
+    of = database.sink()
+    writer = open_writer(of)
+    committables = prepare(writer, 1)
+    writer.close()
+    acts = {
+        "commit": lambda: commit(of, *committables),
+        "clean": lambda: of.committer().clean("7", "out", Token(2), []),
+    }
+    with psycopg.connect(database.url) as holder:  # it ends in time for a test that would wait without a limit
+        holder.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
+        holder.execute(f"SELECT FROM {database.schema}.weir_sink_writers FOR UPDATE")
+        with pytest.raises(EnvironmentFailure, match="lock timeout"):
+            acts[act]()
+    if act == "commit":
+        assert commit(of, *committables) == 0, "its mark proves the commit"
+    assert database.ids() == ([1] if act == "commit" else [])
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -124,7 +124,7 @@ def lose_list_state(patch: pytest.MonkeyPatch) -> None:
 def restore_event_time_by_key_group_alone(patch: pytest.MonkeyPatch) -> None:
     """A split in list state may lie far behind the subtask that it is given to."""
     patch.setattr(state_assignment, "_is_shared", lambda *_: False)
-    patch.setattr(state_assignment, "_bound_watermark", lambda watermark, _: watermark)
+    patch.setattr(state_assignment, "_keeps_rows", lambda *_: False)
 
 
 def lose_union_lists(patch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@
 - Every subtask receives all entries of a union list, and broadcast state from any subtask that has it.
 - A finished operator is skipped, but its pending committables are not (`pending_committables`).
 - A restored watermark is at most that of every old subtask whose splits or rows the new subtask may hold; otherwise
-  these rows would be late. The bound also applies to every subtask downstream that is not behind a shuffle by key.
+  these rows would be late. The bound also applies to every subtask downstream that is not behind a shuffle by key. A
+  subtask that holds only what finished subtasks held, and gets no further rows, bounds no watermark.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,12 +39,20 @@ class SubtaskRestore:
 def assign_state(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, SubtaskRestore]:
     """Assigns the state in `manifest` to every subtask of `graph`."""
     assigned: dict[SubtaskId, SubtaskRestore] = {}
+    ended: set[SubtaskId] = set()  #: subtasks that emit no further rows
     for subtask in graph.subtasks:  # predecessors first
         operator = graph.by_uid[subtask.operator]
         old = manifest.operators.get(operator.uid)
         restored = SubtaskRestore(subtask=subtask) if old is None else _restore_subtask(subtask, operator, old, graph)
-        feeding = [assigned[graph.source(channel)] for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)]
-        assigned[subtask] = replace(restored, watermark=_bound_watermark(restored.watermark, feeding))
+        feeding = {graph.source(channel) for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)} - ended
+        bounds = [assigned[sender].watermark for sender in feeding]
+        if old is None or not all(held.finished for held in _held_snapshots(subtask, operator, old, graph)):
+            bounds.append(restored.watermark)
+        if restored.finished or not bounds:
+            ended.add(subtask)
+        else:
+            restored = replace(restored, watermark=_min_if_known(bounds))
+        assigned[subtask] = restored
     return assigned
 
 
@@ -52,22 +61,37 @@ def _restore_subtask(
 ) -> SubtaskRestore:
     if old.finished is FinishedState.FINISHED:
         return SubtaskRestore(subtask=subtask, finished=True)
-    mine = key_group_range(subtask.index, graph.max_parallelism, operator.parallelism)
-    overlapping = tuple(
-        snapshot
-        for index, snapshot in sorted(old.subtasks.items())
-        if _ranges_overlap(mine, key_group_range(index, graph.max_parallelism, old.parallelism))
-    )
     heads = {edge.target for edge in graph.edges if edge.feedback}
     return SubtaskRestore(
         subtask=subtask,
-        snapshots=overlapping,
+        snapshots=_overlapping(subtask, operator, old, graph),
         lists=_redistribute_lists(old, subtask.index, operator.parallelism),
         unions=_union_lists(old),
         broadcast=_broadcast_snapshot(old),
         feedback=_redistribute_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
-        watermark=_min_watermark(old.subtasks.values() if _is_shared(old, operator) else overlapping),
+        watermark=_min_watermark(_held_snapshots(subtask, operator, old, graph)),
     )
+
+
+def _overlapping(
+    subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
+) -> tuple[SubtaskSnapshot, ...]:
+    """The snapshots of old subtasks that had some of the subtask's key groups."""
+    mine = key_group_range(subtask.index, graph.max_parallelism, operator.parallelism)
+    return tuple(
+        snapshot
+        for index, snapshot in sorted(old.subtasks.items())
+        if _ranges_overlap(mine, key_group_range(index, graph.max_parallelism, old.parallelism))
+    )
+
+
+def _held_snapshots(
+    subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
+) -> tuple[SubtaskSnapshot, ...]:
+    """The snapshots of old subtasks whose splits or rows the subtask may hold."""
+    if _is_shared(old, operator):
+        return tuple(old.subtasks.values())
+    return _overlapping(subtask, operator, old, graph)
 
 
 def _keeps_rows(graph: JobGraph, channel: ChannelId) -> bool:
@@ -78,11 +102,10 @@ def _keeps_rows(graph: JobGraph, channel: ChannelId) -> bool:
     return not graph.is_feedback(channel) and graph.edges[channel.edge].partitioning is not Partitioning.HASH
 
 
-def _bound_watermark(watermark: int | None, feeding: Iterable[SubtaskRestore]) -> int | None:
-    """The minimum of `watermark` and the watermarks of the subtasks `feeding`. None: event time is not known yet."""
-    times = [watermark, *(restored.watermark for restored in feeding if not restored.finished)]
-    known = [time for time in times if time is not None]
-    return min(known) if len(known) == len(times) else None
+def _min_if_known(bounds: Collection[int | None]) -> int | None:
+    """The minimum of `bounds`. None: one of them is not known yet."""
+    known = [time for time in bounds if time is not None]
+    return min(known) if len(known) == len(bounds) else None
 
 
 def _min_watermark(snapshots: Iterable[SubtaskSnapshot]) -> int | None:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import OperatorId
+from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.restore.state_assignment import assign_state
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source, subtask
@@ -58,6 +59,36 @@ def test_event_time_behind_a_shuffle_is_not_that_of_one_sender() -> None:
 def test_event_time_is_not_that_of_a_finished_source() -> None:
     dealt = assign_state(manifest({"a": [DONE], "b": [SubtaskSnapshot(watermark=80)], "c": [SNAPSHOT]}), chain())
     assert dealt[subtask("b/0")].watermark == 80
+
+
+def partly_finished(watermark: int | None = 1_200) -> list[SubtaskSnapshot]:
+    """The first of two subtasks has finished. Their splits are keyed state, so they do not move to the other."""
+    return [
+        replace(DONE, watermark=MAX_WATERMARK, keyed={"k": ()}),
+        SubtaskSnapshot(watermark=watermark, keyed={"k": ()}),
+    ]
+
+
+def test_event_time_is_not_that_of_a_finished_subtask_of_a_source() -> None:
+    """It emits no further rows, so its unknown event time does not take that of its receivers."""
+    old = {"a": partly_finished(), "b": [SubtaskSnapshot(watermark=1_000)] * 2}
+    dealt = assign_state(manifest(old), chain(parallelism=2))
+    assert [dealt[subtask(one)].watermark for one in ("a/0", "a/1", "b/0", "b/1")] == [None, 1_200, 1_000, 1_000]
+
+
+@pytest.mark.parametrize("known", [1_200, None])
+def test_finished_subtasks_that_get_rows_of_running_ones_after_a_rescale_take_their_event_time(
+    known: int | None,
+) -> None:
+    """The edges were forward, so the first subtasks of "b" and "c" had seen the end of event time."""
+    over = [
+        SubtaskSnapshot(watermark=MAX_WATERMARK, keyed={"k": ()}),
+        SubtaskSnapshot(watermark=known, keyed={"k": ()}),
+    ]
+    dealt = assign_state(
+        manifest({"a": partly_finished(known), "b": partly_finished(known), "c": over}), chain(parallelism=4)
+    )
+    assert [dealt[subtask(f"{uid}/0")].watermark for uid in "abc"] == [None, known, known]
 
 
 # ---------------------------------------------------------------- dealing

@@ -37,17 +37,20 @@ class MetadataThread:
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
         """Queues `work`; `then` gets its result on the metadata thread. With `once`, EnvironmentFailure is a result."""
-        if self._closed:
-            self._run_after_close(work)
-        else:
+        if not self._closed:
             self._queue.put((work, then, once))
+        elif threading.current_thread() is not self._thread:
+            self._run_after_close(work)
 
     def pause(self, pause_s: float) -> bool:
         """Waits `pause_s` seconds on the metadata thread. Returns False once `close` has given up."""
         return not self._closing.wait(pause_s)
 
     def close(self, timeout_s: float) -> None:
-        """Finishes queued work for at most `timeout_s` seconds, then stops retrying."""
+        """Finishes queued work for at most `timeout_s` seconds, then the current work for as long.
+
+        A thread that outlives the call starts nothing more: by then the records have the token of the next attempt.
+        """
         self._queue.put(None)
         self._thread.join(timeout_s)
         self._closing.set()
@@ -63,11 +66,11 @@ class MetadataThread:
             log.warning("left to the next attempt", error=str(error))
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None and not self._closing.is_set():
             work, then, once = item
             try:
                 result = self._run_with_retries(work, once)
-                if then is not None:
+                if then is not None and not self._closed:
                     then(result)
             except Exception as error:
                 self._on_failure(error)

@@ -1,0 +1,60 @@
+"""The end of the metadata thread while one of its calls hangs."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runtime.master.metadata_thread import MetadataThread
+from tests.waiting import until
+
+NAME = "hung metadata"
+
+
+class Hung:
+    """A thread that hangs in `hang` until `release`."""
+
+    def __init__(self) -> None:
+        self._begun, self._released = threading.Event(), threading.Event()
+        self.thread = MetadataThread(lambda error: pytest.fail(str(error)), NAME)
+
+    def hang(self, *_: Any) -> None:
+        self._begun.set()
+        assert self._released.wait(60)
+
+    def abandon(self) -> None:
+        assert self._begun.wait(60)
+        self.thread.close(0.05)
+
+    def release(self) -> None:
+        self._released.set()
+        until(lambda: all(thread.name != NAME for thread in threading.enumerate()), 60)
+
+
+def note(done: list[str], what: str) -> Callable[..., None]:
+    return lambda *_: done.append(what)
+
+
+def test_a_thread_that_outlives_its_close_leaves_the_rest_of_the_queue() -> None:
+    """The records have the token of the next attempt by then."""
+    hung, done = Hung(), list[str]()
+    hung.thread.submit(hung.hang, note(done, "result"))
+    hung.thread.submit(note(done, "queued"))
+    hung.abandon()
+    hung.thread.submit(note(done, "last work of the attempt"))
+    hung.release()
+    assert done == ["last work of the attempt"]
+
+
+def test_a_commit_that_outlives_the_close_is_not_followed_by_deletions() -> None:
+    hung, done = Hung(), list[str]()
+
+    def commit(_: Any) -> None:
+        hung.hang()
+        hung.thread.submit(note(done, "deletions"))
+
+    hung.thread.submit(note(done, "record"), commit)
+    hung.abandon()
+    hung.release()
+    assert done == ["record"]

@@ -97,7 +97,8 @@ class Attempt:
         self._build_sides = BuildSides(self._graph)
         self._monitor = SlotMonitor(self._graph)
         self._metadata_thread = MetadataThread(
-            lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}"))
+            lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")),
+            call_limit_s=config.metadata_timeout_ms / 1000,
         )
         self._spark: dict[str, str] = {}
         self._output = CheckpointOutput(
@@ -195,7 +196,14 @@ class Attempt:
         timeout_ms = self._config.slots.start_ms
         if missing and now - self._started_at > timeout_ms:
             self._fail(f"slots {missing} did not connect within {timeout_ms} ms")
+        if self._metadata_thread.is_hung:
+            self._end(AttemptFailed(self._hung_call(), is_outage=True, is_intact=True))
         self._live_reports.write_if_due(now)
+
+    def _hung_call(self) -> str:
+        storing = [str(checkpoint) for checkpoint, each in self._coordinator.pending.items() if each.storing]
+        work = f"checkpoint {storing[0]} is not stored and committed" if storing else "a write has not ended"
+        return f"{work} after {self._config.metadata_timeout_ms} ms: storage, database or a sink does not answer"
 
     def _on_tick(self, at: int) -> None:
         """Handles a tick. An error at a trigger fails that checkpoint only, and the trigger timer goes on."""

@@ -35,4 +35,5 @@ class MasterConfig:
     allow_unmapped: bool = False  #: drop state of operators that the job lacks
     slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process; None: unbounded
     commit_timeout_ms: int = 60_000  #: how long the last commit of an ended run is retried, except in an outage
+    metadata_timeout_ms: int = 300_000  #: a metadata write, or a commit by the master, that takes longer is hung
     wait_step_s: float = 1.0  #: between two checks for a cancel while no attempt runs

@@ -3,6 +3,7 @@
 Data and heartbeats flow meanwhile; only the completion of checkpoints waits.
 """
 
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any, Final
 import structlog
 
 from runtime.errors import EnvironmentFailure
+from runtime.io.clock import Deadline
 
 RETRY_INTERVAL_S: Final = 0.25
+HUNG_CLOSE_S: Final = 1.0  #: how long `close` waits for a hung call
 log = structlog.get_logger()
 
 Work = Callable[[], Any]
@@ -21,12 +24,18 @@ Work = Callable[[], Any]
 class MetadataThread:
     """`submit` never blocks. Work that raises EnvironmentFailure is retried until it succeeds or `close` gives up."""
 
-    def __init__(self, failed: Callable[[BaseException], None], name: str = "metadata") -> None:
-        """`failed` is called with any other exception, on the thread, which then ends."""
+    def __init__(
+        self, failed: Callable[[BaseException], None], name: str = "metadata", call_limit_s: float = math.inf
+    ) -> None:
+        """`failed` is called with any other exception, on the thread, which then ends.
+
+        A call that takes longer than `call_limit_s` counts as hung.
+        """
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
-        self._on_failure = failed
+        self._on_failure, self._call_limit_s = failed, call_limit_s
         self._closing = threading.Event()
         self._closed = False
+        self._call_deadline: Deadline | None = None  #: of the current call; None between calls
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -34,6 +43,12 @@ class MetadataThread:
     def is_behind(self) -> bool:
         """Whether work is queued; optional reports are then better skipped."""
         return not self._queue.empty()
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a call does not return: storage, database or a sink does not answer. A retry is another call."""
+        deadline = self._call_deadline
+        return deadline is not None and deadline.has_passed
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
         """Queues `work`; `then` gets its result on the metadata thread. With `once`, EnvironmentFailure is a result."""
@@ -52,6 +67,7 @@ class MetadataThread:
         A thread that outlives the call starts nothing more: by then the records have the token of the next attempt.
         """
         self._queue.put(None)
+        timeout_s = min(timeout_s, HUNG_CLOSE_S) if self.is_hung else timeout_s
         self._thread.join(timeout_s)
         self._closing.set()
         self._thread.join(timeout_s)
@@ -71,7 +87,7 @@ class MetadataThread:
             try:
                 result = self._run_with_retries(work, once)
                 if then is not None and not self._closed:
-                    then(result)
+                    self._call(then, result)
             except Exception as error:
                 self._on_failure(error)
                 return
@@ -80,7 +96,7 @@ class MetadataThread:
         is_logged = False
         while True:
             try:
-                return work()
+                return self._call(work)
             except EnvironmentFailure as error:
                 if once:
                     return error
@@ -89,3 +105,10 @@ class MetadataThread:
                     is_logged = True
                 if self._closing.wait(RETRY_INTERVAL_S):
                     raise
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        self._call_deadline = Deadline(self._call_limit_s)
+        try:
+            return function(*args)
+        finally:
+            self._call_deadline = None

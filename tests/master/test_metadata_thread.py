@@ -1,11 +1,13 @@
 """The end of the metadata thread while one of its calls hangs."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from runtime.errors import EnvironmentFailure
 from runtime.master.metadata_thread import MetadataThread
 from tests.waiting import until
 
@@ -17,7 +19,7 @@ class Hung:
 
     def __init__(self) -> None:
         self._begun, self._released = threading.Event(), threading.Event()
-        self.thread = MetadataThread(lambda error: pytest.fail(str(error)), NAME)
+        self.thread = MetadataThread(lambda error: pytest.fail(str(error)), NAME, call_limit_s=0.2)
 
     def hang(self, *_: Any) -> None:
         self._begun.set()
@@ -58,3 +60,19 @@ def test_a_commit_that_outlives_the_close_is_not_followed_by_deletions() -> None
     hung.abandon()
     hung.release()
     assert done == ["record"]
+
+
+def test_a_call_that_does_not_return_is_hung_and_an_outage_is_not() -> None:
+    hung, until_s = Hung(), time.monotonic() + 0.5
+
+    def away() -> None:
+        assert not hung.thread.is_hung
+        if time.monotonic() < until_s:
+            raise EnvironmentFailure("away")
+
+    hung.thread.submit(away)
+    hung.thread.submit(hung.hang)
+    until(lambda: hung.thread.is_hung, 60)
+    hung.abandon()
+    hung.release()
+    assert not hung.thread.is_hung

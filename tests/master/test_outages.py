@@ -1,6 +1,7 @@
 """Storage or a service that is away for a while: the run waits, and no restart is counted."""
 
 import errno
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,6 +121,40 @@ def test_a_failure_that_is_no_outage_or_a_job_without_restarts_ends_as_before(
     with running(job, tmp_path / "state", restart=restart) as run:
         run.join()
     assert run.records.state is RunState.FAILED, "a step between source and sink is the author's"
+
+
+class HungCommitter(FileCommitter):
+    hangs, released = threading.Event(), threading.Event()
+
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        if committables and self.hangs.is_set():
+            self.hangs.clear()
+            assert self.released.wait(60)
+        super().commit_epoch(permit, committables)
+
+
+class HungSink(ParquetSink):
+    def committer(self) -> FileCommitter:
+        return HungCommitter(Path(self.path))
+
+
+def test_a_commit_that_hangs_fails_the_attempt_and_is_repeated(tmp_path: Path) -> None:
+    """Otherwise no checkpoint, stop or cancel would ever follow. The hung call returns in a later attempt."""
+    source, output = Gated(total=100), tmp_path / "out"
+    flow = Dataflow("hung")
+    flow.source("numbers", source).sink("out", HungSink(str(output)))
+    limits: dict[str, Any] = {"restart": FixedDelay(attempts=0), "outage_backoff": SOON, "metadata_timeout_ms": 2_000}
+    with running(flow.compile(2), tmp_path / "state", **limits) as run:
+        run.checkpoints()
+        HungCommitter.hangs.set()
+        source.total = 200
+        run.wait_for(lambda: run.records.attempts)
+        run.wait_for(lambda: len(committed(output)) == source.total * source.splits)
+        HungCommitter.released.set()
+        run.end("stop")
+    reason = run.records.attempts[0][2]
+    assert re.search(r"checkpoint \d+ is not stored and committed after 2000 ms", reason), reason
+    assert sorted(row["value"] for row in committed(output)) == sorted(list(range(source.total)) * source.splits)
 
 
 def test_what_is_an_outage() -> None:

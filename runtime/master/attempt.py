@@ -307,9 +307,9 @@ class Attempt:
         self._metadata_thread.submit(self._remove_markers, once=True)
         for each in self._deployed_slots:
             self._control.send(each, messages.StartSubtasks())
-        self._handle(
-            events.JobStarted(at, resumed=any(restored.snapshots for restored in self._start.restored.values()))
-        )
+        resumed = any(restored.snapshots for restored in self._start.restored.values())
+        begins_now = any(not self._config.job.sources[uid].bounded for uid in self._start.inputs)
+        self._handle(events.JobStarted(at, resumed=resumed or begins_now))
         self._change_state(RunEvent.DEPLOYED)
         self._take_operations()
 

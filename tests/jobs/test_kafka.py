@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ import pytest
 from runtime.connectors.kafka.formats import KafkaJson
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.kafka.source import KafkaSource
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
@@ -23,8 +26,10 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
 from tests.jobs.conftest import Jobs
-from tests.jobs.live import Run
+from tests.jobs.gated import Bomb
+from tests.jobs.live import FAST, Run, running
 from tests.jobs.mortal import Deaths, Mortal
+from tests.jobs.numbers import committed
 from tests.kafka import Broker
 from tests.kafka_proxy import serial_broker
 
@@ -175,3 +180,44 @@ def test_windows_from_kafka_to_kafka_are_exact(tmp_path: Path, jobs: Jobs, broke
             savepoint = run.end(kind)
     assert deaths.waiting == []
     assert topics.committed() == topics.answer(closed_only=False)
+
+
+def test_rows_before_the_first_checkpoint_are_read_again_by_a_source_that_began_at_the_newest(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """The offsets of the first start are those of the job master, which outlives the attempt."""
+    topic, output, bomb = broker.topic(2), tmp_path / "out", Bomb()
+    broker.produce(topic, _messages(range(-5, 0)))
+    flow = Dataflow("latest")
+    rows = flow.source("rows", KafkaSource(broker.servers, topic, KafkaJson(SCHEMA), start="latest"))
+    rows.map_batches("bomb", bomb).sink("out", ParquetSink(str(output)))
+    settings = replace(FAST, interval_ms=None)
+    with running(flow.compile(2), tmp_path / "state", settings=settings, restart=AGAIN) as run:
+        run.wait_for(lambda: run.records.state is RunState.RUNNING)
+        broker.produce(topic, _messages(range(60)), 0)
+        broker.produce(topic, _messages(range(60, 100)), 1)
+        run.wait_for(lambda: run.operator("bomb").get("records_in", 0) == 100)
+        bomb.arm()
+        broker.produce(topic, _messages(range(100, 101)))
+        run.wait_for(lambda: run.records.attempts)
+        broker.produce(topic, _messages(range(101, 110)))
+        run.wait_for(lambda: run.operator("bomb").get("records_in", 0) == 110)
+        run.end("stop")
+    assert sorted(row["value"] for row in committed(output)) == list(range(110))
+
+
+def test_the_first_offsets_of_a_source_that_began_at_the_newest_are_soon_in_a_checkpoint(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """A new job master does not know them. The next checkpoint begins after an interval."""
+    flow = Dataflow("latest")
+    source = KafkaSource(broker.servers, broker.topic(1), KafkaJson(SCHEMA), start="latest")
+    flow.source("rows", source).sink("out", DiscardSink())
+    hour = replace(FAST, interval_ms=3_600_000)
+    with running(flow.compile(1), tmp_path / "state", settings=hour) as run:
+        run.wait_for(lambda: run.manifests)
+        run.end("stop")
+
+
+def _messages(values: range) -> list[bytes | None]:
+    return [json.dumps({"key": 0, "at": 0, "value": value}).encode() for value in values]

@@ -4,9 +4,13 @@ A split is a partition. Partitions are assigned to subtasks by the key group of 
 keyed state and move with their key groups at a rescale, as in Flink's `KafkaSource` they move with their splits. The
 consumer group has no part in this: no partition is assigned and no offset is read from it.
 
+A source that begins or ends at the messages of its first start gets these offsets from the job master, which asks for
+them once, before the first attempt (`ports.ListsInput`). An attempt that ends before the first checkpoint therefore
+loses no rows: the next begins at the same offsets.
+
 The state names the next offset of every partition from the first snapshot on, and its newest event time. Without that
 time, a partition that has no message after a restore would hold back the watermark, though its time was known. A
-partition without an offset in a restored state has appeared since, and is read from its beginning. An offset that the
+partition without an offset in state and listing has appeared since, and is read from its beginning. An offset that the
 broker no longer has fails the job: a silent reset would lose or repeat rows.
 """
 
@@ -23,6 +27,15 @@ import pyarrow as pa
 from runtime.connectors.formats.base import Malformed
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
 from runtime.connectors.kafka.formats import KafkaJson, MessageFormat
+from runtime.connectors.kafka.offsets import (
+    NO_END,
+    OffsetRange,
+    Partition,
+    Start,
+    TopicOffsets,
+    decode_listing,
+    encode_listing,
+)
 from runtime.connectors.libraries import import_library
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
 from runtime.core.snapshot.commit import CommitPermit
@@ -33,7 +46,6 @@ from runtime.state.keyed_table import KeyedTable
 
 MALFORMED_RECORDS: Final = "malformed_records"
 Metadata = Literal["topic", "partition", "offset", "timestamp", "key"]
-Partition = tuple[str, int]  #: topic and number
 
 _METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -42,7 +54,6 @@ _METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("ms", "UTC"),
     "key": pa.binary(),
 }
-_NO_END: Final = -1  #: `end_offset` of a partition of an unbounded source
 _NO_TIME: Final = -(2**63)  #: `max_event_time` of a partition before its first message
 _Place = tuple[int, int, int]  #: next offset, end offset, maximum event time
 
@@ -55,7 +66,7 @@ class KafkaSource:
         servers: bootstrap servers, `host:port` separated by commas.
         topics: a topic, or several with the same format.
         format: format of the messages' values.
-        start: where a job without a checkpoint begins: at the oldest or newest message, or at a time (with a time
+        start: where a run without a checkpoint begins: at the oldest or newest message, or at a time (with a time
             zone). Partitions that appear later are read from their beginning.
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness within a partition. The watermark is the minimum over the partitions.
@@ -76,7 +87,7 @@ class KafkaSource:
     servers: str
     topics: str | Sequence[str]
     format: MessageFormat
-    start: Literal["earliest", "latest"] | datetime = "earliest"
+    start: Start = "earliest"
     event_time: str | None = None
     max_disorder_ms: int = 0
     idle_after_ms: int | None = None
@@ -87,6 +98,7 @@ class KafkaSource:
     discovery_interval_ms: int = 10_000
     group: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    listing: Mapping[Partition, OffsetRange] | None = field(default=None, kw_only=True, repr=False)  #: by `with_input`
 
     def output_columns(self) -> pa.Schema | None:
         columns = self.format.columns()
@@ -112,6 +124,29 @@ class KafkaSource:
 
     def reader(self) -> "KafkaReader":
         return KafkaReader(self)
+
+    def list_input(self) -> bytes | None:
+        """The offsets of every partition, if they depend on the moment of the start.
+
+        Raises:
+            JobRejected: a topic is missing, or the login is refused.
+            EnvironmentFailure: no broker answers.
+        """
+        if self.start == "earliest" and not self.bounded:
+            return None
+        offsets = self.topic_offsets(KafkaConnection(self.servers, self.options))
+        consumer = offsets.connection.consumer({"group.id": self.group or "weir"})
+        try:
+            partitions = offsets.partitions(consumer)
+        finally:
+            consumer.close()
+        return encode_listing(offsets.ranges(partitions, self.start, bounded=self.bounded))
+
+    def with_input(self, listing: bytes) -> "KafkaSource":
+        return replace(self, listing=decode_listing(listing))
+
+    def topic_offsets(self, connection: KafkaConnection) -> TopicOffsets:
+        return TopicOffsets(connection, self.topic_names, self.read_uncommitted)
 
     def check(self) -> None:
         check_connection(self.servers, self.options)
@@ -166,6 +201,7 @@ class KafkaReader(SourceReader):
         source, self._context = self._source, context
         self._library = import_library("confluent_kafka", "kafka")
         self._connection = KafkaConnection(source.servers, source.options)
+        self._offsets = source.topic_offsets(self._connection)
         self._consumer = self._connection.consumer(
             {
                 "group.id": source.group or f"weir-{context.job}-{context.uid}",
@@ -178,17 +214,11 @@ class KafkaReader(SourceReader):
         )
         self._table: KeyedTable = context.state.keyed_table("partitions", _KEY_SCHEMA, _VALUE_SCHEMA)
         restored = self._restored_positions()
-        found = self._list_partitions()
+        found = self._offsets.partitions(self._consumer)
         self._check_restored(restored, found)
-        own = self._own(found)
-        new = [partition for partition in own if partition not in restored]
-        if source.bounded and context.restored:
-            new = []  # the input was fixed at the first start
-        starts = self._offsets(new, "earliest" if context.restored else source.start)
-        ends = self._offsets(new, "latest") if source.bounded else {}
-        self._assign(
-            restored | {partition: (starts[partition], ends.get(partition, _NO_END), _NO_TIME) for partition in new}
-        )
+        own = [partition for partition in self._own(found) if partition not in restored]
+        new = {partition: (*each, _NO_TIME) for partition, each in self._first_ranges(own).items()}
+        self._assign(restored | new)
         self._changed.update(new)
         self._discovered_at = context.now_ms()
 
@@ -268,19 +298,15 @@ class KafkaReader(SourceReader):
             remedy = "the topic was created anew: start the job without a checkpoint"
             raise JobRejected("missing-partition", "topics", f"topic {topic!r} has no partition {number}: {remedy}")
 
-    def _list_partitions(self) -> list[Partition]:
-        """All partitions of the topics. Blocks for `timeout_s` at most.
-
-        A consumer asks: the same request of a producer or of an admin client could create the topic.
-        """
-        found = []
-        for topic in self._source.topic_names:
-            what = f"topic {topic!r}"
-            described = self._connection.list_topics(self._consumer, what, topic=topic)[topic]
-            if described.error is not None:
-                raise self._connection.failure_of(described.error, what)
-            found += [(topic, number) for number in described.partitions]
-        return found
+    def _first_ranges(self, new: Sequence[Partition]) -> dict[Partition, OffsetRange]:
+        """What to read of partitions without a position. The input of a bounded source was fixed at the first start."""
+        source = self._source
+        listed = {} if self._context.restored else source.listing
+        if listed is None:
+            return self._offsets.ranges(new, source.start, bounded=source.bounded)
+        later = [] if source.bounded else [partition for partition in new if partition not in listed]
+        known = {partition: listed[partition] for partition in new if partition in listed}
+        return known | self._offsets.ranges(later, "earliest", bounded=False)
 
     def _own(self, partitions: Sequence[Partition]) -> list[Partition]:
         if not partitions:
@@ -291,36 +317,12 @@ class KafkaReader(SourceReader):
         own = self._context.key_groups
         return [each for each, group in zip(partitions, groups.tolist(), strict=True) if group in own]
 
-    def _offsets(self, partitions: Sequence[Partition], start: str | datetime) -> dict[Partition, int]:
-        """The offset of `start` in each partition. A time after the last message is the end of the partition."""
-        if not partitions:
-            return {}
-        admin = import_library("confluent_kafka.admin", "kafka")
-        specs = {"earliest": admin.OffsetSpec.earliest, "latest": admin.OffsetSpec.latest}
-        if isinstance(start, datetime):
-            spec = admin.OffsetSpec.for_timestamp(int(start.timestamp() * 1_000))
-        else:
-            spec = specs[start]()
-        level = admin_isolation(self._library, self._source.read_uncommitted)
-        asked = {self._library.TopicPartition(topic, number): spec for topic, number in partitions}
-        client = self._connection.admin()  # its requests end with it
-        futures = client.list_offsets(asked, isolation_level=level, request_timeout=self._connection.timeout_s)
-        found: dict[Partition, int] = {}
-        for place, future in futures.items():
-            try:
-                found[place.topic, place.partition] = future.result().offset
-            except self._library.KafkaException as error:
-                what = f"offset of topic {place.topic!r}, partition {place.partition}"
-                raise self._connection.failure(error, what) from error
-        unknown = [partition for partition, offset in found.items() if offset < 0]
-        return found | (self._offsets(unknown, "latest") if isinstance(start, datetime) else {})
-
     def _assign(self, positions: Mapping[Partition, _Place]) -> None:
         now, source = self._context.now_ms(), self._source
         for partition, (next_offset, end_offset, newest) in positions.items():
             known = None if newest == _NO_TIME else newest
             clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, known)
-            done = end_offset != _NO_END and next_offset >= end_offset
+            done = end_offset != NO_END and next_offset >= end_offset
             self._splits[partition] = _Split(next_offset, end_offset, clock, now, done)
         due = [partition for partition in positions if not self._splits[partition].done]
         if due:
@@ -344,13 +346,13 @@ class KafkaReader(SourceReader):
         if not self._discovery.done():
             return
         found, self._discovery = self._discovery.result(), None
-        self._assign({partition: (offset, _NO_END, _NO_TIME) for partition, offset in found.items()})
+        self._assign({partition: (offset, NO_END, _NO_TIME) for partition, offset in found.items()})
         self._changed.update(found)
 
     def _find_new(self) -> dict[Partition, int]:
         """Partitions without a position, with their first offsets. Runs on the metadata thread."""
-        new = [partition for partition in self._own(self._list_partitions()) if partition not in self._splits]
-        return self._offsets(new, "earliest")
+        found = self._own(self._offsets.partitions(self._consumer))
+        return self._offsets.offsets([partition for partition in found if partition not in self._splits], "earliest")
 
     def _position(self, partition: Partition, offset: int) -> Any:
         return self._library.TopicPartition(*partition, offset)
@@ -373,7 +375,7 @@ class KafkaReader(SourceReader):
             split, offset = self._splits[place], message.offset()
             if split.done:
                 continue  # a message that was appended after the first start
-            if split.end_offset == _NO_END or offset < split.end_offset:
+            if split.end_offset == NO_END or offset < split.end_offset:
                 kept.append(message)
                 places.append(place)
                 split.next_offset, split.active_at = offset + 1, now
@@ -396,7 +398,7 @@ class KafkaReader(SourceReader):
     def _check_end(self, place: Partition, position: int) -> None:
         """Ends a bounded partition when `position` has reached its end; markers of transactions use offsets too."""
         split = self._splits[place]
-        if not split.done and split.end_offset != _NO_END and position >= split.end_offset:
+        if not split.done and split.end_offset != NO_END and position >= split.end_offset:
             split.done, split.next_offset = True, split.end_offset
             self._changed.add(place)
             self._consumer.incremental_unassign([self._position(place, 0)])
@@ -443,11 +445,6 @@ class KafkaReader(SourceReader):
             pa.array([_METADATA_VALUES[name](message) for message in messages], _METADATA_TYPES[name]) for name in names
         ]
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self._source.output_columns())
-
-
-def admin_isolation(library: Any, read_uncommitted: bool) -> Any:
-    """The isolation level of a request for offsets."""
-    return library.IsolationLevel.READ_UNCOMMITTED if read_uncommitted else library.IsolationLevel.READ_COMMITTED
 
 
 _METADATA_VALUES: Final[Mapping[str, Any]] = {

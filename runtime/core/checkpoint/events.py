@@ -9,7 +9,11 @@ from runtime.core.snapshot.control import CoordinatorReport
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """Every subtask runs. `resumed`: the attempt started from a checkpoint."""
+    """Every subtask runs.
+
+    `resumed`: the attempt started from a checkpoint, or at offsets that no checkpoint has yet. Its first checkpoint
+    begins soon.
+    """
 
     at: int
     resumed: bool = False

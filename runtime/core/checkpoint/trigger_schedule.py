@@ -24,7 +24,7 @@ class TriggerSchedule:
     def start(self, at: int, resumed: bool = False) -> int | None:
         """Schedules the next trigger an interval from now, in place of the previous schedule. Returns its time.
 
-        A resumed job triggers earlier, since its next commit is already late.
+        A resumed job triggers earlier: its next commit is already late, or no checkpoint has its first offsets yet.
         """
         if self.interval_ms is None:
             self.next_at = None

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
+from runtime.connectors.kafka.offsets import NO_END, encode_listing
 from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaSource
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
+from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading
@@ -162,6 +164,45 @@ def test_a_bounded_source_ends_at_the_newest_message_of_its_first_start(broker: 
     last = Reading(source(broker, topic, bounded=True), store=again.store, snapshots=[end])
     assert last.exhausted()
     closing([last])
+
+
+def test_the_offsets_of_the_job_master_count_in_every_attempt(broker: Broker) -> None:
+    """An attempt that ends before the first checkpoint leaves no state: its rows must be read again."""
+    topic = broker.topic(2)
+    broker.produce(topic, values(range(5)), 0)
+    wanted: list[tuple[KafkaSource, list[int]]] = [
+        (source(broker, topic, start="latest"), [5, 6, 50]),
+        (source(broker, topic, bounded=True), [0, 1, 2, 3, 4]),
+    ]
+    listings = [of.list_input() for of, _ in wanted]
+    assert source(broker, topic).list_input() is None, "the oldest message is the same for all attempts"
+    broker.produce(topic, values(range(5, 7)), 0)
+    broker.produce(topic, values(range(50, 51)), 1)
+    for (of, expected), listing in zip(wanted, listings, strict=True):
+        for _ in range(2):
+            reading = Reading(source_with_input(of, listing))
+            assert sorted(read([reading], len(expected))) == expected
+            until(lambda reading=reading: reading.poll() is None, 30.0)  # type: ignore[misc]
+            assert reading.exhausted() is of.bounded
+            closing([reading])
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_partition_that_is_not_listed_is_read_from_its_beginning_or_not_at_all(broker: Broker, bounded: bool) -> None:
+    """A restored position has precedence over the listing."""
+    topic = broker.topic(2)
+    for partition in range(2):
+        broker.produce(topic, values(range(partition * 10, partition * 10 + 3)), partition)
+    wanted = source(broker, topic, bounded=bounded)
+    of = source_with_input(wanted, encode_listing({(topic, 0): (1, 3 if bounded else NO_END)}))
+    expected = [1, 2] if bounded else [1, 2, 10, 11, 12]
+    first = Reading(of)
+    assert sorted(read([first], len(expected))) == expected
+    snapshot = first.snapshot("chk-1")
+    broker.produce(topic, values(range(20, 21)), 0)
+    again = Reading(of, store=first.store, snapshots=[snapshot])
+    assert again.exhausted() if bounded else read([again], 1) == [20]
+    closing([first, again])
 
 
 def test_a_bounded_source_ends_behind_the_marker_of_a_transaction(broker: Broker) -> None:

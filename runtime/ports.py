@@ -308,6 +308,17 @@ class ListsInput(Protocol):
 
 
 @runtime_checkable
+class RepeatsOrder(Protocol):
+    """A source whose readers emit rows as they arrive, and can emit them in the same order each time, as BATCH needs.
+
+    Spark repeats a lost task. A rebalance assigns rows by their number in the output of the task.
+    """
+
+    def in_order(self) -> Source:
+        """A copy of the source whose readers emit the rows of an input in the same order each time."""
+
+
+@runtime_checkable
 class ReleasesInput(Protocol):
     """A source that keeps its input until no retained checkpoint needs it."""
 

@@ -18,7 +18,7 @@ import structlog
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
-from runtime.ports import ListsInput
+from runtime.ports import ListsInput, RepeatsOrder
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.subtask import JobFacts
@@ -164,11 +164,14 @@ class _Execution:
 
 
 def _with_input(stage: BatchStage) -> BatchStage:
-    """The stage; a source whose subtasks must agree on their input is listed now, so a repeated task reads the same."""
+    """The stage with a source that a repeated task reads alike: the same rows, in the same order."""
     head = stage.head
-    if not isinstance(head, ReadSource) or not isinstance(head.source, ListsInput):
+    if not isinstance(head, ReadSource):
         return stage
-    return replace(stage, head=replace(head, source=source_with_input(head.source, head.source.list_input())))
+    source = head.source.in_order() if isinstance(head.source, RepeatsOrder) else head.source
+    if isinstance(source, ListsInput):
+        source = source_with_input(source, source.list_input())
+    return replace(stage, head=replace(head, source=source))
 
 
 def _sink_result(partition: int, row: Any) -> SinkResult:

@@ -99,6 +99,7 @@ class KafkaSource:
     group: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     listing: Mapping[Partition, OffsetRange] | None = field(default=None, kw_only=True, repr=False)  #: by `with_input`
+    is_ordered: bool = field(default=False, kw_only=True, repr=False)  #: set by `in_order`
 
     def output_columns(self) -> pa.Schema | None:
         columns = self.format.columns()
@@ -145,6 +146,10 @@ class KafkaSource:
     def with_input(self, listing: bytes) -> "KafkaSource":
         return replace(self, listing=decode_listing(listing))
 
+    def in_order(self) -> "KafkaSource":
+        """The source whose readers read partition after partition. A partition that waits its turn is not idle."""
+        return replace(self, is_ordered=True, idle_after_ms=None)
+
     def topic_offsets(self, connection: KafkaConnection) -> TopicOffsets:
         return TopicOffsets(connection, self.topic_names, self.read_uncommitted)
 
@@ -189,6 +194,7 @@ class KafkaReader(SourceReader):
         self._source = source
         self._decode = source.format.decoder()
         self._splits: dict[Partition, _Split] = {}
+        self._waiting: list[Partition] = []  #: partitions that are not read yet, of a source that reads in order
         self._changed: set[Partition] = set()  #: partitions whose position is not in the keyed table yet
         self._watermark: int | None = None
         self._snapshots: dict[int, dict[Partition, int]] = {}  #: by checkpoint, the offsets to commit to the group
@@ -299,9 +305,9 @@ class KafkaReader(SourceReader):
             raise JobRejected("missing-partition", "topics", f"topic {topic!r} has no partition {number}: {remedy}")
 
     def _first_ranges(self, new: Sequence[Partition]) -> dict[Partition, OffsetRange]:
-        """What to read of partitions without a position. The input of a bounded source was fixed at the first start."""
+        """Offsets of partitions without a position. The input of a bounded source was fixed at the first start."""
         source = self._source
-        listed = {} if self._context.restored else source.listing
+        listed: Mapping[Partition, OffsetRange] | None = {} if self._context.restored else source.listing
         if listed is None:
             return self._offsets.ranges(new, source.start, bounded=source.bounded)
         later = [] if source.bounded else [partition for partition in new if partition not in listed]
@@ -324,10 +330,15 @@ class KafkaReader(SourceReader):
             clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, known)
             done = end_offset != NO_END and next_offset >= end_offset
             self._splits[partition] = _Split(next_offset, end_offset, clock, now, done)
-        due = [partition for partition in positions if not self._splits[partition].done]
-        if due:
-            places = [self._position(partition, self._splits[partition].next_offset) for partition in due]
-            self._consumer.incremental_assign(places)
+        self._waiting = sorted(partition for partition in positions if not self._splits[partition].done)
+        self._read_waiting()
+
+    def _read_waiting(self) -> None:
+        """Begins to read the partitions that wait; a single partition if they are read in order."""
+        count = 1 if self._source.is_ordered else len(self._waiting)
+        begun, self._waiting = self._waiting[:count], self._waiting[count:]
+        if begun:
+            self._consumer.incremental_assign([self._position(each, self._splits[each].next_offset) for each in begun])
 
     def _discover(self) -> None:
         """Adds partitions that appeared since the last look.
@@ -402,6 +413,7 @@ class KafkaReader(SourceReader):
             split.done, split.next_offset = True, split.end_offset
             self._changed.add(place)
             self._consumer.incremental_unassign([self._position(place, 0)])
+            self._read_waiting()
 
     def _on_error(self, place: Partition, message: Any) -> None:
         error, (topic, number) = message.error(), place

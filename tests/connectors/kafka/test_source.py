@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
 from runtime.connectors.kafka.offsets import NO_END, encode_listing
 from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaSource
-from runtime.core.job.ids import CheckpointId, Token
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from spark_jobs.batch.execute import _with_input
+from spark_jobs.batch.plan import BatchStage, ReadSource, WriteSink
 from tests.contracts.files import Reading
 from tests.kafka import QUIET, Broker, free_port, running_broker
 from tests.manual_clock import ManualClock
@@ -203,6 +206,29 @@ def test_a_partition_that_is_not_listed_is_read_from_its_beginning_or_not_at_all
     again = Reading(of, store=first.store, snapshots=[snapshot])
     assert again.exhausted() if bounded else read([again], 1) == [20]
     closing([first, again])
+
+
+def test_a_task_of_batch_that_is_repeated_reads_the_same_rows_in_the_same_order(broker: Broker) -> None:
+    """A rebalance shares rows by their number. Here a fetch returns few messages, so partitions would alternate."""
+    topic = broker.topic(3)
+    for partition in (2, 0, 1):
+        broker.produce(topic, values(range(partition * 100, partition * 100 + 30)), partition)
+    options = {"fetch.message.max.bytes": "1000"}
+    wanted = source(broker, topic, bounded=True, event_time="at", idle_after_ms=1, options=options)
+    stage = BatchStage(
+        number=0, head=ReadSource(uid=OperatorId("in"), source=wanted, parallelism=1), steps=(),
+        tail=WriteSink(uid=OperatorId("out"), sink=DiscardSink()),
+    )  # fmt: skip
+    head = _with_input(stage).head
+    assert isinstance(head, ReadSource)
+    found = list[list[int]]()
+    for _ in range(2):
+        reading = Reading(head.source)
+        found.append(read([reading], 90, max_rows=7))
+        until(lambda reading=reading: reading.poll() is None and reading.exhausted(), 30.0)  # type: ignore[misc]
+        closing([reading])
+        broker.produce(topic, values(range(900, 920)), 0)
+    assert found[0] == found[1] == [partition * 100 + number for partition in range(3) for number in range(30)]
 
 
 def test_a_bounded_source_ends_behind_the_marker_of_a_transaction(broker: Broker) -> None:

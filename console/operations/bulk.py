@@ -50,7 +50,7 @@ class BulkLine:
     """A selected job. `effect`: of the act on it, or the change that was made.
 
     `changes`: whether the act changes the tags of the job, or has changed them; `refusal`: why the act is not possible,
-    or was refused; `operation`: the accepted request.
+    or was refused; `operation`: the accepted request; `active`: operations on the run that were requested before.
     """
 
     job: Job
@@ -59,6 +59,7 @@ class BulkLine:
     changes: bool = False
     refusal: str = ""
     operation: Operation | None = None
+    active: tuple[Operation, ...] = ()
 
     @property
     def state(self) -> str:
@@ -89,16 +90,18 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
     rows: Any = Run.objects.select_related("version").annotate(committed=Subquery(newest))
     runs: Mapping[int, Any] = rows.in_bulk([job.run_pk for job in found])
     checkpoints = Checkpoint.objects.defer("operators").in_bulk([run.committed for run in runs.values()])
-    ending: dict[int | None, list[Operation]] = {}
-    for row in Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES):
-        ending.setdefault(row.run_id, []).append(row)
+    active: dict[int | None, list[Operation]] = {}
+    on_runs = Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES)
+    for row in on_runs.select_related("requested_by").order_by("created_at"):
+        active.setdefault(row.run_id, []).append(row)
     refused, lines = request_refusal(OperationKind(act), user), []
     for job in found:
         run = runs.get(job.run_pk)
-        conflict = run_conflict(run, RunAct(act), ending.get(job.run_pk, ()))
+        others = tuple(active.get(job.run_pk, ()))
+        conflict = run_conflict(run, RunAct(act), others)
         why = refused or (conflict.detail if conflict else "")
         effect = "" if run is None or why else _effect(act, run, checkpoints.get(run.committed), now)
-        lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why))
+        lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why, active=others))
     return lines
 
 

@@ -21,7 +21,8 @@ from console.checkpoints import storage
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, require_name
 from console.operations.labels import record_success
-from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
+from console.operations.legality import drill_conflict
+from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.new_runs import new_run, new_run_target, require_isolable
 from console.operations.origin import Origin
 from console.operations.params import CloneParams, RestoreParams
@@ -50,8 +51,8 @@ def accept_drill(row: Operation, wanted: CloneParams) -> Operation:
         Refused: as `create_clone`.
         Conflict: another drill of the job has not ended.
     """
-    if drills_of(row.job).filter(state__in=ACTIVE_STATES).exists():
-        raise Conflict("drill-active", "Another restore drill of this job has not ended.")
+    if refused := drill_conflict(row.job):
+        raise refused
     clone = create_clone(row, wanted, "drill")
     row.state, row.phase, row.started_at = OperationState.RUNNING.value, "waiting for a worker", Now()
     row.result = {"job": clone.run.job_id, "run": clone.run.pk, "restored_bytes": clone.restored_bytes}

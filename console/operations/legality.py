@@ -133,6 +133,18 @@ def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     return AllowedOperation(OperationKind.CLONE, request_refusal(OperationKind.CLONE, user) or reason)
 
 
+def allowed_drill(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
+    reason = allowed_clone(checkpoint, user).reason or _sentence(drill_conflict(checkpoint.job))
+    return AllowedOperation(OperationKind.DRILL, reason)
+
+
+def drill_conflict(job: Job) -> Conflict | None:
+    """Why no restore drill of a job can begin; None if one can."""
+    if Operation.objects.filter(job=job, kind=OperationKind.DRILL, state__in=ACTIVE_STATES).exists():
+        return Conflict("drill-active", "Another restore drill of this job has not ended.")
+    return None
+
+
 def allowed_copy(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
     return AllowedOperation(
         OperationKind.COPY, request_refusal(OperationKind.COPY, user) or _sentence(copy_conflict(checkpoint))

@@ -32,7 +32,7 @@ from console.checkpoints.selectors import batch_output, newest_kept
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.metrics.recent import newest_rate
 from console.operations.lines import AttemptLine, RunLine, attempt_lines, run_lines
-from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationState
+from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind, OperationState
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
@@ -280,6 +280,13 @@ def active_operations(job: Job) -> QuerySet[Operation]:
     )
 
 
+def operations_beside(checkpoint: Checkpoint) -> QuerySet[Operation]:
+    """The active operations of the job of a snapshot, and the discard of the snapshot, as `active_operations`."""
+    discard = Q(kind=OperationKind.DISCARD, params__checkpoint=checkpoint.pk)
+    rows = Operation.objects.filter(Q(state__in=ACTIVE_STATES) | discard, job=checkpoint.job_id)
+    return rows.select_related("requested_by").order_by("created_at")
+
+
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
     """Operations, newest first, with the id, the state and the times of their run and no other run column."""
     related = rows.select_related("job", "requested_by", "run").order_by("-created_at", "-pk")
@@ -300,10 +307,35 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
     ]
 
 
+def rows_of_selection(jobs: Sequence[int]) -> list[tuple[QuerySet[Any], int]]:
+    """Queries for the rows behind an act on the jobs with these ids, each with its maximum number of rows."""
+    selected = Job.objects.filter(pk__in=jobs)
+    return [
+        (selected.order_by("pk"), len(jobs)),
+        (Run.objects.filter(pk__in=selected.values("latest_run")).order_by("pk"), len(jobs)),
+        (Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("pk"), 4 * len(jobs)),
+    ]
+
+
 def rows_of_confirmation(job: Job) -> list[tuple[QuerySet[Any], int]]:
     """Queries for the rows behind a confirmation page of a job, each with its maximum number of rows."""
     return [
         (Run.objects.filter(job=job).order_by("-pk"), 1),
         (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), 5),
         (Checkpoint.objects.filter(job=job).order_by("-number"), 5),
+    ]
+
+
+def rows_of_snapshot_confirmation(checkpoint: Checkpoint) -> list[tuple[QuerySet[Any], int]]:
+    """As `rows_of_confirmation`, for a page that asks about a snapshot."""
+    return [*rows_of_confirmation(checkpoint.job), (Checkpoint.objects.filter(pk=checkpoint.pk), 1)]
+
+
+def rows_of_restore(job: Job, checkpoint: int | None) -> list[tuple[QuerySet[Any], int]]:
+    """As `rows_of_confirmation`, for a page that shows the effects of restoring the chosen checkpoint."""
+    return [
+        *rows_of_confirmation(job),
+        (Checkpoint.objects.filter(pk=checkpoint or 0), 1),
+        (Job.objects.filter(pk=job.pk), 1),
+        (JobVersion.objects.filter(job=job).order_by("-number"), 5),
     ]

@@ -1,7 +1,8 @@
 """Acts on several jobs: a confirmation with the effect on each job, then the result for each."""
 
 import shlex
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.utils import timezone
@@ -9,10 +10,12 @@ from django.views.decorators.http import require_http_methods
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import InvalidField
-from console.operations.bulk import BulkAct, bulk_lines, carry_out
+from console.operations.bulk import BulkAct, BulkLine, bulk_lines, carry_out
+from console.operations.selectors import rows_of_selection
 from console.operations.services import OperationRequestContext
 from console.ui.paging import whole_number
-from console.ui.views.page import page, require_login, user_of
+from console.ui.revision import revision
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
 _TITLES: Final = {
     BulkAct.SAVEPOINT: "Take savepoints",
@@ -40,27 +43,42 @@ _EFFECTS: Final = {
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def bulk(request: HttpRequest) -> HttpResponse:
-    """GET asks for confirmation; POST sends a request per job and shows each result. A refusal stops no other job."""
+    """GET asks for confirmation, and stays live; POST sends a request per job and shows each result.
+
+    A refusal stops no other job.
+    """
     given = request.POST if request.method == "POST" else request.GET
     act = next((act for act in BulkAct if act == given.get("kind")), None)
-    numbers = {number for text in given.getlist("job") if (number := whole_number(text)) is not None}
+    numbers = sorted({number for text in given.getlist("job") if (number := whole_number(text)) is not None})
     tags = [tag for tag in given.get("tags", "").split(",") if tag.strip()]
     if act is None:
         return HttpResponseBadRequest(f"kind: one of {', '.join(BulkAct)}.", "text/plain")
+
+    def load_content() -> PageContent:
+        lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
+        return PageContent(_context(act, tags, lines), settled=not lines)
+
+    def load_revision() -> str:
+        return revision(request, rows_of_selection(numbers))
+
     try:
-        lines = bulk_lines(act, sorted(numbers), tags, request.user, timezone.now())
-        if request.method == "POST":
-            asked = OperationRequestContext(
-                user=user_of(request),
-                reason=request.POST.get("reason", "").strip(),
-                request_id=request_id_of(request),
-                idempotency_key=request.POST.get("key") or None,
-            )
-            lines = carry_out(act, lines, tags, asked)
+        if request.method != "POST":
+            return page_or_blocks(request, "jobs/bulk.html", "jobs/_bulk_live.html", load_content, load_revision)
+        asked = OperationRequestContext(
+            user=user_of(request),
+            reason=request.POST.get("reason", "").strip(),
+            request_id=request_id_of(request),
+            idempotency_key=request.POST.get("key") or None,
+        )
+        lines = carry_out(act, bulk_lines(act, numbers, tags, request.user, timezone.now()), tags, asked)
+        return page(request, "jobs/bulk.html", {**_context(act, tags, lines), "is_done": True})
     except InvalidField as refused:
         problem = {"title": _TITLES[act], "problem": refused.detail}
         return page(request, "jobs/bulk.html", problem, status=refused.status)
-    context = {
+
+
+def _context(act: BulkAct, tags: Sequence[str], lines: Sequence[BulkLine]) -> dict[str, Any]:
+    return {
         "kind": act.value,
         "tags": ", ".join(tag.strip() for tag in tags),
         "title": _TITLES[act],
@@ -68,14 +86,12 @@ def bulk(request: HttpRequest) -> HttpResponse:
         "lines": lines,
         "possible": sum(not line.refusal and (line.changes or not act.is_of_tags) for line in lines),
         "command": _command(act, tags, [line.job.name for line in lines]),
-        "is_done": request.method == "POST",
         "is_dangerous": act in (BulkAct.DRAIN, BulkAct.CANCEL),
         "is_of_tags": act.is_of_tags,
     }
-    return page(request, "jobs/bulk.html", context)
 
 
-def _command(act: BulkAct, tags: list[str], names: list[str]) -> str:
+def _command(act: BulkAct, tags: Sequence[str], names: Sequence[str]) -> str:
     if act.is_of_tags:
         return shlex.join(["weirctl", act.value, ",".join(tag.strip() for tag in tags), *names])
     return shlex.join(["weirctl", "bulk", act.value, *names])

@@ -29,7 +29,7 @@ from console.operations.lineage import restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
 from console.operations.reviews import review_history
-from console.operations.selectors import runs_of
+from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation, runs_of
 from console.ui.actions import discard_confirmation
 from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt
@@ -37,7 +37,7 @@ from console.ui.jobpage import live_metrics, show_progress
 from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from console.ui.views.page import PageContent, page_or_blocks, require_login
 from console.ui.views.reviews import user_names
 from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.checkpoint.statistics import Distribution, Summary
@@ -147,10 +147,19 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
         except Refused as refused:
             messages.error(request, refused.detail)
         return redirect("ui:checkpoint", found.pk)
-    act, asked = allowed_discard(found, request.user), discard_confirmation(found)
-    shown = {"command": "discard", "number": found.number, "snapshot": found.pk}
-    context = {"job": found.job, "run": found.run, "act": act, "asked": asked, **shown}
-    return page(request, "jobs/confirm.html", context)
+
+    def load_content() -> PageContent:
+        context = {
+            "job": found.job, "run": found.run, "act": allowed_discard(found, request.user),
+            "asked": discard_confirmation(found), "active": tuple(operations_beside(found)), "command": "discard",
+            "number": found.number, "snapshot": found.pk,
+        }  # fmt: skip
+        return PageContent(context, settled=False)
+
+    def load_revision() -> str:
+        return revision(request, rows_of_snapshot_confirmation(found))
+
+    return page_or_blocks(request, "jobs/confirm.html", "jobs/_confirmation.html", load_content, load_revision)
 
 
 def operator_lines(checkpoint: Checkpoint) -> tuple[OperatorLine, ...]:

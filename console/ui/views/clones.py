@@ -10,17 +10,19 @@ from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.clones import drills_of
-from console.operations.legality import allowed_clone
+from console.operations.legality import allowed_clone, allowed_drill
 from console.operations.models import OperationKind, OperationState
+from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation
 from console.ui.forms import CloneForm, add_refusal
+from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import page, require_login
+from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def clone(request: HttpRequest, pk: int) -> HttpResponse:
-    """GET shows what a clone or a drill does; POST requests the `kind` in the form."""
+    """GET shows what a clone or a drill does, and stays live; POST requests the `kind` in the form."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
     versions, status = tuple(ready_versions(found.job)), 200
     newest = versions[0] if versions else None
@@ -37,17 +39,28 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
                 add_refusal(form, (refused.field or "").removeprefix("params."), refused)
             else:
                 return redirect("ui:checkpoint", found.pk) if kind is OperationKind.DRILL else redirect("ui:jobs")
-    earlier = drills_of(found.job).filter(state=OperationState.SUCCEEDED)[:1]
-    context = {
-        "job": found.job,
-        "checkpoint": found,
-        "form": form,
-        "versions": versions,
-        "limit": max(map(parallelism_limit, versions), default=None),
-        "act": allowed_clone(found, request.user),
-        "earlier": next(iter(earlier), None),
-    }
-    return page(request, "checkpoints/clone.html", context, status=status)
+
+    def load_content() -> PageContent:
+        earlier = drills_of(found.job).filter(state=OperationState.SUCCEEDED)[:1]
+        context = {
+            "job": found.job,
+            "checkpoint": found,
+            "form": form,
+            "versions": versions,
+            "limit": max(map(parallelism_limit, versions), default=None),
+            "clone": allowed_clone(found, request.user),
+            "drill": allowed_drill(found, request.user),
+            "active": tuple(operations_beside(found)),
+            "earlier": next(iter(earlier), None),
+        }
+        return PageContent(context, settled=False)
+
+    def load_revision() -> str:
+        return revision(request, rows_of_snapshot_confirmation(found))
+
+    return page_or_blocks(
+        request, "checkpoints/clone.html", "checkpoints/_clone_live.html", load_content, load_revision, status
+    )
 
 
 def _params(found: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:

@@ -83,15 +83,16 @@ def page_or_blocks(
     blocks: str,
     load_content: Callable[[], PageContent],
     load_revision: Callable[[], str],
+    status: int = 200,
 ) -> HttpResponse:
-    """The page, or for a poll the live blocks that have changed.
+    """The page with `status`, or for a poll the live blocks that have changed.
 
     Polls carry their revision (`If-None-Match`) and the digests of their blocks (`X-Blocks`). An equal revision saves
     reading and rendering (304); equal blocks save the transfer (204).
     """
     if not request.headers.get("HX-Request"):
         found = load_content()
-        return page(request, template, {**found.context, "poll": not found.settled})
+        return page(request, template, {**found.context, "poll": not found.settled}, status=status)
     outage, maintenance = passes.silent_since(timezone.now()), shown_maintenance()
     tag = f'"{load_revision()}{outage or ""}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
     if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):

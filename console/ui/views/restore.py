@@ -3,7 +3,8 @@
 While a run of the job is active, the page requests a rollback, which ends the run before the restore.
 
 The first form only shows the effects (by GET, and at every change if scripts run). The second form carries exactly the
-values whose effects are shown, so that a restore never differs from its description.
+values whose effects are shown, so that a restore never differs from its description. A poll carries them too: while the
+page is open, it shows operations of others, and disables the restore once its effects have changed.
 """
 
 from collections.abc import Sequence
@@ -26,11 +27,18 @@ from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report, run_to_end
-from console.operations.selectors import ExpectedDuration, expected_durations, latest_run
+from console.operations.selectors import (
+    ExpectedDuration,
+    active_operations,
+    expected_durations,
+    latest_run,
+    rows_of_restore,
+)
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, text, whole_number
+from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import page, require_login
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login
 from runtime.core.restore.mapping import OperatorMapping
 
 _ROWS_PER_PAGE: Final = 6  #: of each group
@@ -60,6 +68,10 @@ class RestorePlan:
     changes: tuple[Difference, ...]
     expected_kind: OperationKind
     expected: ExpectedDuration | None
+
+    @property
+    def plan_hash(self) -> str:
+        return self.report.plan_hash if self.report else ""
 
     @property
     def differing(self) -> tuple[OperatorMapping, ...]:
@@ -109,48 +121,63 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
             add_refusal(form, (error.field or "").removeprefix("params."), error)
         else:
             return redirect("ui:job", job.pk)
-    return _page(request, job, run, versions, form, suggested, refused)
+
+    def load_content() -> PageContent:
+        context = _context(request, job, run, versions, form, suggested)
+        return PageContent(context, settled=not context["has_snapshots"])
+
+    def load_revision() -> str:
+        return revision(request, rows_of_restore(job, whole_number(request.GET.get("checkpoint"))))
+
+    if _asks_for_plan(request):
+        return page(request, "jobs/_plan_answer.html", {**load_content().context, "alone": True})
+    status = refused.status if refused else 422 if request.method == "POST" else 200
+    return page_or_blocks(request, "jobs/restore.html", "jobs/_restore_live.html", load_content, load_revision, status)
 
 
-def _page(
+def _asks_for_plan(request: HttpRequest) -> bool:
+    """Whether a script asks for the plan of another choice."""
+    return request.headers.get("HX-Target") == "plan"
+
+
+def _context(
     request: HttpRequest,
     job: Job,
     run: Run | None,
     versions: Sequence[JobVersion],
     form: RestoreForm,
     suggested: Checkpoint | None,
-    refused: Refused | None,
-) -> HttpResponse:
+) -> dict[str, Any]:
     ends = run_to_end(run)
     kind = OperationKind.RESTORE if ends is None else OperationKind.ROLLBACK
-    acts = {found.act: found for found in allowed_operations(job, run, request.user)}
+    active = tuple(active_operations(job))
+    acts = {found.act: found for found in allowed_operations(job, run, request.user, active)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     ways = [] if ends is None else [acts[OperationKind(way)] for way in EndRun]
-    search, plan = text(request.GET.get("q")), _plan(job, run, versions, form, suggested)
+    is_poll = "HX-Request" in request.headers and not _asks_for_plan(request)
+    is_shown, search = not is_poll or "shown" in request.GET, text(request.GET.get("q"))
+    plan = _plan(job, run, versions, form, suggested) if is_shown else None
     most = max(map(parallelism_limit, versions), default=None)
     snapshots = _snapshots(request, job, chosen, search)
-    context = {
+    return {
         "htmx": True,
         "job": job,
         "form": form,
         "act": acts[kind],
+        "active": active,
         "run": run,
         "ends": ways,
         "end_run": next((way.act for way in ways if way.enabled), EndRun.STOP),
         "plan": plan,
+        "is_outdated": is_poll and request.GET.get("plan_hash", "") != (plan.plan_hash if plan else ""),
         "versions": versions,
         "most": most,
         "limit": parallelism_limit(plan.version) if plan else most,
-        "fragment": bool(request.headers.get("HX-Request")),
         "snapshots": snapshots,
         "has_snapshots": bool(search) or not all(group.is_empty for group in snapshots),
         "search": search,
         "chosen": chosen,
     }
-    template = "jobs/_plan_answer.html" if context["fragment"] else "jobs/restore.html"
-    return page(
-        request, template, context, status=refused.status if refused else 422 if request.method == "POST" else 200
-    )
 
 
 def _choice(request: HttpRequest, suggested: Checkpoint | None, versions: Sequence[JobVersion]) -> dict[str, Any]:

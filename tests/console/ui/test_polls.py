@@ -24,9 +24,12 @@ def running(db: None) -> Run:
 
 def paths(run: Run) -> list[str]:
     under_way = Checkpoint.objects.get(status="in_progress")
+    savepoint = Checkpoint.objects.filter(kind="savepoint", status="completed").latest("number")
     return ["/jobs/", f"/jobs/{run.job_id}/", f"/jobs/{run.job_id}/checkpoints/",
             f"/jobs/{run.job_id}/checkpoints/statistics/", f"/checkpoints/{under_way.pk}/",
-            "/operations/", f"/operations/{Operation.objects.get().pk}/"]  # fmt: skip
+            "/operations/", f"/operations/{Operation.objects.get().pk}/", f"/checkpoints/{savepoint.pk}/discard/",
+            f"/checkpoints/{savepoint.pk}/clone/", f"/jobs/bulk/?kind=stop&job={run.job_id}",
+            f"/jobs/{run.job_id}/restore/"]  # fmt: skip
 
 
 def digests(page: Any) -> str:

@@ -17,7 +17,7 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
-AJAX = {"HX-Request": "true"}
+PLAN = {"HX-Request": "true", "HX-Target": "plan"}  #: a script asks for the plan of another choice
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_chosen_one_stays_chosen_on_a_page_that_does_not_list_it(at_console:
 
 def test_a_change_brings_the_plan_alone(at_console: Client, stopped: Run) -> None:
     chosen = choice(12, stopped.version, 3)
-    response = at_console.get(f"/jobs/{stopped.job_id}/restore/", chosen, headers=AJAX)
+    response = at_console.get(f"/jobs/{stopped.job_id}/restore/", chosen, headers=PLAN)
     assert "<html" not in response.content.decode()
     assert "it was 2: 128 key groups are redistributed to 3 subtasks" in blocks.text(response)
     assert '<input type="hidden" name="parallelism" value="3">' in response.content.decode()
@@ -311,7 +311,7 @@ def test_only_possible_parallelisms_can_be_chosen(at_console: Client, stopped: R
         chosen = choice(12, version, most + 1)
         page = at_console.get(path, chosen)
         assert f"1 to {most}." in blocks.text(page)
-        assert f"1 to {most}." in blocks.text(at_console.get(path, chosen, headers=AJAX))
+        assert f"1 to {most}." in blocks.text(at_console.get(path, chosen, headers=PLAN))
         assert 'min="1" max="6"' in page.content.decode()
         assert b"plan_hash" not in page.content, "nothing restores it"
 
@@ -319,7 +319,7 @@ def test_only_possible_parallelisms_can_be_chosen(at_console: Client, stopped: R
 def test_a_plan_that_arrives_late_replaces_no_value_that_is_being_typed(at_console: Client, stopped: Run) -> None:
     """The plan of the chosen checkpoint replaced the field of the parallelism, also while an operator changed it."""
     path = f"/jobs/{stopped.job_id}/restore/"
-    answer = at_console.get(path, choice(12, stopped.version), headers=AJAX).content.decode()
+    answer = at_console.get(path, choice(12, stopped.version), headers=PLAN).content.decode()
     assert "hx-swap-oob" in answer
     assert 'id="id_parallelism"' not in answer
 

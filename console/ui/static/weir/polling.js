@@ -9,8 +9,11 @@ const IDLE_SHARE = 50;  // a tab waits this many times the duration of its last 
 const JITTER = 0.5;  // tabs that began together drift apart
 const EARLY_MS = 200;  // a turn that comes this much too early is used
 
-let revision = "";
+let revision = "", shown = "";
 let began = 0, due = 0, unchanged = 0;
+
+// The values that the poll of a page includes: those of the plan of a restore or rescale that is shown.
+const shownPlan = () => [...document.querySelectorAll("#shown-plan input")].map(({ value }) => value).join(" ");
 
 // The pause after a poll that took `ms`, with `quiet` polls in succession without a change.
 export function pause(ms, quiet) {
@@ -44,6 +47,12 @@ document.addEventListener("htmx:configRequest", (event) => {
   const blocks = [...document.querySelectorAll("[data-digest]")];
   event.detail.headers["X-Blocks"] = blocks.map((block) => `${block.id.slice("live-".length)}=${block.dataset.digest}`).join(" ");
   if (revision) event.detail.headers["If-None-Match"] = revision;
+  shown = shownPlan();
+});
+
+// An answer about a former plan arrives too late for the plan that the operator has chosen meanwhile.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.target.matches(POLL) && shownPlan() !== shown) event.detail.shouldSwap = false;
 });
 
 document.addEventListener("htmx:afterRequest", (event) => {

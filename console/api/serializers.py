@@ -22,7 +22,6 @@ from console.jobs import services
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, ReviewPolicy, Run, StandingStage, choices
-from console.operations.bulk import BULK_ACTS, BULK_STATES
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS, Maintenance, Operation
 from console.operations.selectors import latest_run
@@ -381,33 +380,6 @@ class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
     class Meta:
         model = Maintenance
         fields = ("id", "reason", "started_at", "started_by", "ended_at", "ended_by")
-
-
-class BulkRequest(StrictSerializer):
-    """`tag` and `untag` add and remove `tags`; the others request an operation. `reason` is stored with each."""
-
-    kind = serializers.ChoiceField(choices=BULK_ACTS)
-    jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Ids of jobs, at most 100.")
-    tags = serializers.ListField(child=serializers.CharField(), required=False, default=list)
-    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
-
-
-class BulkResult(serializers.Serializer[Any]):
-    """The result for a job.
-
-    `state`: `accepted` (the operation has its outcome), `changed` or `unchanged` (tags), or `refused`; `detail` is the
-    reason.
-    """
-
-    job = serializers.IntegerField(source="job.pk")
-    name = serializers.CharField(source="job.name")
-    state = serializers.ChoiceField(choices=BULK_STATES)
-    operation = serializers.UUIDField(source="operation.pk", allow_null=True, default=None)
-    detail = serializers.CharField(source="refusal")
-
-
-class BulkResults(serializers.Serializer[Any]):
-    results = BulkResult(many=True)
 
 
 class OperationSerializer(serializers.ModelSerializer[Operation]):

@@ -30,6 +30,7 @@ urlpatterns = [
     path("pipelines/", definitions.Pipelines.as_view(), name="pipelines"),
     path("jobs/", definitions.Jobs.as_view(), name="jobs"),
     path("jobs/bulk/", bulk.BulkActs.as_view(), name="bulk"),
+    path("jobs/bulk/<uuid:pk>/", bulk.BulkDetail.as_view(), name="bulk-result"),
     path("jobs/<int:pk>/", definitions.JobDetail.as_view(), name="job"),
     path("jobs/<int:job>/versions/", definitions.Versions.as_view(), name="versions"),
     path("jobs/<int:job>/versions/difference/", definitions.VersionDifferences.as_view(), name="version-differences"),

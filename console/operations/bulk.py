@@ -1,4 +1,7 @@
-"""The same act on several jobs: its effect on each before, and its result for each. A refusal stops no other job."""
+"""The same act on several jobs: its effect on each before, and its result for each. A refusal stops no other job.
+
+The results are recorded as a `BulkOperation`, so that they have an address.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -6,21 +9,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+from uuid import UUID, uuid4
 
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from console import formats
 from console.accounts.refusals import InvalidField, Refused
-from console.accounts.rights import AnyUser, define_refusal
+from console.accounts.rights import AnyUser, define_refusal, require_define, require_operate
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.editing import change_tags, checked_tags
 from console.jobs.models import Job, Run, choices
 from console.jobs.services import lock_job
 from console.operations import services
 from console.operations.legality import request_refusal, run_conflict
-from console.operations.models import ACTIVE_STATES, Operation, OperationKind
-from console.operations.selectors import with_latest_run
+from console.operations.models import ACTIVE_STATES, BulkOperation, Operation, OperationKind
+from console.operations.selectors import with_latest_run, with_runs
 from runtime.core.job.lifecycle import RunAct, RunState
 
 MAX_JOBS: Final = 100
@@ -107,14 +111,59 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
 
 def carry_out(
     act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], asked: services.OperationRequestContext
-) -> list[BulkLine]:
+) -> BulkOperation:
     """A request for each job. The idempotency key of `asked` is that of all of them together.
 
+    A repetition is recorded as the same `BulkOperation`: it requests again what was refused, and nothing else.
+
     Raises:
+        Forbidden: the user may not request this act on any job.
         InvalidField: the key or the reason cannot be stored.
     """
+    require_define(asked.user) if act.is_of_tags else require_operate(asked.user)
     services.check_texts(asked)
-    return [_carry_out(act, line, tags, asked) for line in lines]
+    done = [_carry_out(act, line, tags, asked) for line in lines]
+    facts = {
+        "kind": act.value, "tags": [tag.strip() for tag in tags], "requested_by": asked.user, "reason": asked.reason,
+        "results": [_result(line) for line in done],
+    }  # fmt: skip
+    return BulkOperation.objects.update_or_create(pk=_request_id(act, lines, tags, asked), defaults=facts)[0]
+
+
+def result_lines(row: BulkOperation) -> list[BulkLine]:
+    """The jobs of a request by name, with their present runs and the result for each. Three queries."""
+    results = {result["job"]: result for result in row.results}
+    found: list[Any] = list(with_latest_run().filter(pk__in=results).order_by("name"))
+    runs = Run.objects.select_related("version").in_bulk([job.run_pk for job in found])
+    requested = [result["operation"] for result in row.results if result["operation"]]
+    operations = {str(each.pk): each for each in with_runs(Operation.objects.filter(pk__in=requested))}
+    return [_result_line(job, runs.get(job.run_pk), results[job.pk], operations) for job in found]
+
+
+def _result_line(job: Job, run: Run | None, result: Mapping[str, Any], operations: Mapping[str, Operation]) -> BulkLine:
+    return BulkLine(
+        job=job, run=run, effect=result["effect"], changes=result["changes"], refusal=result["refusal"],
+        operation=operations.get(result["operation"] or ""),
+    )  # fmt: skip
+
+
+def _result(line: BulkLine) -> dict[str, Any]:
+    operation = str(line.operation.pk) if line.operation else None
+    return {
+        "job": line.job.pk, "operation": operation, "refusal": line.refusal, "changes": line.changes,
+        "effect": line.effect,
+    }  # fmt: skip
+
+
+def _request_id(
+    act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], asked: services.OperationRequestContext
+) -> UUID:
+    """The id of the request: the same for a repetition with the same idempotency key."""
+    if asked.idempotency_key is None:
+        return uuid4()
+    jobs = sorted(line.job.pk for line in lines)
+    parts = repr((asked.user.pk, act.value, jobs, list(tags), asked.idempotency_key))
+    return UUID(bytes=hashlib.sha256(parts.encode()).digest()[:16])
 
 
 def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext) -> BulkLine:

@@ -157,6 +157,27 @@ class Operation(models.Model):
         return self.state in ACTIVE_STATES
 
 
+class BulkOperation(models.Model):
+    """The same act on several jobs. Its page and its REST resource show the result for each job.
+
+    `results`: by job `job`, `operation` (id, or None), `refusal`, and of tags `changes` and `effect`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    kind = models.TextField()
+    tags = models.JSONField(default=list)
+    requested_by = models.ForeignKey(User, models.PROTECT, related_name="+")
+    reason = models.TextField(default="", blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    results = models.JSONField()
+
+    class Meta:
+        db_table = "weir_bulk_operation"
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {len(self.results)} jobs"
+
+
 class Verification(models.Model):
     """The last check of the files of a checkpoint. `files`: path, bytes, checksum and result of each.
 

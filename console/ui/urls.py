@@ -42,6 +42,7 @@ urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
     path("jobs/new/", jobs.new_job, name="new_job"),
     path("jobs/bulk/", bulk.bulk, name="bulk"),
+    path("jobs/bulk/<uuid:pk>/", bulk.bulk_result, name="bulk_result"),
     path("jobs/names/", names.job_names, name="job_names"),
     path("jobs/<int:pk>/", jobs.detail, name="job"),
     path("jobs/<int:pk>/edit/", definitions.edit_job, name="edit_job"),

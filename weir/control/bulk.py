@@ -61,7 +61,8 @@ def _request(console: Console, names: Sequence[str], asked: Row) -> list[Row]:
         try:
             jobs.append(console.job(name)["id"])
         except Refused as error:
-            unknown.append({"job": None, "name": name, "state": "refused", "operation": None, "detail": str(error)})
+            result = {"job": None, "name": name, "state": "refused", "operation": None, "operation_state": None}
+            unknown.append({**result, "detail": str(error)})
     if not jobs:
         return unknown
     answer = console.post("jobs/bulk/", {**asked, "jobs": jobs}, {"Idempotency-Key": str(uuid4())})
@@ -79,7 +80,7 @@ def _await(console: Console, result: Row, deadline: float) -> Row:
         return {**result, "state": "unknown", "detail": str(error)}
     failure: Row = ended["error"] or {}
     detail: Any = ended["phase"] if ended["state"] in ACTIVE_STATES else failure.get("detail") or failure.get("message")
-    return {**result, "state": ended["state"], "detail": detail or ""}
+    return {**result, "state": ended["state"], "operation_state": ended["state"], "detail": detail or ""}
 
 
 def _write(results: Sequence[Row], *, as_json: bool) -> None:

@@ -3,14 +3,17 @@
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from console.accounts.middleware import request_id_of
-from console.accounts.refusals import InvalidField
-from console.operations.bulk import BulkAct, BulkLine, bulk_lines, carry_out
+from console.accounts.refusals import Refused
+from console.operations.bulk import BulkAct, BulkLine, bulk_lines, carry_out, result_lines
+from console.operations.models import BulkOperation, Operation
 from console.operations.selectors import rows_of_selection
 from console.operations.services import OperationRequestContext
 from console.ui.paging import whole_number
@@ -43,7 +46,7 @@ _EFFECTS: Final = {
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def bulk(request: HttpRequest) -> HttpResponse:
-    """GET asks for confirmation, and stays live; POST sends a request per job and shows each result.
+    """GET asks for confirmation, and stays live; POST sends a request per job and leads to the page of the results.
 
     A refusal stops no other job.
     """
@@ -62,7 +65,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
         return revision(request, rows_of_selection(numbers))
 
     try:
-        if request.method != "POST":
+        if request.method != "POST" or not numbers:
             return page_or_blocks(request, "jobs/bulk.html", "jobs/_bulk_live.html", load_content, load_revision)
         asked = OperationRequestContext(
             user=user_of(request),
@@ -70,11 +73,32 @@ def bulk(request: HttpRequest) -> HttpResponse:
             request_id=request_id_of(request),
             idempotency_key=request.POST.get("key") or None,
         )
-        lines = carry_out(act, bulk_lines(act, numbers, tags, request.user, timezone.now()), tags, asked)
-        return page(request, "jobs/bulk.html", {**_context(act, tags, lines), "is_done": True})
-    except InvalidField as refused:
+        lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
+        return redirect("ui:bulk_result", carry_out(act, lines, tags, asked).pk)
+    except Refused as refused:
         problem = {"title": _TITLES[act], "problem": refused.detail}
         return page(request, "jobs/bulk.html", problem, status=refused.status)
+
+
+@require_safe
+@require_login
+def bulk_result(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """The result of an act for each of its jobs, with the present state of its operation."""
+    row = get_object_or_404(BulkOperation.objects.select_related("requested_by"), pk=pk)
+    act = BulkAct(row.kind)
+
+    def load_content() -> PageContent:
+        lines = result_lines(row)
+        settled = not any(line.operation and line.operation.is_active for line in lines)
+        return PageContent({**_context(act, row.tags, lines), "row": row}, settled)
+
+    def load_revision() -> str:
+        requested = [result["operation"] for result in row.results if result["operation"]]
+        operations = Operation.objects.filter(pk__in=requested).order_by("pk")
+        selected = rows_of_selection([result["job"] for result in row.results])
+        return revision(request, [(operations, len(requested)), *selected])
+
+    return page_or_blocks(request, "jobs/bulk_result.html", "jobs/_bulk_result.html", load_content, load_revision)
 
 
 def _context(act: BulkAct, tags: Sequence[str], lines: Sequence[BulkLine]) -> dict[str, Any]:

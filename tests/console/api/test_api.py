@@ -17,7 +17,7 @@ from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import orphaned_operations
-from console.operations.models import Operation, Schedule
+from console.operations.models import BulkOperation, Operation, Schedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
@@ -100,10 +100,13 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
     request = {"kind": "sql", "name": "all", "sql": "SELECT 1"}
     table = {"columns": [{"name": "1", "type": "int"}], "rows": [[1]]}
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, state="succeeded", result=table)
+    owner = User.objects.create_user("owner")
+    result = {"job": run.job_id, "operation": str(operation.pk), "refusal": "", "changes": False, "effect": ""}
+    bulk = BulkOperation.objects.create(kind="savepoint", requested_by=owner, results=[result])
     job = f"/api/v1/jobs/{run.job_id}/"
     Schedule.objects.create(
         job=run.job, operation="savepoint", every_hours=6, name="scheduled", keep=7,
-        owner=User.objects.create_user("owner"), next_at=timezone.now(),
+        owner=owner, next_at=timezone.now(),
     )  # fmt: skip
     return {
         "pipelines": "/api/v1/pipelines/",
@@ -137,6 +140,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "savepoint-mapping": f"{job}mapping/?path={job_root(run.job_id) / checkpoint.path}",
         "operation": f"/api/v1/operations/{operation.pk}/",
         "maintenance": "/api/v1/maintenance/",
+        "bulk-result": f"/api/v1/jobs/bulk/{bulk.pk}/",
     }
 
 

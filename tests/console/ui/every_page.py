@@ -3,7 +3,7 @@
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
-from console.operations.models import Operation
+from console.operations.models import BulkOperation, Operation
 from tests.console.ui import numbers, rows
 
 TRACEBACK = """Traceback (most recent call last):
@@ -24,6 +24,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
     return {
         "jobs": "/jobs/",
         "bulk": f"/jobs/bulk/?kind=stop&job={run.job_id}",
+        "bulk-result": f"/jobs/bulk/{_bulk(run, operation).pk}/",
         "job": f"{job}/",
         "job-node": f"{job}/?node=window&span=6h",
         "versions": f"{job}/versions/",
@@ -62,6 +63,14 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "new-job": "/jobs/new/?pipeline=flights",
         "new-version": f"{job}/versions/new/",
     }
+
+
+def _bulk(run: Run, operation: Operation) -> BulkOperation:
+    """A bulk act with the result of a job."""
+    result = {"job": run.job_id, "operation": str(operation.pk), "refusal": "", "changes": False, "effect": ""}
+    return BulkOperation.objects.create(
+        kind=operation.kind, requested_by=User.objects.earliest("pk"), results=[result], reason="before the move"
+    )
 
 
 def pages_of_other_states() -> dict[str, str]:

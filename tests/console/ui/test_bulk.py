@@ -4,6 +4,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
@@ -14,7 +15,7 @@ from rest_framework.test import APIClient
 
 from console.jobs.models import Job
 from console.jobs.services import lock_job
-from console.operations.models import Operation
+from console.operations.models import BulkOperation, Operation
 from tests.console.ui import blocks, rows
 from tests.console.ui.browsing import Open
 from tests.waiting import until
@@ -42,8 +43,9 @@ def test_each_job_has_its_own_result_and_a_refusal_stops_no_other(at_console: Cl
     assert re.search(r"gamma Stopped Not possible [^.]+\.", said)
     assert not Operation.objects.exists()
     key = re.findall(r'name="key" value="(\w+)"', asked.content.decode())[0]
+    sent = {**chosen, "key": key, "reason": "move of the storage"}
     for _ in range(2):  # a form that is sent twice requests each stop once
-        said = blocks.text(at_console.post("/jobs/bulk/", {**chosen, "key": key, "reason": "move of the storage"}))
+        said = blocks.text(at_console.post("/jobs/bulk/", sent, follow=True))
         assert "2 of 3 requests accepted." in said
         assert re.search(r"alpha Running Stop In queue|alpha Running Stop Queued", said)
         assert "gamma Stopped Refused" in said
@@ -51,6 +53,36 @@ def test_each_job_has_its_own_result_and_a_refusal_stops_no_other(at_console: Cl
     assert [(row.run, row.kind, row.reason) for row in found] == [
         (running, "stop", "move of the storage"), (other, "stop", "move of the storage"),
     ]  # fmt: skip
+
+
+def test_the_results_have_an_address_and_show_the_present_states(at_console: Client, reading: Client) -> None:
+    """A repeated form leads to the same page. The page rests once all operations have ended."""
+    running, ended = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), "stopped")
+    chosen = {**_selection("savepoint", running.job_id, ended.job_id), "key": "once", "reason": "before the move"}
+    path = at_console.post("/jobs/bulk/", chosen).headers["Location"]
+    assert at_console.post("/jobs/bulk/", chosen).headers["Location"] == path
+    page = reading.get(path)
+    said = blocks.text(page)
+    assert "by operator. Reason: “before the move”" in said
+    assert "alpha Running Savepoint Queued" in said
+    assert "beta Stopped Refused The run has ended (stopped)." in said
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    poll = {"HX-Request": "true", "X-Blocks": known}
+    assert reading.get(path, headers=poll).status_code == 204
+    error = {"code": "expired", "message": "Subtask 1 of window did not acknowledge."}
+    Operation.objects.update(state="failed", error=error)
+    answer = reading.get(path, headers=poll)
+    assert (answer.status_code, blocks.swapped(answer)) == (286, {"bulk-result"})
+    assert "Savepoint Failed Subtask 1 of window did not acknowledge." in blocks.text(answer)
+    assert reading.get(f"/jobs/bulk/{uuid4()}/").status_code == 404
+
+
+def test_the_results_of_changed_tags_have_an_address(at_console: Client) -> None:
+    job = rows.job("alpha")
+    path = at_console.post("/jobs/bulk/", {**_selection("tag", job.pk), "tags": "eu"}).headers["Location"]
+    said = blocks.text(at_console.get(path))
+    assert "Tags: eu" in said
+    assert "alpha Gets eu" in said
 
 
 def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
@@ -66,7 +98,7 @@ def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
     assert "has completed no checkpoint, so all of its work is lost" in said
     assert re.search(r"Run \d+ leaves the queue", said)
     assert "weirctl bulk cancel alpha beta gamma" in said
-    said = blocks.text(at_console.post("/jobs/bulk/", chosen))
+    said = blocks.text(at_console.post("/jobs/bulk/", chosen, follow=True))
     assert "3 of 3 requests accepted." in said
     assert {row.kind for row in Operation.objects.all()} == {"cancel"}
 
@@ -80,9 +112,10 @@ def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Clien
     assert "beta Gets nightly" in said
     assert "This changes 1 of 2 jobs now." in said
     assert "weirctl tag Nightly alpha beta" in said
-    assert "1 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", {**chosen, "reason": "runs at night"}))
+    answer = at_console.post("/jobs/bulk/", {**chosen, "reason": "runs at night"}, follow=True)
+    assert "1 of 2 jobs changed." in blocks.text(answer)
     assert Operation.objects.get(kind="edit").reason == "runs at night"
-    assert "0 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", chosen))
+    assert "0 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", chosen, follow=True))
     assert re.search(r'id="do-all" disabled', at_console.get("/jobs/bulk/", chosen).content.decode())
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu", "nightly"], "beta": ["nightly"]}
     at_console.post("/jobs/bulk/", {**_selection("untag", tagged.pk, plain.pk), "tags": "nightly"})
@@ -102,6 +135,11 @@ def test_acts_on_several_jobs_over_rest(api: APIClient) -> None:
         assert str(Operation.objects.get().pk) == accepted["operation"]
         assert refused["operation"] is None
         assert "stopped" in refused["detail"]
+        assert (accepted["operation_state"], refused["operation_state"]) == ("queued", None)
+    Operation.objects.update(state="running")
+    later = api.get(answer.headers["Location"]).json()
+    assert (later["id"], later["kind"], later["reason"]) == (answer.json()["id"], "cancel", "move")
+    assert [row["operation_state"] for row in later["results"]] == ["running", None]
     answer = api.post("/api/v1/jobs/bulk/", {"kind": "tag", "jobs": [running.job_id], "tags": ["eu"]})
     assert [row["state"] for row in answer.json()["results"]] == ["changed"]
     for body, pointer in (({"jobs": [1], "tags": []}, "/tags"), ({"jobs": [10**6], "tags": ["a"]}, "/jobs")):
@@ -199,13 +237,16 @@ def test_a_reader_requests_nothing(reading: Client) -> None:
     run = rows.run(rows.job())
     chosen = _selection("savepoint", run.job_id)
     assert re.search(r'id="do-all" disabled', reading.get("/jobs/bulk/", chosen).content.decode())
-    assert "You may not operate jobs" in blocks.text(reading.post("/jobs/bulk/", chosen))
+    refused = reading.post("/jobs/bulk/", chosen)
+    assert (refused.status_code, "You may not operate jobs" in blocks.text(refused)) == (403, True)
     assert not Operation.objects.exists()
+    assert not BulkOperation.objects.exists()
 
 
 def test_an_unknown_act_and_no_selection(at_console: Client) -> None:
     assert at_console.get("/jobs/bulk/", _selection("restore", 1)).status_code == 400
     assert "No job is selected." in blocks.text(at_console.get("/jobs/bulk/", {"kind": "stop"}))
+    assert "No job is selected." in blocks.text(at_console.post("/jobs/bulk/", {"kind": "stop"}))
 
 
 @pytest.mark.browser

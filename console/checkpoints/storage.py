@@ -41,9 +41,18 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
     """The manifest of a completed checkpoint whose files all exist.
 
     Raises:
-        Refused: names the file that is missing or damaged.
+        Refused: names the file that is missing or damaged, or the storage that cannot be read at the moment.
     """
     root = job_root(checkpoint.job_id)
+    try:
+        return _complete_manifest(checkpoint, root)
+    except Refused as refused:
+        if refused.code == CORRUPT_CODE:
+            _require_mounted(root)
+        raise
+
+
+def _complete_manifest(checkpoint: Checkpoint, root: Path) -> Manifest:
     file = root / checkpoint.path / MANIFEST_FILE
     manifest = _read_manifest(file, CHECKPOINT_FIELD)
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
@@ -51,6 +60,14 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
         raise _corrupt(f"{file}: {detail}", CHECKPOINT_FIELD)
     _check_sizes(((root / segment.path, segment) for segment in manifest.files()), CHECKPOINT_FIELD)
     return manifest
+
+
+def _require_mounted(root: Path) -> None:
+    """Raises Refused if the storage of a job is not there: while it is not mounted, no file counts as missing."""
+    try:
+        root.stat()
+    except OSError as error:
+        raise _unreadable(error, CHECKPOINT_FIELD) from error
 
 
 def readable_manifest(checkpoint: Checkpoint) -> Manifest | None:

@@ -1,9 +1,11 @@
 """A rollback: the end of the run, the hold on the chosen snapshot, the restore, and what ends it early."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db.models.functions import Now
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
@@ -18,6 +20,7 @@ from console.operations.services import OperationRequestContext, request
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import RetentionPolicy
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db
@@ -168,6 +171,39 @@ def test_a_restore_waits_for_storage_that_is_away(
     aside.replace(file)
     reconciler.reconcile()
     assert whole.parts.get(kind="restore").run is not None
+
+
+@pytest.mark.parametrize("below", ["", "missing"])
+def test_a_restore_waits_for_storage_that_is_not_mounted(
+    operator: User, running: Run, settings: Settings, tmp_path: Path, below: str
+) -> None:
+    """The mount point is empty or missing. The snapshot was reported as corrupt, and the job stayed down."""
+    whole = ask(operator, running)
+    end(running, "stop", "stopped")
+    mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path / below
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error) == ("running", None)
+    assert whole.phase.startswith("waiting for storage: [Errno 2] No such file or directory")
+    assert chosen().held_by == whole.pk
+
+    settings.WEIR_STORAGE = mounted
+    reconciler.reconcile()
+    restored = whole.parts.get(kind="restore").run
+    assert restored is not None
+    assert restored.restore_checkpoint == chosen()
+
+
+def test_a_snapshot_that_is_damaged_meanwhile_ends_the_rollback_with_its_file(operator: User, running: Run) -> None:
+    whole = ask(operator, running)
+    end(running, "stop", "stopped")
+    manifest = job_root(running.job_id) / chosen().path / MANIFEST_FILE
+    manifest.unlink()
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert whole.error is not None
+    assert (whole.state, whole.error["code"]) == ("failed", "corrupt-checkpoint")
+    assert f"{manifest}: there is no such file" in whole.error["message"]
 
 
 def test_a_clone_is_not_ended_for_a_version_that_cannot_discard_its_output(operator: User, running: Run) -> None:

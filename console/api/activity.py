@@ -100,14 +100,14 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
 
 
 class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):
-    """The withdrawal of a request that no job master has begun."""
+    """The withdrawal of a request that no job master has begun, or of a rescale or rollback before its restore."""
 
     queryset = Operation.objects.all()
     serializer_class = serializers.OperationSerializer
 
     @extend_schema(request=None, responses={200: serializers.OperationSerializer, 409: serializers.Problem})
     def post(self, request: Request, pk: UUID) -> Response:
-        """Ends the operation as failed."""
+        """Ends the operation as failed; its error names the consequence. The stop or cancel of a rollback goes on."""
         row = self.get_object()
         withdraw_operation(self.user, row)
         row.refresh_from_db()

@@ -44,9 +44,9 @@ def _advance(row: Operation) -> None:
     elif newest.kind != OperationKind.RESTORE and (newest.state == OperationState.SUCCEEDED or _has_ended(row)):
         _restore(row)
     elif newest.state == OperationState.SUCCEEDED:
-        _end(row, OperationState.SUCCEEDED, result={"run": newest.run_id})
+        end(row, OperationState.SUCCEEDED, result={"run": newest.run_id})
     else:
-        _end(row, OperationState(newest.state), error=newest.error)
+        end(row, OperationState(newest.state), error=newest.error)
 
 
 def _has_ended(row: Operation) -> bool:
@@ -63,7 +63,7 @@ def _restore(row: Operation) -> None:
     chosen = row.params.get("checkpoint") or (savepoint and savepoint.pk)
     if chosen is None:
         message = f"Run {row.run_id} has stopped, and no savepoint of it is on record: restore its newest checkpoint."
-        _end(row, OperationState.FAILED, error={"code": "no-savepoint", "message": message})
+        end(row, OperationState.FAILED, error={"code": "no-savepoint", "message": message})
         return
     params = {name: value for name, value in row.params.items() if name != "end_run"} | {"checkpoint": chosen}
     try:
@@ -85,9 +85,10 @@ def _end_unrestored(row: Operation, savepoint: Checkpoint | None, code: str, why
     chosen = Checkpoint.objects.filter(pk=row.params.get("checkpoint")).first()
     ended = f"Run {row.run_id} has {f'stopped with {savepoint}' if savepoint else 'ended'}"
     message = f"{ended}, {f'and {chosen}' if chosen else 'which'} was not restored: {why}"
-    _end(row, OperationState.FAILED, error={"code": code, "message": message})
+    end(row, OperationState.FAILED, error={"code": code, "message": message})
 
 
-def _end(row: Operation, state: OperationState, **facts: object) -> None:
+def end(row: Operation, state: OperationState, **facts: object) -> None:
+    """Ends a rescale or rollback, and releases the snapshot that it holds."""
     Operation.objects.filter(pk=row.pk).update(state=state, phase="", ended_at=Now(), **facts)
     Checkpoint.objects.filter(pk=row.params.get("checkpoint"), held_by=row.pk).update(held_by=None)

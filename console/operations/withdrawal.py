@@ -1,14 +1,20 @@
-"""Withdrawal of a request that no job master has begun, or of a start that waits for its version."""
+"""Withdrawal of a request that no job master has begun, of a start that waits for its version, or of a waiting restore.
+
+The restore of a rescale or rollback waits for the end of the run, or for storage. After its withdrawal nothing is
+restored; a stop or cancel that has been requested goes on.
+"""
 
 from typing import Final
 
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict
 from console.accounts.rights import require_operate
-from console.operations.models import Operation, OperationKind, OperationState
+from console.operations import successions
+from console.operations.models import ACTIVE_STATES, SUCCESSION_KINDS, Operation, OperationKind, OperationState
 
 #: Kinds that a job master takes from the queue. A restore, or a start with a run, is ended by a cancel of the run.
 WITHDRAWABLE: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
@@ -16,6 +22,8 @@ WITHDRAWABLE: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKin
 
 def withdrawal_refusal(row: Operation) -> str:
     """Why an operation cannot be withdrawn; "" if it can be, unless its master begins it meanwhile."""
+    if row.kind in SUCCESSION_KINDS:
+        return _succession_refusal(row)
     if row.kind == OperationKind.START and row.run_id is None and row.state == OperationState.QUEUED:
         return ""
     if row.kind not in WITHDRAWABLE:
@@ -25,16 +33,51 @@ def withdrawal_refusal(row: Operation) -> str:
     return ""
 
 
+def withdrawal_effect(row: Operation) -> str:
+    """The consequence of a withdrawal that is possible, in sentences."""
+    if row.kind not in SUCCESSION_KINDS:
+        return "It is possible until the job master begins it."
+    ending = row.parts.filter(state__in=ACTIVE_STATES).first()
+    if ending is None:
+        return f"Run {row.run_id} has ended: the job stays stopped, and nothing is restored."
+    effect = f"The {ending.kind} of run {row.run_id} goes on, and nothing is restored after it."
+    keeps = ending.kind in WITHDRAWABLE and ending.state == OperationState.QUEUED
+    return f"{effect} To keep the run, withdraw the {ending.kind} instead." if keeps else effect
+
+
 def withdraw_operation(user: User, row: Operation) -> None:
-    """Ends a queued operation as failed. The state is compared and set, as the job master does when it begins one.
+    """Ends an operation as failed. The state is compared and set, as the job master does when it begins one.
 
     Raises:
         Conflict: the operation has begun or ended, or is of a kind that cannot be withdrawn.
     """
     require_operate(user)
+    if row.kind in SUCCESSION_KINDS:
+        _withdraw_succession(user, row)
+        return
     error = {"code": "withdrawn", "message": f"{user} withdrew the request before a job master had begun it."}
     begins_later = Q(kind__in=WITHDRAWABLE) | Q(kind=OperationKind.START, run=None)
     queued = Operation.objects.filter(begins_later, pk=row.pk, state=OperationState.QUEUED)
     if not queued.update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error):
         row.refresh_from_db()
         raise Conflict("cannot-withdraw", withdrawal_refusal(row))
+
+
+def _succession_refusal(row: Operation) -> str:
+    if not row.is_active:
+        return f"The {row.kind} has ended: it is {row.state}."
+    if row.parts.filter(kind=OperationKind.RESTORE).exists():
+        return f"The {row.kind} has begun the restore: cancel the new run instead."
+    return ""
+
+
+def _withdraw_succession(user: User, row: Operation) -> None:
+    """Ends a rescale or rollback before its restore. The lock is that of the passes which request the restore."""
+    with transaction.atomic():
+        locked = Operation.objects.select_for_update(no_key=True).get(pk=row.pk)
+        if refused := withdrawal_refusal(locked):
+            raise Conflict("cannot-withdraw", refused)
+        is_ending = locked.parts.filter(state__in=ACTIVE_STATES).exists()
+        when, rest = ("before", "Its end goes on") if is_ending else ("after", "The job stays stopped")
+        message = f"{user} withdrew the {row.kind} {when} run {row.run_id} had ended. {rest}, and nothing is restored."
+        successions.end(locked, OperationState.FAILED, error={"code": "withdrawn", "message": message})

@@ -331,9 +331,13 @@ def wait(console: Console, /, operation: str, timeout: float, as_json: bool) -> 
 @json_option
 @with_console
 def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
-    """Withdraws OPERATION, which no job master has begun."""
+    """Withdraws OPERATION, which no job master has begun, or a rescale or rollback before its restore."""
     withdrawn = console.withdraw(operation)
-    write_json(withdrawn) if as_json else click.echo(withdrawn["id"])
+    if as_json:
+        write_json(withdrawn)
+    else:
+        click.echo(withdrawn["error"]["message"], err=True)
+        click.echo(withdrawn["id"])
 
 
 for command in (*bulk.COMMANDS, *changes.COMMANDS, *snapshots.COMMANDS, maintenance.maintenance):

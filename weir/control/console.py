@@ -112,7 +112,7 @@ class Console:
         return accepted
 
     def withdraw(self, operation: str) -> Row:
-        """Ends a queued operation. Raises Refused, Unreachable."""
+        """Ends an operation that is queued, or whose restore waits. Raises Refused, Unreachable."""
         withdrawn: Row = self.post(f"operations/{operation}/withdraw/", {})
         return withdrawn
 

@@ -17,7 +17,7 @@ from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
 from console.operations.models import NEW_RUN_KINDS, SUCCESSION_KINDS, Operation, OperationState
 from console.operations.selectors import expected_duration, with_runs
-from console.operations.withdrawal import withdraw_operation, withdrawal_refusal
+from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
 from console.ui.jobpage import live_metrics
 from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
 from console.ui.paging import by_time, moment
@@ -26,6 +26,7 @@ from console.ui.views.page import PageContent, page_or_blocks, require_login, us
 
 _RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
 _LARGE = large_columns("run__restore_checkpoint")
+_PARTS = 3  #: more than any operation has
 _PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
 
 
@@ -69,21 +70,23 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
             "expected": expected_duration(found.job_id, found.kind) if found.is_active else None,
             "parts": tuple(with_runs(found.parts.all())) if _has_parts(found) else (),
             "checkpoint": _checkpoint_of(found),
-            "withdrawal": withdrawal_refusal(found) or operate_refusal(request.user),
+            "withdrawal": (refused := withdrawal_refusal(found) or operate_refusal(request.user)),
+            "withdrawal_effect": "" if refused else withdrawal_effect(found),
         }
         settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
         return PageContent(context, settled)
 
     def load_revision() -> str:
-        return revision(request, [(_operations_by_id([found]), 1), (Run.objects.filter(operations=found), 1)])
+        parts, run = found.parts.order_by("pk"), Run.objects.filter(operations=found)
+        return revision(request, [(_operations_by_id([found]), 1), (run, 1), (parts, _PARTS)])
 
-    return page_or_blocks(request, "operations/detail.html", "operations/_live.html", load_content, load_revision)
+    return page_or_blocks(request, "operations/detail.html", "operations/_blocks.html", load_content, load_revision)
 
 
 @require_POST
 @require_login
 def withdraw(request: HttpRequest, pk: UUID) -> HttpResponse:
-    """Withdraws a request that no job master has begun."""
+    """Withdraws a request that no job master has begun, or a restore that waits."""
     try:
         withdraw_operation(user_of(request), get_object_or_404(Operation, pk=pk))
         messages.info(request, "The request is withdrawn.")

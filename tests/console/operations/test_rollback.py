@@ -17,6 +17,7 @@ from console.operations import reconciler, successions
 from console.operations.models import Operation
 from console.operations.retention import preview_retention
 from console.operations.services import OperationRequestContext, request
+from console.operations.withdrawal import withdraw_operation, withdrawal_effect
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import RetentionPolicy
@@ -192,6 +193,70 @@ def test_a_restore_waits_for_storage_that_is_not_mounted(
     restored = whole.parts.get(kind="restore").run
     assert restored is not None
     assert restored.restore_checkpoint == chosen()
+
+
+def test_a_rollback_is_withdrawn_while_the_run_ends(operator: User, running: Run) -> None:
+    """The stop goes on, and nothing is restored after it."""
+    whole = ask(operator, running)
+    Operation.objects.filter(kind="stop").update(state="running")
+    assert withdrawal_effect(whole) == f"The stop of run {running.pk} goes on, and nothing is restored after it."
+    withdraw_operation(operator, whole)
+    whole.refresh_from_db()
+    when = f"before run {running.pk} had ended. Its end goes on, and nothing is restored."
+    assert (whole.state, whole.error) == (
+        "failed", {"code": "withdrawn", "message": f"operator withdrew the rollback {when}"},
+    )  # fmt: skip
+    assert chosen().held_by is None
+    end(running, "stop", "stopped")
+    reconciler.reconcile()
+    assert [part.kind for part in whole.parts.all()] == ["stop"]
+    assert Run.objects.get().state == "stopped"
+
+
+def test_a_rollback_that_waits_for_storage_is_withdrawn(
+    operator: User, running: Run, settings: Settings, tmp_path: Path
+) -> None:
+    whole = ask(operator, running)
+    end(running, "stop", "stopped")
+    mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path
+    reconciler.reconcile()
+    effect = f"Run {running.pk} has ended: the job stays stopped, and nothing is restored."
+    assert withdrawal_effect(whole) == effect
+    withdraw_operation(operator, whole)
+    settings.WEIR_STORAGE = mounted
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error and whole.error["code"], chosen().held_by) == ("failed", "withdrawn", None)
+    assert Run.objects.get() == running
+
+
+def test_a_rollback_whose_restore_has_begun_is_not_withdrawn(operator: User, running: Run) -> None:
+    whole = ask(operator, running)
+    end(running, "stop", "stopped")
+    reconciler.reconcile()
+    with pytest.raises(Conflict, match="has begun the restore: cancel the new run instead"):
+        withdraw_operation(operator, whole)
+    whole.refresh_from_db()
+    assert (whole.state, chosen().held_by) == ("running", whole.pk)
+
+
+def test_the_withdrawal_of_a_queued_stop_keeps_the_run(operator: User, running: Run) -> None:
+    whole = ask(operator, running)
+    assert withdrawal_effect(whole).endswith("To keep the run, withdraw the stop instead.")
+    withdraw_operation(operator, whole.parts.get())
+    reconciler.reconcile()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error and whole.error["code"], chosen().held_by) == ("failed", "withdrawn", None)
+    assert Run.objects.get().state == "running"
+
+
+def test_a_rollback_is_withdrawn_over_rest(api: APIClient, operator: User, running: Run) -> None:
+    whole = ask(operator, running)
+    path = f"/api/v1/operations/{whole.pk}/withdraw/"
+    withdrawn = api.post(path).json()
+    assert (withdrawn["state"], withdrawn["phase"], withdrawn["error"]["code"]) == ("failed", "", "withdrawn")
+    again = api.post(path)
+    assert (again.status_code, again.json()["detail"]) == (409, "The rollback has ended: it is failed.")
 
 
 def test_a_snapshot_that_is_damaged_meanwhile_ends_the_rollback_with_its_file(operator: User, running: Run) -> None:

@@ -136,3 +136,20 @@ def test_a_request_is_withdrawn_until_a_master_begins_it(at_console: Client, rea
     assert "The stop is running: only a request that no job master has begun can be withdrawn." in said
     begun.refresh_from_db()
     assert begun.state == "running"
+
+
+def test_a_rollback_can_be_withdrawn_until_its_restore_begins(at_console: Client, operator: User) -> None:
+    """The page names the consequence, and a poll removes the button."""
+    run = rows.run(rows.job())
+    whole = rows.operation(run.job, "rollback", "running", run=run, requested_by=operator, ended_at=None)
+    rows.operation(run.job, "stop", "running", run=run, part_of=whole)
+    path = f"/operations/{whole.pk}/"
+    page = at_console.get(path)
+    assert f"The stop of run {run.pk} goes on, and nothing is restored after it." in blocks.text(page)
+    assert f"weirctl withdraw {whole.pk}" in blocks.text(page)
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    rows.operation(run.job, "restore", "running", run=run, part_of=whole)
+    answer = at_console.get(path, headers={**POLL, "X-Blocks": known})
+    assert (blocks.swapped(answer), blocks.live(answer)["withdraw"]) == ({"operation", "withdraw"}, "")
+    said = blocks.text(at_console.post(f"{path}withdraw/", follow=True))
+    assert "The rollback has begun the restore: cancel the new run instead." in said

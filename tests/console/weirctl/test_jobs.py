@@ -76,6 +76,8 @@ def test_a_queued_request_is_withdrawn(weirctl: Commands, make_run: MakeRun) -> 
     assert weirctl.json("withdraw", asked)["state"] == "failed"
     assert "operator withdrew the request" in weirctl("wait", asked, code=1).stderr
     assert "can be withdrawn" in weirctl("withdraw", asked, code=3).stderr
+    another = weirctl("savepoint", "daily sums", "--no-wait").stdout.strip()
+    assert "withdrew the request before a job master had begun it." in weirctl("withdraw", another).stderr
 
 
 def test_a_job_is_archived_and_brought_back(weirctl: Commands, job: Job, make_run: MakeRun) -> None:

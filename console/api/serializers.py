@@ -382,12 +382,21 @@ class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
         fields = ("id", "reason", "started_at", "started_by", "ended_at", "ended_by")
 
 
+class OperationPhase(serializers.Serializer[Any]):
+    """A phase that the operation has entered. Progress within a phase is in `phase` of the operation only."""
+
+    phase = serializers.CharField()
+    at = serializers.DateTimeField()
+
+
 class OperationSerializer(serializers.ModelSerializer[Operation]):
+    phases = OperationPhase(many=True, read_only=True)
+
     class Meta:
         model = Operation
         fields = (
-            "id", "job", "run", "part_of", "kind", "params", "state", "phase", "reason", "requested_by", "request_id",
-            "idempotency_key", "created_at", "started_at", "ended_at", "result", "error",
+            "id", "job", "run", "part_of", "kind", "params", "state", "phase", "phases", "reason", "requested_by",
+            "request_id", "idempotency_key", "created_at", "started_at", "ended_at", "result", "error",
         )  # fmt: skip
 
 

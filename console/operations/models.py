@@ -96,6 +96,8 @@ class Operation(models.Model):
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     state = models.TextField(choices=OPERATION_STATES, default=OperationState.QUEUED.value, db_default="queued")
     phase = models.TextField(default="", db_default="", blank=True)
+    #: entered so far, with their times; a trigger writes them (`migrations/0019`)
+    phases = models.JSONField(db_default=Value([], models.JSONField()))
     reason = models.TextField(default="", db_default="", blank=True)
     requested_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     request_id = models.TextField(default="", db_default="", blank=True)

@@ -91,7 +91,7 @@ def check_files(
     """Compares every file of a checkpoint with the manifest, and reads at most `limit` bytes for checksums."""
     root, files, budget, segments = job_root(checkpoint.job_id), [], limit, manifest.segments()
     for number, segment in enumerate(segments, start=1):
-        on_progress(f"checking file {number} of {len(segments)}")
+        on_progress(f"checking files: {number} of {len(segments)}")
         files.append(_check(root / segment.path, segment, budget))
         budget -= segment.nbytes if files[-1].result == VERIFIED else 0
     return files

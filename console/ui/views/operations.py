@@ -20,6 +20,7 @@ from console.operations.selectors import expected_duration, with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
 from console.ui.jobpage import live_metrics
 from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
+from console.ui.operationphases import operation_phases
 from console.ui.paging import by_time, moment
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
@@ -57,7 +58,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = get_object_or_404(Operation.objects.select_related(*_RELATED).defer(*_LARGE), pk=pk)
 
     def load_content() -> PageContent:
-        starts = found.run is not None and found.kind in NEW_RUN_KINDS
+        starts, checkpoint = found.run is not None and found.kind in NEW_RUN_KINDS, _checkpoint_of(found)
         context = {
             "section": "operations",
             "operation": found,
@@ -69,7 +70,8 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
             "progress": _progress(found),
             "expected": expected_duration(found.job_id, found.kind) if found.is_active else None,
             "parts": tuple(with_runs(found.parts.all())) if _has_parts(found) else (),
-            "checkpoint": _checkpoint_of(found),
+            "checkpoint": checkpoint,
+            "phases": operation_phases(found, checkpoint),
             "withdrawal": (refused := withdrawal_refusal(found) or operate_refusal(request.user)),
             "withdrawal_effect": "" if refused else withdrawal_effect(found),
         }

@@ -160,10 +160,10 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
 def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoint: Checkpoint) -> None:
     """A check whose worker died is begun anew. It ends without a phase."""
     ask(api, savepoint)
-    Operation.objects.update(state="running", phase="checking file 2 of 3")
+    Operation.objects.update(state="running", phase="checking files: 2 of 3")
     with CaptureQueriesContext(connection) as captured:
         run_verifications()
-    assert any("checking file 1 of 3" in query["sql"] for query in captured)
+    assert any("checking files: 1 of 3" in query["sql"] for query in captured)
     found = Operation.objects.get()
     assert (found.state, found.phase) == ("succeeded", "")
 

@@ -1,12 +1,14 @@
 """The list of operations and the page of one."""
 
 import csv
+import re
 from datetime import timedelta
 
 from django.test import Client
 from django.utils import timezone
 
 from console.accounts.models import User
+from console.operations.models import Operation
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
@@ -153,3 +155,26 @@ def test_a_rollback_can_be_withdrawn_until_its_restore_begins(at_console: Client
     assert (blocks.swapped(answer), blocks.live(answer)["withdraw"]) == ({"operation", "withdraw"}, "")
     said = blocks.text(at_console.post(f"{path}withdraw/", follow=True))
     assert "The rollback has begun the restore: cancel the new run instead." in said
+
+
+def test_an_operation_shows_its_phases_also_after_its_end(at_console: Client) -> None:
+    """S4: requested, taken, each step and the end, with times; a change that took effect at once has none."""
+    run, now = rows.run(rows.job()), timezone.now()
+    made = rows.checkpoint(run, 208, kind="savepoint", triggered_at=now - timedelta(seconds=8), duration_ms=3_000)
+    times = {"created_at": now - timedelta(seconds=10), "started_at": now - timedelta(seconds=9)}
+    found = rows.operation(run.job, "savepoint", "running", run=run, phase="asked", ended_at=None, **times)
+    path = f"/operations/{found.pk}/"
+    assert [phase.label for phase in at_console.get(path).context["phases"]] == ["Requested", "Taken by the job master"]
+    Operation.objects.update(state="succeeded", phase="", result={"checkpoint": 208}, ended_at=now)
+    page = at_console.get(path)
+    assert [phase.label for phase in page.context["phases"]] == [
+        "Requested", "Taken by the job master", "Savepoint 208 triggered", "Savepoint 208 completed", "Succeeded",
+    ]  # fmt: skip
+    said = blocks.text(page)
+    assert f"Savepoint 208 triggered {made.triggered_at:%Y-%m-%d %H:%M:%S}" in said
+    assert re.search(r"Savepoint 208 triggered [^a-z]+ \d+ s ago 3\.0 s Savepoint 208 completed", said)
+    clone = rows.operation(run.job, "drill", phase="waiting for a worker")
+    labels = [phase.label for phase in at_console.get(f"/operations/{clone.pk}/").context["phases"]]
+    assert labels == ["Requested", "Begun", "Succeeded", "Waiting for a worker"], "the trigger has the present time"
+    instant = rows.operation(run.job, "pin", created_at=now, started_at=now, ended_at=now)
+    assert at_console.get(f"/operations/{instant.pk}/").context["phases"] == ()

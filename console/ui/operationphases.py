@@ -1,0 +1,50 @@
+"""The phases of an operation on its page: the request, the begin, the phases that it entered, and the end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from typing import Final
+
+from console.checkpoints.models import Checkpoint
+from console.operations.models import Operation, OperationKind
+from console.ui.preview import WITH_SAVEPOINT
+
+_OF_MASTER: Final = (*WITH_SAVEPOINT, OperationKind.CANCEL)  #: the job master carries them out
+_TAKEN: Final = "asked"  #: phase of an operation that its job master has taken
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase from `at` to `until`; the last has no end."""
+
+    label: str
+    at: datetime
+    until: datetime | None
+
+
+def operation_phases(operation: Operation, checkpoint: Checkpoint | None) -> tuple[Phase, ...]:
+    """The phases in order. Empty for an operation that took effect at its request.
+
+    `checkpoint`: the savepoint in its result.
+    """
+    if operation.ended_at == operation.created_at:
+        return ()
+    begun = sorted(_moments(operation, checkpoint), key=itemgetter(1))
+    ends = [at for _, at in begun[1:]]
+    return tuple(Phase(label, at, until) for (label, at), until in zip(begun, [*ends, None], strict=True))
+
+
+def _moments(operation: Operation, checkpoint: Checkpoint | None) -> Iterator[tuple[str, datetime]]:
+    yield "Requested", operation.created_at
+    if operation.started_at is not None:
+        yield "Taken by the job master" if operation.kind in _OF_MASTER else "Begun", operation.started_at
+    for entered in operation.phases:
+        if entered["phase"] != _TAKEN:
+            yield entered["phase"].replace("_", " ").capitalize(), datetime.fromisoformat(entered["at"])
+    if checkpoint is not None and operation.kind in WITH_SAVEPOINT:
+        yield f"{str(checkpoint).capitalize()} triggered", checkpoint.triggered_at
+        if checkpoint.completed_at is not None:
+            yield f"{str(checkpoint).capitalize()} completed", checkpoint.completed_at
+    if operation.ended_at is not None:
+        yield operation.state.capitalize(), operation.ended_at

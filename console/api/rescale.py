@@ -37,6 +37,9 @@ class RescalePlanSerializer(serializers.Serializer[Any]):
     stop = ExpectedDurationSerializer(source="cost.stop", allow_null=True)
     restore = ExpectedDurationSerializer(source="cost.restore", allow_null=True)
     refusal = serializers.CharField(source="refusal.detail", default=None, allow_null=True)
+    plan_hash = serializers.CharField(
+        help_text="A rescale with it as parameter stops this run, or is refused. Empty: the job never ran."
+    )
 
 
 class RescaleQuery(serializers.Serializer[Any]):

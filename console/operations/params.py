@@ -69,12 +69,14 @@ class RestoreParams(NewRunParams, frozen=True, kw_only=True, forbid_unknown_fiel
 class RescaleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`version`: id of the version that goes on (default: the run's). `parallelism`: default: that of the version.
 
-    `allow_unmapped` drops the state of operators that the version lacks.
+    `allow_unmapped` drops the state of operators that the version lacks. `plan_hash`: the rescale is refused if the run
+    that would stop is not that of the plan with this hash.
     """
 
     version: Id | None = None
     parallelism: Parallelism | None = None
     allow_unmapped: bool = False
+    plan_hash: str | None = None
 
     def __post_init__(self) -> None:
         if self.version is None and self.parallelism is None:

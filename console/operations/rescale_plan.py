@@ -1,11 +1,12 @@
 """The effects of a rescale before it is requested: its target, the slots, and the expected time without output."""
 
 from dataclasses import dataclass
+from hashlib import blake2s
 from typing import Final
 
 from django.db.models import Sum
 
-from console.accounts.refusals import Refused
+from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable, newest_of
 from console.jobs.models import Job, JobVersion, Run
@@ -19,6 +20,7 @@ from console.operations.restore import require_mapping
 from console.operations.selectors import ExpectedDuration, expected_duration, latest_run
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct
 
+_OTHER_RUN: Final = "The run of this job is no longer the one that was shown. Nothing was done: read the new plan."
 _SAME: Final = "The run has this parallelism and version already. Choose another: a rescale stops the run."
 
 
@@ -37,13 +39,27 @@ class RescaleCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescalePlan:
-    """`refusal`: why the rescale is not possible; then `version` and `parallelism` may be unknown."""
+    """`refusal`: why the rescale is not possible; then `version` and `parallelism` may be unknown.
+
+    `plan_hash` covers the run that stops: its version, parallelism and state.
+    """
 
     run: Run | None
     version: JobVersion | None
     parallelism: int | None
     cost: RescaleCost
     refusal: Refused | None
+
+    @property
+    def plan_hash(self) -> str:
+        return rescale_hash(self.run)
+
+
+def rescale_hash(run: Run | None) -> str:
+    """Changes with the run that a rescale of its job stops; "" without a run."""
+    if run is None:
+        return ""
+    return blake2s(repr((run.pk, run.version_id, run.parallelism)).encode(), digest_size=16).hexdigest()
 
 
 def rescale_plan(job: Job, wanted: RescaleParams) -> RescalePlan:
@@ -70,6 +86,9 @@ def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, in
     if found := run_conflict(run, RunAct.STOP, ending_operations(run)):
         raise found
     assert run is not None, "a job that never ran has a conflict"
+    plan_hash = rescale_hash(run)
+    if wanted.plan_hash not in (None, plan_hash):
+        raise Conflict("plan-changed", _OTHER_RUN, "params.plan_hash", plan_hash=plan_hash)
     version = run.version if wanted.version is None else version_of(job, wanted.version)
     parallelism = wanted.parallelism or version.parallelism
     require_parallelism(parallelism, version.max_parallelism, "params.parallelism")

@@ -271,7 +271,7 @@ def _name_blockers(job: Job, found: Conflict) -> Conflict:
     if active is not None:
         facts["operation"] = str(active.pk)
         detail = f"{detail} Operation {active.pk} ({active.kind}) is {active.state}."
-    return Conflict(found.code, detail, **facts)
+    return Conflict(found.code, detail, found.field, **{**found.facts, **facts})
 
 
 def _replay(row: Operation) -> AcceptedOperation | None:

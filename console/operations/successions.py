@@ -65,7 +65,8 @@ def _restore(row: Operation) -> None:
         message = f"Run {row.run_id} has stopped, and no savepoint of it is on record: restore its newest checkpoint."
         end(row, OperationState.FAILED, error={"code": "no-savepoint", "message": message})
         return
-    params = {name: value for name, value in row.params.items() if name != "end_run"} | {"checkpoint": chosen}
+    own = "end_run" if row.kind == OperationKind.ROLLBACK else "plan_hash"  # of the run that has ended
+    params = {name: value for name, value in row.params.items() if name != own} | {"checkpoint": chosen}
     try:
         with transaction.atomic():
             part = services.part(row, OperationKind.RESTORE, **params)

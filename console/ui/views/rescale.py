@@ -10,11 +10,12 @@ from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.legality import allowed_operation
 from console.operations.lineage import rescales_of
 from console.operations.models import OperationKind
-from console.operations.rescale_plan import rescale_cost
-from console.operations.selectors import latest_run
+from console.operations.rescale_plan import rescale_cost, rescale_hash
+from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
 from console.ui.forms import RescaleForm, add_refusal
+from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import page, require_login
+from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 _RESCALES = 20  #: newest rescales on the page
 
@@ -22,6 +23,7 @@ _RESCALES = 20  #: newest rescales on the page
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def rescale(request: HttpRequest, pk: int) -> HttpResponse:
+    """GET shows what a rescale does, and stays live. POST requests it for the run that was shown."""
     job = get_object_or_404(Job, pk=pk)
     run, status = latest_run(job), 200
     own = {"version": run.version_id, "parallelism": run.parallelism} if run else {}
@@ -30,21 +32,33 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
         status = 422
         if form.is_valid():
             try:
-                request_operation(request, job, OperationKind.RESCALE, form.cleaned_data)
+                shown = {"plan_hash": plan_hash} if (plan_hash := request.POST.get("plan_hash")) else {}
+                request_operation(request, job, OperationKind.RESCALE, {**form.cleaned_data, **shown})
             except Refused as refused:
                 status = refused.status
                 add_refusal(form, (refused.field or "").removeprefix("params."), refused)
             else:
                 return redirect("ui:job", job.pk)
-    versions = tuple(ready_versions(job))
-    context = {
-        "job": job,
-        "run": run,
-        "form": form,
-        "act": allowed_operation(OperationKind.RESCALE, job, run, request.user),
-        "versions": versions,
-        "limit": max(map(parallelism_limit, versions), default=None),
-        "cost": rescale_cost(job, run),
-        "rescales": rescales_of(job, _RESCALES),
-    }
-    return page(request, "jobs/rescale.html", context, status=status)
+
+    def load_content() -> PageContent:
+        versions, active, present = tuple(ready_versions(job)), tuple(active_operations(job)), rescale_hash(run)
+        is_poll = "HX-Request" in request.headers
+        context = {
+            "job": job,
+            "run": run,
+            "form": form,
+            "act": allowed_operation(OperationKind.RESCALE, job, run, request.user, active),
+            "active": active,
+            "versions": versions,
+            "limit": max(map(parallelism_limit, versions), default=None),
+            "cost": rescale_cost(job, run),
+            "plan_hash": present,
+            "is_outdated": is_poll and request.GET.get("plan_hash", "") != present,
+            "rescales": rescales_of(job, _RESCALES),
+        }
+        return PageContent(context, settled=False)
+
+    def load_revision() -> str:
+        return revision(request, rows_of_confirmation(job))
+
+    return page_or_blocks(request, "jobs/rescale.html", "jobs/_rescale_live.html", load_content, load_revision, status)

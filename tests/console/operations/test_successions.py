@@ -209,3 +209,28 @@ def test_the_effects_are_shown_before_and_change_nothing(
     assert not Operation.objects.filter(kind="rescale").exists()
     Run.objects.filter(pk=running.pk).update(state="stopped")
     assert "stopped" in api.get(path, {"parallelism": 5}).json()["refusal"]
+
+
+def test_a_rescale_is_bound_to_the_plan_that_was_read(
+    api: APIClient, running: Run, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    """The restore behind the stop has a plan of its own."""
+    job = f"/api/v1/jobs/{running.job_id}"
+    plan = api.get(f"{job}/rescale/?parallelism=5").json()["plan_hash"]
+    Run.objects.filter(pk=running.pk).update(state="stopped", ended_at=Now())
+    other = make_run(RunState.RUNNING)
+
+    def rescale(plan_hash: str) -> Any:
+        body = {"kind": "rescale", "params": {"parallelism": 5, "plan_hash": plan_hash}}
+        return api.post(f"{job}/operations/", body, format="json")
+
+    refused = rescale(plan).json()
+    assert (refused["code"], refused["errors"][0]["pointer"]) == ("plan-changed", "/params/plan_hash")
+    assert not Operation.objects.exists()
+    renewed = api.get(f"{job}/rescale/?parallelism=5").json()["plan_hash"]
+    assert refused["plan_hash"] == renewed
+    whole = Operation.objects.get(pk=rescale(renewed).json()["id"])
+    assert whole.run == other
+    stop(other, make_checkpoint)
+    reconciler.reconcile()
+    assert "plan_hash" not in part(whole, "restore").params

@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from console.accounts import tokens
 from console.accounts.models import User
+from console.operations.rescale_plan import rescale_hash
 from tests.console.ui import rows
 from weir.control.__main__ import main as weirctl
 
@@ -119,4 +120,4 @@ def test_a_rescale_shows_its_command(at_console: Client) -> None:
     page = at_console.get(f"/jobs/{run.job_id}/rescale/")
     assert command_in(page) == ["weirctl", "rescale", "daily sums", "--parallelism", "2"]
     ((_, body),) = curls_in(page)
-    assert body["params"] == {"parallelism": 2, "version": run.version_id}
+    assert body["params"] == {"parallelism": 2, "version": run.version_id, "plan_hash": rescale_hash(run)}

@@ -198,6 +198,39 @@ def test_a_page_without_a_plan_gets_none_by_a_poll(at_console: Client, stopped: 
     assert poll(at_console, path, page).status_code == 204
 
 
+# ---------------------------------------------------------------- rescale
+
+
+def test_a_rescale_shows_the_stop_by_another_user(at_console: Client, anna: User) -> None:
+    run = rows.run(rows.job())
+    path = f"/jobs/{run.job_id}/rescale/"
+    page = at_console.get(path)
+    assert poll(at_console, path, page, shown_plan(page)).status_code == 204
+    rows.operation(run.job, "stop", "queued", run=run, requested_by=anna)
+    answer = poll(at_console, path, page, shown_plan(page))
+    assert blocks.swapped(answer) == {"effects", "rescale-button"}
+    assert "anna has requested a stop (queued)" in blocks.text(answer)
+    assert "A stop is already queued." in blocks.text(answer)
+    assert buttons(answer) == [("Rescale", False)]
+
+
+def test_a_rescale_stops_no_other_run_than_the_one_that_was_shown(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    path = f"/jobs/{run.job_id}/rescale/"
+    page = at_console.get(path)
+    Run.objects.filter(pk=run.pk).update(state="stopped")
+    other = rows.run(run.job)
+    answer = poll(at_console, path, page, shown_plan(page))
+    assert "The run of this job is no longer the one that was shown. Show the new plan" in blocks.text(answer)
+    assert buttons(answer) == [("Rescale", False)]
+    chosen = {"parallelism": 3, "version": run.version_id}
+    refused = at_console.post(path, {**chosen, **shown_plan(page)})
+    assert (refused.status_code, "Nothing was done: read the new plan." in blocks.text(refused)) == (409, True)
+    assert not Operation.objects.exists()
+    assert at_console.post(path, {**chosen, **shown_plan(refused)}).status_code == 302
+    assert Operation.objects.get(kind="rescale").run == other
+
+
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_the_poll_of_a_restore_follows_the_choice(signed_in: Open, running: Run) -> None:

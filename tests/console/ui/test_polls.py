@@ -29,7 +29,7 @@ def paths(run: Run) -> list[str]:
             f"/jobs/{run.job_id}/checkpoints/statistics/", f"/checkpoints/{under_way.pk}/",
             "/operations/", f"/operations/{Operation.objects.get().pk}/", f"/checkpoints/{savepoint.pk}/discard/",
             f"/checkpoints/{savepoint.pk}/clone/", f"/jobs/bulk/?kind=stop&job={run.job_id}",
-            f"/jobs/{run.job_id}/restore/"]  # fmt: skip
+            f"/jobs/{run.job_id}/restore/", f"/jobs/{run.job_id}/rescale/"]  # fmt: skip
 
 
 def digests(page: Any) -> str:

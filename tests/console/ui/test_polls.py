@@ -80,7 +80,7 @@ def test_only_blocks_that_changed_are_sent(at_console: Client, running: Run) -> 
     assert (nothing.status_code, nothing.content) == (204, b"")
     Operation.objects.update(phase="storing")
     changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
-    assert blocks.swapped(changed) - {"plots"} == {"notices", "operations"}
+    assert blocks.swapped(changed) - {"plots", "plot-tables"} == {"notices", "operations"}
 
 
 def test_a_job_that_has_ended_ends_the_polls_though_nothing_is_sent(at_console: Client, running: Run) -> None:

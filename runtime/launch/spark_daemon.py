@@ -22,6 +22,7 @@ from runtime.slot import process_tuning
 def prepare_forks() -> None:
     """Completes what forks inherit."""
     process_tuning.keep_freed_memory()
+    process_tuning.shorten_switch_interval()
     native()  # numba starts no thread; a fork inherits the compiled kernels
     gc.freeze()  # a collection in a fork would copy all pages
     os.register_at_fork(after_in_child=np.random.seed)  # pandas loads the generator: slots would draw equal numbers

@@ -247,7 +247,7 @@ class SubtaskHost:
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
         if rows:
-            self.poll_policy.on_batch(len(rows), 0, self.world.now)
+            self.poll_policy.on_batch(len(rows), 0, self.world.now, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
             if self.machine.is_idle:
                 self.handle(events.SourceResumed())

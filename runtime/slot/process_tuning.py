@@ -1,10 +1,14 @@
-"""Tuning of a process that runs slots: Python's garbage collector, and glibc's malloc.
+"""Tuning of a process that runs slots: Python's garbage collector, its lock, and glibc's malloc.
 
 **Collector.** Thousands of rows are created and freed between two collections. With Python's default thresholds many
 of them are promoted to the old generation, so all modules and classes are traversed again and again. The traversals
 double the cost of rows with lists, and cause pauses. This module makes collections rarer and limits them to objects
 that the job has created; cycles that authors leave behind are still found. The collector counts objects, and three
 objects may hold megabytes: a collection therefore also runs when the process has grown.
+
+**Lock.** A thread that waits for the interpreter's lock asks for it after an interval, 5 ms by default. A batch between
+two slots passes a writing and a reading thread beside busy loops, so it waited for two intervals. The interval is
+shorter here.
 
 **malloc.** The process keeps freed memory instead of returning it to the system. Columns of a batch are half a megabyte
 each, and some thousand are allocated and freed each second. By default glibc trims the end of its heap and maps large
@@ -14,6 +18,7 @@ processor time. Arrow's memory has a pool of its own.
 
 import ctypes
 import gc
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -24,6 +29,7 @@ import pyarrow as pa
 _YOUNG_THRESHOLD: Final = 10_000  #: allocations minus deallocations before a collection; Python's default is 700
 MAX_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _FULL_COLLECTION_EVERY: Final = 10  #: every tenth collection covers all objects that the job has created
+SWITCH_INTERVAL_S: Final = 0.0005
 _M_TRIM_THRESHOLD: Final = -1  #: glibc's names and numbers (malloc.h)
 _M_MMAP_THRESHOLD: Final = -3
 TRIM_THRESHOLD_BYTES: Final = 128 * 1024 * 1024  #: kept free at the end of the heap
@@ -37,6 +43,11 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES) and mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES))
+
+
+def shorten_switch_interval() -> None:
+    """Makes a busy thread release the interpreter's lock soon, here and in forks."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def release_freed_memory() -> None:

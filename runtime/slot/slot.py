@@ -62,7 +62,6 @@ from runtime.task.source_operator import SourceOperator
 from runtime.task.task import Task
 
 HEARTBEAT_INTERVAL_S: Final = 0.5
-IDLE_SOURCE_POLL_S: Final = 0.01  #: between polls of a source that has no rows
 MAX_IDLE_WAIT_S: Final = 0.5
 MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure's text: an error may quote a whole record
 
@@ -175,11 +174,9 @@ class Slot:
                 self._wait()
 
     def _wait(self) -> None:
-        polling = any(task.wants_polling for task in self._order)
-        due = (ms for task in self._order for ms in (task.timer_in_ms, task.barrier_in_ms))
-        timers = [ms / 1000 for ms in due if ms is not None]
+        due = (ms for task in self._order for ms in (task.poll_in_ms, task.timer_in_ms, task.barrier_in_ms))
         try:
-            self._mail.get(timeout=min([IDLE_SOURCE_POLL_S if polling else MAX_IDLE_WAIT_S, *timers]))()
+            self._mail.get(timeout=min([MAX_IDLE_WAIT_S, *(ms / 1000 for ms in due if ms is not None)]))()
         except queue.Empty:
             return
 

@@ -154,6 +154,11 @@ class Task:
         return self.machine.may_poll and runnable and not self._is_throttled
 
     @property
+    def poll_in_ms(self) -> float | None:
+        """Milliseconds until the next poll of a source without rows at hand; None if it is not to be polled."""
+        return self.poll_policy.next_poll_ms(self.clock.monotonic_ms()) if self.wants_polling else None
+
+    @property
     def _is_active(self) -> bool:
         """Whether the source may be polled and is not idle. A delay would make an idle source's rows late."""
         return self.machine.may_poll and not self.machine.is_idle
@@ -167,7 +172,7 @@ class Task:
         started = self._step_since = self.clock.monotonic_ms()
         if self.poll_policy.barrier_delay.due_in(started) == 0:
             self._release_held_barrier()
-        did = self._poll() if self.machine.is_source else self._handle_inputs()
+        did = self._poll(started) if self.machine.is_source else self._handle_inputs()
         did = self._fire_timers() or did
         busy_ms = 0.0
         if did:
@@ -178,7 +183,7 @@ class Task:
         self._sample_waiting(started)
         return did
 
-    def _poll(self) -> bool:
+    def _poll(self, now: float) -> bool:
         if not isinstance(self.operator, SourceOperator):
             return False
         reader, max_rows = self.operator.reader, self.poll_policy.max_rows
@@ -186,12 +191,14 @@ class Task:
             if self._is_throttled:
                 self.poll_policy.on_throttled()
             return False
+        if self.poll_policy.rests(now):
+            return False
         batches = self._poll_batches(reader, max_rows)
         rows = sum(batch.num_rows for batch in batches)
         if not batches:
             self.poll_policy.on_empty()
         else:
-            self.poll_policy.on_batch(rows, max_rows, self.clock.monotonic_ms())
+            self.poll_policy.on_batch(rows, max_rows, now, self.clock.monotonic_ms())
             if self.machine.is_idle:
                 self.handle(SourceResumed())
             for batch in concat_alike(batches):
@@ -214,7 +221,8 @@ class Task:
             if not coalesces:
                 break
             rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
-            if not is_more_wanted(batch.num_rows, rows, nbytes, self.clock.monotonic_ms() - began):
+            took_ms = self.clock.monotonic_ms() - began
+            if not is_more_wanted(batches[0].num_rows, batch.num_rows, rows, nbytes, took_ms):
                 break
         return batches
 

@@ -1,4 +1,4 @@
-"""The garbage collector of a slot's process."""
+"""The garbage collector of a slot's process, and the lock of its interpreter."""
 
 import gc
 import subprocess
@@ -92,3 +92,32 @@ print(most // 2**20)
 def test_cycles_that_hold_batches_do_not_fill_the_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 400
+
+
+#: The time in which a thread that sleeps 50 times gets the lock back, beside a busy loop.
+SWITCHES = """
+import threading, time
+from runtime.slot import process_tuning
+
+def sleep_often():
+    began = time.monotonic()
+    for _ in range(50):
+        time.sleep(0.0001)
+    took.append(time.monotonic() - began)
+
+def beside_a_busy_loop():
+    thread = threading.Thread(target=sleep_often)
+    thread.start()
+    while thread.is_alive():
+        pass
+
+took = []
+beside_a_busy_loop()
+process_tuning.shorten_switch_interval()
+beside_a_busy_loop()
+print(took[0] / took[1])
+"""
+
+
+def test_a_thread_beside_a_busy_loop_gets_the_lock_sooner() -> None:
+    assert float(subprocess.check_output([sys.executable, "-c", SWITCHES], text=True)) > 2

@@ -1,5 +1,6 @@
 """The poll policy of a source subtask: batch size, watermark alignment and barrier delay combined."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,6 +10,9 @@ from runtime.core.subtask.watermark_alignment import ChannelDrift, WatermarkAlig
 
 #: a pause ends after this time without progress of any sibling, which may be stalled, or have no input
 MAX_STALLED_SIBLING_MS: Final = 1_000
+POLL_INTERVAL_MS: Final = 2.0  #: between polls of a source that has few rows
+FEW_ROWS: Final = 1_024
+MAX_IDLE_POLL_MS: Final = 10.0  #: between polls of a source that has had no rows for longer
 
 
 class PollPolicy:
@@ -25,6 +29,8 @@ class PollPolicy:
         self.barrier_delay = BarrierDelay(pane_drifts)
         self._stalled_watermarks: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
         self._stalled_since = 0.0
+        self._last_rows_at = -math.inf  #: when the last poll with rows began
+        self._had_few_rows = False
 
     @property
     def max_rows(self) -> int:
@@ -49,8 +55,29 @@ class PollPolicy:
             self._stalled_watermarks, self._stalled_since = slowest, now
         return now - self._stalled_since < MAX_STALLED_SIBLING_MS
 
-    def on_batch(self, rows: int, asked: int, now: float) -> None:
-        """A poll for `asked` rows returned `rows`. A poll shortened by a held barrier does not tune the batch size."""
+    def rests(self, now: float) -> bool:
+        """Whether a source that had few rows is not to be polled yet.
+
+        A loop that handled a few rows per turn would be busy all the time. It would keep the processor and the
+        interpreter's lock from the threads that move its batches.
+        """
+        return self._had_few_rows and now - self._last_rows_at < POLL_INTERVAL_MS
+
+    def next_poll_ms(self, now: float) -> float:
+        """Milliseconds until the next poll of a source without rows at hand.
+
+        After the rest it equals the time without rows, within bounds: the next rows of a steady stream are due soon,
+        and an idle source costs few polls.
+        """
+        since = now - self._last_rows_at
+        return POLL_INTERVAL_MS - since if self.rests(now) else min(MAX_IDLE_POLL_MS, max(POLL_INTERVAL_MS, since))
+
+    def on_batch(self, rows: int, asked: int, began: float, now: float) -> None:
+        """Polls from `began` to `now` for `asked` rows returned `rows`.
+
+        A poll shortened by a held barrier does not tune the batch size.
+        """
+        self._last_rows_at, self._had_few_rows = began, rows < min(FEW_ROWS, asked)
         if asked < self._batch_size.rows:
             self._batch_size.on_gap()
         else:

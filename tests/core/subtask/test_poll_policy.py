@@ -1,6 +1,12 @@
-"""How long a source waits for a slower one: as long as that one moves."""
+"""How long a source waits for a slower one, and until its next poll."""
 
-from runtime.core.subtask.poll_policy import MAX_STALLED_SIBLING_MS, PollPolicy
+from runtime.core.subtask.poll_policy import (
+    FEW_ROWS,
+    MAX_IDLE_POLL_MS,
+    MAX_STALLED_SIBLING_MS,
+    POLL_INTERVAL_MS,
+    PollPolicy,
+)
 from tests.core.subtask.test_watermark_alignment import OTHER, THIRD, heard
 
 
@@ -25,3 +31,27 @@ def test_a_source_that_is_not_ahead_does_not_wait() -> None:
     assert not reading.is_throttled(0)
     hearing.meeting.watermarks.advance(THIRD, 70)
     assert not reading.is_throttled(9 * MAX_STALLED_SIBLING_MS)
+
+
+def test_a_source_with_few_rows_rests_and_is_then_polled_after_as_long_as_it_has_been_without_rows() -> None:
+    policy = PollPolicy()
+    assert not policy.rests(0)
+    assert policy.next_poll_ms(0) == MAX_IDLE_POLL_MS, "no rows yet"
+    policy.on_batch(50, policy.max_rows, began=1_000, now=1_000.5)
+    assert policy.rests(1_000.5)
+    assert policy.next_poll_ms(1_000.5) == POLL_INTERVAL_MS - 0.5
+    assert not policy.rests(1_000 + POLL_INTERVAL_MS)
+    policy.on_empty()
+    assert policy.next_poll_ms(1_000 + POLL_INTERVAL_MS) == POLL_INTERVAL_MS
+    policy.on_empty()
+    assert policy.next_poll_ms(1_005) == 5, "an empty poll is no batch"
+    policy.on_empty()
+    assert policy.next_poll_ms(1_060) == MAX_IDLE_POLL_MS
+
+
+def test_a_source_with_many_rows_at_hand_does_not_rest() -> None:
+    policy = PollPolicy()
+    policy.on_batch(FEW_ROWS, policy.max_rows, began=0, now=0.5)
+    assert not policy.rests(0.5)
+    policy.on_batch(64, 64, began=0, now=0.5)
+    assert not policy.rests(0.5), "it returned as many rows as it was asked for"

@@ -217,8 +217,7 @@ def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
     assert source.step()
     assert sent == [Idle(), Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes)]
     assert not source.step(), "now others wait for it, and it for them"
-    assert not source.wants_polling
-    assert source.poll_in_ms is None
+    assert (source.wants_polling, source.poll_in_ms) == (False, None)
 
 
 def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_its_end() -> None:

@@ -6,10 +6,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.operators.arguments import check_column
 from runtime.operators.column_difference import column_difference, columns_of
+from runtime.operators.event_time import check_time_column
 from runtime.operators.late_rows import late_columns_error
 from runtime.operators.output_tag import OutputTag, check_tags
 from runtime.ports import Operator
+from runtime.state.encodings import schema_without_views
 
 T = TypeVar("T")
 
@@ -45,6 +48,13 @@ def common_columns(uid: str, columns: Sequence[tuple[str, pa.Schema | None]]) ->
             advice = "; make them equal with select"
             raise JobRejected("wrong-columns", uid, detail + column_difference(wanted, found) + advice)
     return common
+
+
+def check_time(uid: str, name: object, columns: pa.Schema | None) -> None:
+    """Raises JobRejected unless `name` is a column of event times of an input with these `columns`; None: unknown."""
+    check_column(uid, "time", name)
+    if columns is not None:
+        with_uid_in_errors(uid, lambda: check_time_column(schema_without_views(columns), str(name)))
 
 
 def check_late_columns(uid: str, late: OutputTag, columns: pa.Schema | None) -> None:

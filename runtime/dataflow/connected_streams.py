@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from runtime.dataflow.checks import check_time
 from runtime.dataflow.functions import add_function
 from runtime.dataflow.inputs import StepInput
 from runtime.errors import JobRejected
-from runtime.operators.arguments import argument_error, check_column
+from runtime.operators.arguments import argument_error
 from runtime.operators.functions.co_process import CoProcessFunction, KeyedCoProcessFunction
 from runtime.operators.functions.keyed_process import KeyedInput, KeyedProcess
 from runtime.operators.functions.process import Process
@@ -75,7 +76,7 @@ class ConnectedKeyedStreams:
             time: the columns of event times of the first and second stream, for `context.timestamp`.
         """
         inputs = paired_inputs(uid, self.first, self.second)
-        first_time, second_time = (None, None) if time is None else check_times(uid, time)
+        first_time, second_time = (None, None) if time is None else check_times(uid, time, self.first, self.second)
         keys, second = self.first.keys, KeyedInput(self.second.keys, second_time)
         return add_function(
             uid,
@@ -97,10 +98,10 @@ def paired_inputs(uid: str, first: KeyedStream, second: KeyedStream) -> list[Ste
     return [first._input(), second._input()]
 
 
-def check_times(uid: str, time: object) -> tuple[str, str]:
+def check_times(uid: str, time: object, first: KeyedStream, second: KeyedStream) -> tuple[str, str]:
     """The columns of event times of two streams. Raises JobRejected unless `time` names a column of each."""
     if not isinstance(time, tuple) or len(time) != 2:
         raise argument_error(uid, "time", f"must name a column of each stream, as a tuple of two, not {time!r}")
-    for name in time:
-        check_column(uid, "time", name)
+    for name, keyed in zip(time, (first, second), strict=True):
+        check_time(uid, name, keyed.stream.columns)
     return time

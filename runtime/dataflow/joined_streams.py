@@ -13,7 +13,6 @@ from runtime.core.restore.durations import LOWER_BOUND, UPPER_BOUND, window_dura
 from runtime.dataflow.checks import check_late_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import check_times, paired_inputs
 from runtime.dataflow.inputs import StepInput
-from runtime.errors import JobRejected
 from runtime.operators.arguments import argument_error, check_column, check_interval, check_window
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
@@ -138,14 +137,11 @@ def _sides(
     if not isinstance(late_to, tuple) or len(late_to) != 2:
         raise argument_error(uid, "late_to", f"must be a side output or None for each stream, not {late_to!r}")
     check_tags(uid, [tag for tag in late_to if tag is not None])
-    streams = (first.stream, second.stream)
-    for stream, name, tag in zip(streams, check_times(uid, time), late_to, strict=True):
-        if stream.columns is not None and name not in stream.columns.names:
-            detail = f"{stream.uid!r} has no column {name!r}; it has {', '.join(stream.columns.names)}"
-            raise JobRejected("unknown-column", uid, detail)
+    for keyed, tag in zip((first, second), late_to, strict=True):
         if tag is not None:
-            check_late_columns(uid, tag, stream.columns)
-    return JoinSide(first.keys, time[0], late_to[0]), JoinSide(second.keys, time[1], late_to[1])
+            check_late_columns(uid, tag, keyed.stream.columns)
+    first_time, second_time = check_times(uid, time, first, second)
+    return JoinSide(first.keys, first_time, late_to[0]), JoinSide(second.keys, second_time, late_to[1])
 
 
 def _add_join(

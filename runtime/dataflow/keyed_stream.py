@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
 from runtime.core.restore.durations import SESSION_GAP, WITHIN, window_durations
-from runtime.dataflow.checks import check_late_columns, validate_factory, with_uid_in_errors
+from runtime.dataflow.checks import check_late_columns, check_time, validate_factory, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
 from runtime.dataflow.inputs import StepInput
@@ -23,7 +23,6 @@ from runtime.dataflow.used_columns import ColumnUse, columns_of_aggregates
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.arguments import (
     check_aggregates,
-    check_column,
     check_function,
     check_gap,
     check_window,
@@ -79,7 +78,7 @@ class KeyedStream:
                 keep the columns of the input. Rows are then not aggregated before the shuffle. None: late rows are
                 counted and dropped.
         """
-        check_column(uid, "time", time)
+        check_time(uid, time, self.stream.columns)
         check_aggregates(uid, aggregates)
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
@@ -128,7 +127,7 @@ class KeyedStream:
             late_to: side output for late rows: rows whose session has ended. They keep the columns of the input. None:
                 late rows are counted and dropped.
         """
-        check_column(uid, "time", time)
+        check_time(uid, time, self.stream.columns)
         check_aggregates(uid, aggregates)
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
@@ -164,7 +163,7 @@ class KeyedStream:
             late_to: side output for late rows: rows of a part that the watermark has passed. They keep the columns of
                 the input. None: late rows are counted and dropped.
         """
-        check_column(uid, "time", time)
+        check_time(uid, time, self.stream.columns)
         within_ms = check_within(uid, within)
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
@@ -189,7 +188,7 @@ class KeyedStream:
         Args:
             time: name of the column of times (timestamp, date, or integer).
         """
-        check_column(uid, "time", time)
+        check_time(uid, time, self.stream.columns)
         keys, use = self.keys, ColumnUse(frozenset({time}), forwards=True)
         return self.stream.flow._add_operator(
             uid, lambda: Latest(keys, time), [self._input(use=use)], parallelism, columns=self.stream.columns
@@ -316,7 +315,7 @@ class KeyedStream:
     ) -> Stream:
         """Adds a keyed function; `more`: further inputs."""
         if time is not None:
-            check_column(uid, "time", time)
+            check_time(uid, time, self.stream.columns)
         keys = self.keys
         return add_function(
             uid,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from runtime.core.job.graph import Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.checks import common_columns, validate_factory, with_uid_in_errors
+from runtime.dataflow.checks import common_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedStreams
 from runtime.dataflow.connectors import guarantee_of, prepare_connector
 from runtime.dataflow.functions import add_function, add_transform
@@ -118,12 +118,15 @@ class Stream:
         check_columns(uid, "on", on)
         check_columns(uid, "take", take)
         keys, columns = tuple(on), tuple(take)
-        joined = validate_factory(uid, lambda: BroadcastJoin(keys, columns, how))
+        create = partial(BroadcastJoin, keys, columns, how)
+        join = with_uid_in_errors(uid, create)
         use = ColumnUse(frozenset({*keys, *columns}))
         build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True, use=use)
         probe_use = ColumnUse(frozenset({*keys, *columns}), forwards=True)
         probe_side = StepInput(stream=self, use=probe_use, takes_encoded_texts=True)
-        return self.flow._add_operator(uid, joined, [probe_side, build_side])
+        joined = self.flow._add_operator(uid, create, [probe_side, build_side])
+        with_uid_in_errors(uid, lambda: join.check_columns(self.columns, build.columns))
+        return joined
 
     def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
         """The rows of this stream and of `others`, which must have the same columns in the same order.

@@ -51,14 +51,24 @@ class BroadcastJoin(Operator):
     def open(self, context: OperatorContext) -> None:
         self._build: BroadcastTable = context.state.broadcast_table("build")
 
-    def joined_columns(self, probe: pa.Schema, build: pa.Schema) -> pa.Schema:
-        """The output columns for the columns of the probe side and of the build side.
+    def check_columns(self, probe: pa.Schema | None, build: pa.Schema | None) -> None:
+        """Checks the columns of each side; None: unknown.
 
         Raises:
-            JobRejected: the build side lacks a column of `on` or `take`, or the probe side has a column of `take`.
+            JobRejected: a side lacks a column of `on`, or its type cannot be a key; the build side lacks a column of
+                `take`, or the probe side has it; or the types of a column of `on` have no common type.
         """
-        self._check_build(build)
-        self._check_probe(probe)
+        if build is not None:
+            self._check_build(build)
+        if probe is not None:
+            self._check_probe(probe)
+        if build is not None and probe is not None:
+            for name in self._on:
+                _check_common_type(name, probe.field(name).type, build.field(name).type)
+
+    def joined_columns(self, probe: pa.Schema, build: pa.Schema) -> pa.Schema:
+        """The output columns for the columns of the probe side and of the build side. Raises as `check_columns`."""
+        self.check_columns(probe, build)
         return pa.schema([*probe, *(pa.field(name, plain_type(build.field(name).type)) for name in self._take)])
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
@@ -84,11 +94,16 @@ class BroadcastJoin(Operator):
         return wanted
 
     def _check_probe(self, schema: pa.Schema) -> None:
+        for name in self._on:
+            if name not in schema.names:
+                raise JobRejected("unknown-column", name, f"the probe side has only {', '.join(schema.names)}")
+            check_key_type(name, schema.field(name).type)
         for name in self._take:
             if name in schema.names:
                 raise JobRejected("duplicate-column", name, "both sides of the join have this column")
 
     def _probe(self, batch: pa.RecordBatch, out: Collector) -> None:
+        self._check_probe(batch.schema)
         if self._lookup is None:
             self._lookup = _Lookup(self._on, self._build.table())
         rows = self._lookup.rows([batch.column(name) for name in self._on])
@@ -99,7 +114,6 @@ class BroadcastJoin(Operator):
             out.emit(self._join(batch, pa.array(rows, mask=None if found.all() else ~found)))
 
     def _join(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
-        self._check_probe(batch.schema)
         assert self._lookup is not None, "the lookup is made before the first row"
         encodes = bool(encoded_columns(batch.schema))
         added = [self._lookup.column(name, rows, encodes) for name in self._take]
@@ -188,9 +202,13 @@ class _Lookup:
 
     def _check_types(self, keys: Sequence[pa.Array]) -> None:
         for name, probe, build in zip(self._on, keys, self._keys, strict=True):
-            check_key_type(name, probe.type)
-            if common_key_type(probe.type, build.type) is None:
-                raise JobRejected("bad-join", name, f"the probe side has {probe.type}, the build side {build.type}")
+            _check_common_type(name, probe.type, build.type)
+
+
+def _check_common_type(name: str, probe: Any, build: Any) -> None:
+    """Raises JobRejected: the types of a key column on both sides have no common type."""
+    if common_key_type(probe, build) is None:
+        raise JobRejected("bad-join", name, f"the probe side has {probe}, the build side {build}")
 
 
 def _any_null(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

@@ -16,6 +16,26 @@ _MS_PER_S: Final = 1_000
 _MS_PER_DAY: Final = 86_400_000
 
 
+def check_time_column(schema: pa.Schema, name: str) -> None:
+    """Raises JobRejected unless `schema` has a column `name` of timestamps, dates or integers."""
+    if name not in schema.names:
+        raise JobRejected("unknown-column", name, f"there is no such column; there are {', '.join(schema.names)}")
+    kind = schema.field(name).type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
+        detail = f"event times are a timestamp, a date or integer milliseconds, not {kind}"
+        raise JobRejected("bad-time-column", name, detail)
+
+
+def time_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """The column `name`. Raises as `check_time_column`, and DataRejected if a time is null."""
+    check_time_column(batch.schema, name)
+    column = batch.column(name)
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise DataRejected(f"the event time in column {name!r} is null (row {row + 1} of a batch)")
+    return column
+
+
 def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
     """The times in column `name`, rounded down to milliseconds; integers are milliseconds.
 
@@ -61,12 +81,7 @@ def pane_numbers(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
 
 def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
     """The times in the unit of the column, and the number of units per millisecond."""
-    if name not in batch.schema.names:
-        raise JobRejected("unknown-column", name, f"there is no such column; there are {', '.join(batch.schema.names)}")
-    column = batch.column(name)
-    if column.null_count:
-        row = column.is_null().index(True).as_py()
-        raise DataRejected(f"the event time in column {name!r} is null (row {row + 1} of a batch)")
+    column = time_column(batch, name)
     kind = column.type
     if pa.types.is_timestamp(kind):
         values = column.view(pa.int64()).to_numpy()  # without a copy, unlike `asarray`
@@ -77,11 +92,7 @@ def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
         return np.asarray(column.view(pa.int64())), 1
     if pa.types.is_uint64(kind):
         return np.minimum(np.asarray(column), _MAX_TIME_MS).astype(np.int64), 1
-    if pa.types.is_integer(kind):
-        return np.asarray(column, dtype=np.int64), 1
-    raise JobRejected(
-        "bad-time-column", name, f"event times are a timestamp, a date or integer milliseconds, not {kind}"
-    )
+    return np.asarray(column, dtype=np.int64), 1
 
 
 def _milliseconds(seconds: Times) -> Times:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.operators.output_tag import OutputTag
-from runtime.state.encodings import without_views
+from runtime.state.encodings import schema_without_views
 
 LATE_RECORDS_COUNTER: Final = "late_records"
 
@@ -17,8 +17,7 @@ def late_columns_error(tag: OutputTag, columns: pa.Schema) -> JobRejected | None
     Nullability and views make no difference: channels carry no views.
     """
     own, declared = (
-        ", ".join(f"{item.name}: {item.type}" for item in without_views(pa.RecordBatch.from_pylist([], each)).schema)
-        for each in (columns, tag.schema)
+        ", ".join(f"{item.name}: {item.type}" for item in schema_without_views(each)) for each in (columns, tag.schema)
     )
     if own == declared:
         return None

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.errors import DataRejected
 from runtime.operators.aggregates import AggregateSet, Max
-from runtime.operators.event_time import event_times_ms
+from runtime.operators.event_time import time_column
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE
@@ -42,10 +41,7 @@ class Latest(Operator):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if not batch.num_rows:
             return
-        event_times_ms(batch.slice(length=0), self._time)  # refuses a column without times
-        times = batch.column(self._time)
-        if times.null_count:
-            raise DataRejected(f"a time in column {self._time!r} is null")
+        times = time_column(batch, self._time)
         columns = [batch.column(key) for key in self._keys]
         self._table.bind_types([column.type for column in columns], self._newest.state_types(batch.schema))
         row_ids = self._table.upsert(columns)

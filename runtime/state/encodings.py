@@ -12,12 +12,16 @@ import pyarrow.compute as pc
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows without views and run ends; `batch` itself if no column has such a type."""
-    types = [type_without_views(field.type) for field in batch.schema]
-    if types == batch.schema.types:
+    schema = schema_without_views(batch.schema)
+    if schema.types == batch.schema.types:
         return batch
-    columns = [_cast(column, kind) for column, kind in zip(batch.columns, types, strict=True)]
-    schema = [field.with_type(kind) for field, kind in zip(batch.schema, types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(schema, batch.schema.metadata))
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def schema_without_views(schema: pa.Schema) -> pa.Schema:
+    """The same columns, with types without views and run ends."""
+    return pa.schema([_field(field) for field in schema], schema.metadata)
 
 
 def type_without_views(kind: Any) -> Any:

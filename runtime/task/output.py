@@ -20,12 +20,12 @@ from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, Message, Records, Watermark
 from runtime.core.subtask.credits import Credits
 from runtime.dataflow.plan import PreAggregation
-from runtime.errors import DataRejected, JobRejected, WeirError
+from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encoded_texts import columns_with_many_values, decode
-from runtime.state.encodings import without_views
+from runtime.state.encodings import schema_without_views, without_views
 from runtime.state.index.key_types import check_keys
 
 Send = Callable[[ChannelId, Message], None]
@@ -103,6 +103,7 @@ class Outputs:
             WeirError: the columns differ from earlier batches.
             JobRejected: the columns differ from the declared columns, a receiver's key column is missing, or its type
                 cannot be a key.
+            OperatorFailure: the pre-aggregation for a receiver raised; it names the receiver.
         """
         if batch.num_rows == 0:
             return
@@ -161,7 +162,7 @@ class Outputs:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
         if output not in self.columns:
             return
-        declared = columns_of(without_views(pa.RecordBatch.from_pylist([], self.columns[output])).schema)
+        declared = columns_of(schema_without_views(self.columns[output]))
         found = columns_of(schema)
         if list(declared.items()) != list(found.items()):
             which = f"side output {output!r}" if output else "output"
@@ -196,13 +197,16 @@ class Outputs:
                 edge.next_channel = (edge.next_channel + 1) % len(edge.channels)
 
     def _send_pre_aggregates(self, edge: _Edge, due: Callable[[], Parts]) -> None:
-        """Sends the pre-aggregated rows that `due` returns. A batch counts as the rows that it pre-aggregates."""
+        """Sends the pre-aggregated rows that `due` returns. A batch counts as the rows that it pre-aggregates.
+
+        Raises:
+            OperatorFailure: the pre-aggregation raised. It names the window, whose arguments are at fault.
+        """
         try:
             found = due()
-        except DataRejected as error:
-            raise DataRejected(f"operator {edge.spec.target!r}: {error}") from error
-        except JobRejected as error:
-            raise JobRejected(error.code, error.field, f"{error.detail} (operator {edge.spec.target!r})") from error
+        except Exception as error:
+            hook = f"pre-aggregation after {edge.spec.source!r}"
+            raise OperatorFailure(edge.spec.target, self.subtask.index, hook, error) from error
         for parts in found:
             dealt = partition_by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
             for channel, part in zip(edge.channels, dealt, strict=True):

@@ -401,6 +401,8 @@ class Task:
     def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
+        except OperatorFailure:  # of the pre-aggregation for a later operator
+            raise
         except (Exception, SystemExit) as error:  # an author's `sys.exit` must be reported
             raise OperatorFailure(self.id.operator, self.id.index, hook, error) from error
 

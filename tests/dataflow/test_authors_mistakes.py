@@ -85,6 +85,89 @@ def files(path: str) -> weir.DirectorySource:
     return weir.DirectorySource(path, weir.JsonLinesFormat(SCHEMA))
 
 
+TYPED = pa.schema([("key", pa.int64()), ("at", pa.timestamp("ms")), ("name", pa.string())])
+
+
+class Paired(weir.KeyedCoProcessFunction):
+    def process1(self, row: Any, context: Any, out: Any) -> None: ...
+
+    def process2(self, row: Any, context: Any, out: Any) -> None: ...
+
+
+class Ruled(weir.KeyedBroadcastProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None: ...
+
+    def process_broadcast(self, row: Any, context: Any, out: Any) -> None: ...
+
+
+#: By method, the step with a column of event times.
+TIMED_STEPS: dict[str, Callable[[weir.Stream, str], weir.Stream]] = {
+    "window": lambda rows, time: rows.key_by("key").window("step", 5 * MS, time, COUNT),
+    "session_window": lambda rows, time: rows.key_by("key").session_window("step", 5 * MS, time, COUNT),
+    "deduplicate": lambda rows, time: rows.key_by("key").deduplicate("step", 5 * MS, time),
+    "latest": lambda rows, time: rows.key_by("key").latest("step", time),
+    "process": lambda rows, time: rows.key_by("key").process("step", Keyed, SCHEMA, time=time),
+    "connect_broadcast": lambda rows, time: rows.key_by("key").connect_broadcast(
+        "step", rows, Ruled, SCHEMA, time=time
+    ),
+    "connect": lambda rows, time: (
+        rows.key_by("key").connect(rows.key_by("key")).process("step", Paired, SCHEMA, time=("at", time))
+    ),
+    "interval_join": lambda rows, time: (
+        rows.key_by("key")
+        .interval_join(rows.key_by("key"))
+        .between("step", 0 * MS, MS, time=("at", time), suffixes=("", "_2"))
+    ),
+    "join": lambda rows, time: (
+        rows.key_by("key").join(rows.key_by("key")).window("step", 5 * MS, time=(time, "at"), suffixes=("", "_2"))
+    ),
+}
+
+
+@pytest.mark.parametrize("method", TIMED_STEPS)
+def test_a_column_of_event_times_that_is_unknown_or_no_time_is_refused(method: str) -> None:
+    add = TIMED_STEPS[method]
+    for column, code, detail in (
+        ("tiem", "unknown-column", "step: tiem: there is no such column; there are key, at, name"),
+        ("name", "bad-time-column", "step: name: event times are a timestamp, a date or .*, not string"),
+    ):
+        with pytest.raises(weir.JobRejected, match=detail) as refused:
+            add(stream().map("rows", dict, TYPED), column)
+        assert (refused.value.code, refused.value.field) == (code, "step")
+    runs = pa.schema([("key", pa.int64()), ("at", pa.run_end_encoded(pa.int32(), pa.timestamp("ms")))])
+    for schema in (TYPED, runs):  # channels carry no run ends
+        assert add(stream().map("rows", dict, schema), "at").uid == "step"
+    assert add(stream(), "tiem").uid == "step", "the columns are not known before the first batch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "detail"),
+    [
+        ({"on": ["nmae"], "take": ["title"]}, "unknown-column", "step: nmae: the build side has only name, key, title"),
+        ({"on": ["name"], "take": ["titel"]}, "unknown-column", "step: titel: the build side has only"),
+        ({"on": ["title"], "take": ["key"]}, "unknown-column", "step: title: the probe side has only key, at, name"),
+        ({"on": ["name"], "take": ["key"]}, "duplicate-column", "step: key: both sides of the join have this column"),
+        ({"on": ["key"], "take": ["title"]}, "bad-join", "step: key: the probe side has int64, the build side string"),
+    ],
+)
+def test_columns_of_a_broadcast_join_that_do_not_fit_are_refused(
+    arguments: dict[str, Any], code: str, detail: str
+) -> None:
+    titles = pa.schema([("name", pa.string()), ("key", pa.string()), ("title", pa.string())])
+    rows = stream()
+    with pytest.raises(weir.JobRejected, match=detail) as refused:
+        rows.map("rows", dict, TYPED).join_broadcast("step", rows.map("titles", dict, titles), **arguments)
+    assert (refused.value.code, refused.value.field) == (code, "step")
+    rows.join_broadcast("unknown", rows, **arguments)  # the columns are not known before the first batch
+
+
+def test_a_join_of_known_columns_that_fit_passes() -> None:
+    titles = pa.schema([("name", pa.dictionary(pa.int32(), pa.string_view())), ("title", pa.string())])
+    rows = stream()
+    build = rows.map("titles", dict, titles)
+    assert rows.map("rows", dict, TYPED).join_broadcast("step", build, on=["name"], take=["title"]).uid == "step"
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "process yields": (lambda: keyed().process("step", Yielding, SCHEMA), "process.*yield.*out.emit"),
     "on_timer yields": (lambda: keyed().process("step", YieldingTimer, SCHEMA), "on_timer.*yield.*out.emit"),
@@ -233,6 +316,19 @@ def test_a_misspelt_output_column_ends_the_run_and_is_named_with_its_operator(tm
         assert re.search("'step'.*count: .*no such column; it has key, n", str(run.records.failure))
         assert len(run.records.attempts) == 1
     assert not [*(tmp_path / "out").glob("part-*")]
+
+
+def test_an_error_of_the_pre_aggregation_names_the_window(tmp_path: Path) -> None:
+    """It runs in the subtask of the source, whose columns are not known before the first batch."""
+    flow = weir.Dataflow("mistakes")
+    read = flow.source("numbers", Numbers(total=10))
+    read.key_by("key").window("step", 5 * MS, "tiem", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
+        run.join()
+        assert run.records.failure is not None
+        assert run.records.failure["operator"] == "step"
+        assert re.search("'step'.*after 'numbers'.*tiem: there is no such column", str(run.records.failure))
+        assert len(run.records.attempts) == 1
 
 
 def test_a_factory_of_a_function_that_yields_is_refused_when_it_is_called() -> None:

@@ -157,7 +157,7 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
         ({"upper": zero, "upper_exclusive": True}, "no time lies between"),
         ({"upper": 5}, "upper must be a timedelta, not int"),
         ({"time": "value"}, "tuple of two"),
-        ({"time": ("value", "at")}, "has no column 'at'; it has key, value"),
+        ({"time": ("value", "at")}, "at: there is no such column; there are key, value"),
         ({}, "two columns of the joined rows have this name: name them apart with suffixes"),
         ({"suffixes": "ab"}, "tuple of two texts"),
         ({"late_to": LATE[0]}, "None for each stream"),

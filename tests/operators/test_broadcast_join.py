@@ -98,6 +98,7 @@ def test_several_keys_find_what_a_dictionary_finds(build: dict[Any, int], probe:
             lambda: Harness(BroadcastJoin(["carrier"], ["nme"])).process(AIRLINES, BUILD_INPUT),
             "nme: the build side has only",
         ),
+        (lambda: joined("inner", [AIRLINES], pa.record_batch({"flight": [1]})), "carrier: the probe side has only"),
     ],
 )
 def test_what_cannot_be_joined_is_refused(make: Any, message: str) -> None:

@@ -68,8 +68,8 @@ def test_rows_that_pass_keep_their_order() -> None:
 
 
 def test_a_time_that_is_null_or_no_time_is_refused() -> None:
-    nothing = pa.RecordBatch.from_pylist([{"k": "a", "t": None, "v": 1}], COLUMNS)
-    with pytest.raises(DataRejected, match="a time in column 't' is null"):
-        Harness(Latest(["k"], "t")).process(nothing)
+    second = pa.RecordBatch.from_pylist([{"k": "a", "t": 0, "v": 1}, {"k": "a", "t": None, "v": 1}], COLUMNS)
+    with pytest.raises(DataRejected, match=r"the event time in column 't' is null \(row 2 of a batch\)"):
+        Harness(Latest(["k"], "t")).process(second)
     with pytest.raises(JobRejected, match="event times are a timestamp"):
         Harness(Latest(["v"], "k")).process(batch([("a", 1, 1)]))

@@ -25,7 +25,7 @@ from runtime.core.job.messages import (
     Watermark,
 )
 from runtime.dataflow.plan import PreAggregation
-from runtime.errors import DataRejected, JobRejected, WeirError
+from runtime.errors import DataRejected, JobRejected, OperatorFailure, WeirError
 from runtime.operators.aggregates import Count
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.state.encoded_texts import encoded_columns
@@ -112,11 +112,13 @@ def test_what_is_held_back_goes_ahead_of_what_must_not_overtake_it(control: Cont
         (pa.record_batch({"key": [1], "time": pa.array([None], pa.int64())}), DataRejected),
     ],
 )
-def test_whom_rows_are_combined_for_is_named_where_they_cannot_be(
+def test_a_failure_of_the_pre_aggregation_is_a_failure_of_the_window(
     batch: pa.RecordBatch, error: type[WeirError]
 ) -> None:
-    with pytest.raises(error, match="operator 'w'"):
+    with pytest.raises(OperatorFailure, match="operator 'w', subtask 0, in pre-aggregation after 'b': ") as failed:
         combining([]).emit(batch)
+    assert isinstance(failed.value.__cause__, error)
+    assert failed.value.operator == "w"
 
 
 def test_a_subtask_that_is_set_aside_holds_nothing_back() -> None:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.operators.event_time import event_times_ms, last_event_time_ms
+from runtime.operators.event_time import check_time_column, last_event_time_ms
 
 
 class BoundedOutOfOrderness:
@@ -40,6 +40,6 @@ def check_event_time(column: str | None, max_disorder_ms: int, columns: pa.Schem
         raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
     if column is not None and columns is not None:
         try:
-            event_times_ms(pa.RecordBatch.from_pylist([], columns), column)
+            check_time_column(columns, column)
         except JobRejected as error:
             raise JobRejected(error.code, "event_time", str(error)) from None

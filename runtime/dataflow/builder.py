@@ -65,7 +65,7 @@ class Dataflow:
                 ends the pause after a second. None: pauses only where all rows wait for windows anyway.
             parallelism: None: the parallelism of the job.
         """
-        source = prepare_connector(uid, source)
+        source = prepare_connector(uid, "source", source)
         if max_drift is not None:
             self._plan.max_drifts_ms[OperatorId(uid)] = check_drift(uid, max_drift)
         guarantee = guarantee_of(uid, source)

@@ -291,7 +291,7 @@ class Stream:
     def _write(
         self, uid: str, sink: Sink, role: Role, operator: type[SinkOperator], parallelism: int | None, name: str
     ) -> Stream:
-        sink = prepare_connector(uid, sink)
+        sink = prepare_connector(uid, "sink", sink)
         if self.columns is not None and isinstance(sink, ChecksColumns):
             with_uid_in_errors(uid, partial(sink.check_columns, self.columns))
         guarantee = guarantee_of(uid, sink)

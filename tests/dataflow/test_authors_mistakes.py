@@ -225,6 +225,40 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a variable": (lambda: stream().sink("step", weir.ParquetSink("$HOME/out")), "path.*variables are not expanded"),
     "a blank before a folder": (lambda: stream().sink("step", weir.ParquetSink(" /tmp/out")), "path.*white space"),
     "a home folder": (lambda: stream().sink("step", weir.ParquetSink("~/out")), "path.*~/out.*not expanded"),
+    "a rate of a source": (
+        lambda: weir.Dataflow("mistakes").source("step", weir.SequenceSource(rows=-1)),
+        "step: rows: must not be negative",
+    ),
+    "event time of a source": (
+        lambda: weir.Dataflow("mistakes").source(
+            "step", weir.DirectorySource("/in", weir.JsonLinesFormat(SCHEMA), event_time="zz")
+        ),
+        "step: event_time: zz: there is no such column; there are key, n",
+    ),
+    "a setting of a sink": (
+        lambda: stream().sink("step", weir.KafkaSink("nowhere", "topic", weir.KafkaText())),
+        "step: servers: must be host:port",
+    ),
+    "a class as source": (
+        lambda: weir.Dataflow("mistakes").source("step", weir.DirectorySource),  # type: ignore[arg-type]
+        r"source must be an instance, not the class DirectorySource: write DirectorySource\(\.\.\.\)",
+    ),
+    "a class as sink": (
+        lambda: stream().sink("step", weir.DiscardSink),  # type: ignore[arg-type]
+        "sink must be an instance, not the class DiscardSink",
+    ),
+    "a class within a stream": (
+        lambda: stream().write_through("step", weir.DiscardSink),  # type: ignore[arg-type]
+        "sink must be an instance, not the class DiscardSink",
+    ),
+    "a sink as source": (
+        lambda: weir.Dataflow("mistakes").source("step", weir.DiscardSink()),  # type: ignore[arg-type]
+        "source must be a source, not DiscardSink, which has no bounded, reader",
+    ),
+    "no sink": (
+        lambda: stream().sink("step", None),  # type: ignore[arg-type]
+        "sink must be a sink, not NoneType, which has no guarantee, writer, committer, check",
+    ),
     "rows wait less than no time": (
         lambda: keyed().batches("step", lambda batch: batch, max_rows=0, max_wait_ms=1),
         "max_rows.*at least 1",

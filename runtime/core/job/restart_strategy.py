@@ -6,6 +6,18 @@ Strategies are stateless: the caller keeps the number of consecutive failures; t
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.core.job.bounds import (
+    BackoffMultiplier,
+    DelayMs,
+    FailureCount,
+    InitialBackoffMs,
+    Jitter,
+    MaxBackoffMs,
+    ResetAfterMs,
+    check_bounds,
+)
+from runtime.errors import JobRejected
+
 OUTAGE_CODE: Final = "outage"  #: code of an attempt that failed because storage or a service was unavailable
 SLOT_OUT_OF_MEMORY_CODE: Final = "slot-out-of-memory"  #: code of an attempt in which a slot exceeded `slot_memory_mb`
 #: An attempt that exceeds the memory bound after this time counts as a first failure. A completed checkpoint does not
@@ -41,10 +53,21 @@ class NoRestart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelay:
-    """Up to `attempts` restarts after consecutive failures; a completed checkpoint resets the count."""
+    """Up to `attempts` restarts after consecutive failures; a completed checkpoint resets the count.
 
-    attempts: int = 10
-    delay_ms: int = 1_000
+    Args:
+        attempts: 0 to a million.
+        delay_ms: the delay before each new attempt, up to an hour.
+
+    Raises:
+        JobRejected: a value is out of bounds; the error names the field.
+    """
+
+    attempts: FailureCount = 10
+    delay_ms: DelayMs = 1_000
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
         """`before`: number of consecutive failures before `failure`."""
@@ -59,13 +82,28 @@ class ExponentialDelay:
     The delay is `initial_ms * multiplier ** (failures - 1)`, between `initial_ms` and `max_ms`. It is changed at random
     by up to the fraction `jitter`, so that jobs that failed together do not restart together. An attempt that ran for
     `reset_after_ms` resets the count; a completed checkpoint does not.
+
+    Args:
+        initial_ms: the delay after the first failure, 1 ms to an hour.
+        max_ms: the longest delay, up to a day and not below `initial_ms`.
+        multiplier: each consecutive failure multiplies the delay by this, 1 to 100.
+        reset_after_ms: 1 ms to 30 days.
+        jitter: 0 to 1.
+
+    Raises:
+        JobRejected: a value is out of bounds; the error names the field.
     """
 
-    initial_ms: int = 1_000
-    max_ms: int = 60_000
-    multiplier: float = 1.5
-    reset_after_ms: int = 3_600_000
-    jitter: float = 0.1
+    initial_ms: InitialBackoffMs = 1_000
+    max_ms: MaxBackoffMs = 60_000
+    multiplier: BackoffMultiplier = 1.5
+    reset_after_ms: ResetAfterMs = 3_600_000
+    jitter: Jitter = 0.1
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.max_ms < self.initial_ms:
+            raise JobRejected("bad-settings", "max_ms", f"must not be below initial_ms ({self.initial_ms})")
 
     def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
         """`before`: number of consecutive failures before `failure`."""

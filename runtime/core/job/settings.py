@@ -10,6 +10,21 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from runtime.core.job.bounds import (
+    DAY_MS,
+    BackoffMultiplier,
+    ConcurrentCheckpoints,
+    DelayMs,
+    FailureCount,
+    InitialBackoffMs,
+    IntervalMs,
+    Jitter,
+    MaxBackoffMs,
+    PauseMs,
+    ResetAfterMs,
+    TimeoutMs,
+    check_bounds,
+)
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.spark_settings import check_spark_settings
@@ -17,14 +32,32 @@ from runtime.spark_settings import check_spark_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """Times in milliseconds."""
+    """When checkpoints are taken, and when they fail. Times are milliseconds.
 
-    interval_ms: int | None = 5_000  #: None: no periodic checkpoints
-    timeout_ms: int = 60_000
-    min_pause_ms: int = 500
-    max_concurrent: int = 1
+    Args:
+        interval_ms: from the start of a periodic checkpoint to the start of the next, 1 ms to a day. None: no periodic
+            checkpoints, only those that a request or the end of the job needs.
+        timeout_ms: a checkpoint that takes longer is aborted; 1 ms to a day.
+        min_pause_ms: minimum pause between a completed checkpoint and the next, 0 to a day. A failed checkpoint is
+            retried once without a pause.
+        max_concurrent: maximum number of checkpoints in progress, 1 to 100.
+        mode: AT_LEAST_ONCE: barriers block no channel, and a restart may process records again.
+        tolerable_failures: more consecutive failed checkpoints than this restart the job, 0 to a million. None: failed
+            checkpoints never restart it.
+
+    Raises:
+        JobRejected: a value is out of bounds; the error names the field.
+    """
+
+    interval_ms: IntervalMs | None = 5_000
+    timeout_ms: TimeoutMs = 60_000
+    min_pause_ms: PauseMs = 500
+    max_concurrent: ConcurrentCheckpoints = 1
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE  #: for the subtasks; the coordinator does not use it
-    tolerable_failures: int | None = None  #: None: failures never fail the job
+    tolerable_failures: FailureCount | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class ExecutionMode(StrEnum):
@@ -68,23 +101,21 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(description="At least once: barriers block no channel, and a restart may process records again."),
     ] = CheckpointMode.EXACTLY_ONCE
     checkpoint_interval_ms: Annotated[
-        int, Meta(ge=100, le=86_400_000, description="From the start of one checkpoint to the start of the next.")
+        int, Meta(ge=100, le=DAY_MS, description="From the start of one checkpoint to the start of the next.")
     ] = 5000
     checkpoint_timeout_ms: Annotated[
-        int, Meta(ge=1000, le=86_400_000, description="A checkpoint that takes longer is aborted.")
+        int, Meta(ge=1000, le=DAY_MS, description="A checkpoint that takes longer is aborted.")
     ] = 60_000
     min_pause_ms: Annotated[
-        int,
+        PauseMs,
         Meta(
-            ge=0,
-            le=86_400_000,
             description="Minimum pause between a completed checkpoint and the next. "
             "A failed checkpoint is retried once without a pause.",
         ),
     ] = 500
-    max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100, description="Most checkpoints in progress.")] = 1
+    max_concurrent_checkpoints: Annotated[ConcurrentCheckpoints, Meta(description="Most checkpoints in progress.")] = 1
     tolerable_failed_checkpoints: Annotated[
-        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        FailureCount | None,
         Meta(description="More consecutive failures restart the job. Empty: failures never restart it."),
     ] = None
     retained_checkpoints: Annotated[
@@ -104,36 +135,24 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = "fixed_delay"
     restart_attempts: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1_000_000,
-            description="Fixed delay: restarts in a row without a completed checkpoint before the run fails.",
-        ),
+        FailureCount,
+        Meta(description="Fixed delay: restarts in a row without a completed checkpoint before the run fails."),
     ] = 10
-    restart_delay_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="Fixed delay: the delay before each new attempt.")
-    ] = 1000
+    restart_delay_ms: Annotated[DelayMs, Meta(description="Fixed delay: the delay before each new attempt.")] = 1000
     restart_initial_backoff_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="Exponential delay: the delay after the first failure.")
+        InitialBackoffMs, Meta(description="Exponential delay: the delay after the first failure.")
     ] = 1000
-    restart_max_backoff_ms: Annotated[
-        int, Meta(ge=1, le=86_400_000, description="Exponential delay: the longest delay.")
-    ] = 60_000
+    restart_max_backoff_ms: Annotated[MaxBackoffMs, Meta(description="Exponential delay: the longest delay.")] = 60_000
     restart_backoff_multiplier: Annotated[
-        float,
-        Meta(ge=1, le=100, description="Exponential delay: each consecutive failure multiplies the delay by this."),
+        BackoffMultiplier,
+        Meta(description="Exponential delay: each consecutive failure multiplies the delay by this."),
     ] = 1.5
     restart_reset_after_ms: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=2_592_000_000,
-            description="Exponential delay: running this long without a failure resets the delay.",
-        ),
+        ResetAfterMs,
+        Meta(description="Exponential delay: running this long without a failure resets the delay."),
     ] = 3_600_000
     restart_jitter: Annotated[
-        float, Meta(ge=0, le=1, description="Exponential delay: largest random change, as a fraction of the delay.")
+        Jitter, Meta(description="Exponential delay: largest random change, as a fraction of the delay.")
     ] = 0.1
     on_corrupt_checkpoint: Annotated[
         Literal["fail", "previous"],

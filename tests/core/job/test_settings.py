@@ -1,5 +1,6 @@
 """The settings of a job version: refused by name where they are wrong, handed on as the machines want them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings, JobSettings, RetentionPolicy
+from runtime.errors import JobRejected
 
 
 def test_an_untuned_job_has_the_defaults() -> None:
@@ -91,3 +93,43 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
 def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], named: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=named):
         msgspec.convert(raw, JobSettings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "detail"),
+    [
+        (CoordinatorSettings, {"interval_ms": 0}, "interval_ms: must not be 0: expected `int` >= 1"),
+        (CoordinatorSettings, {"interval_ms": 86_400_001}, "interval_ms: .*<= 86400000"),
+        (CoordinatorSettings, {"interval_ms": 0.5}, "interval_ms: must not be 0.5: expected `int"),
+        (CoordinatorSettings, {"timeout_ms": -1}, "timeout_ms"),
+        (CoordinatorSettings, {"min_pause_ms": -1}, "min_pause_ms"),
+        (CoordinatorSettings, {"max_concurrent": 0}, "max_concurrent"),
+        (CoordinatorSettings, {"tolerable_failures": -1}, "tolerable_failures"),
+        (CoordinatorSettings, {"mode": "at_most_once"}, "mode"),
+        (FixedDelay, {"attempts": -3}, "attempts"),
+        (FixedDelay, {"delay_ms": -1}, "delay_ms"),
+        (ExponentialDelay, {"initial_ms": -1}, "initial_ms"),
+        (ExponentialDelay, {"max_ms": 10}, r"max_ms: must not be below initial_ms \(1000\)"),
+        (ExponentialDelay, {"multiplier": 0.5}, "multiplier"),
+        (ExponentialDelay, {"reset_after_ms": 0}, "reset_after_ms"),
+        (ExponentialDelay, {"jitter": float("nan")}, "jitter"),
+    ],
+)
+def test_a_setting_in_python_that_is_out_of_bounds_is_refused_by_name(
+    settings: Callable[..., Any], values: dict[str, Any], detail: str
+) -> None:
+    with pytest.raises(JobRejected, match=detail) as refused:
+        settings(**values)
+    assert (refused.value.code, refused.value.field) == ("bad-settings", next(iter(values)))
+
+
+@pytest.mark.parametrize("strategy", ["fixed_delay", "exponential_delay"])
+def test_every_bound_of_the_console_is_allowed_in_python(strategy: str) -> None:
+    rules = msgspec.json.schema(JobSettings)["$defs"]["JobSettings"]["properties"]
+    wide = {"restart_strategy": strategy, "restart_initial_backoff_ms": 1, "restart_max_backoff_ms": 86_400_000}
+    bounds = [(name, rule[end]) for name, rule in rules.items() for end in ("minimum", "maximum") if end in rule]
+    assert ("restart_delay_ms", 3_600_000) in bounds
+    for name, value in bounds:
+        settings = msgspec.convert(wide | {name: value}, JobSettings)
+        assert settings.coordinator
+        assert settings.restart

@@ -185,10 +185,10 @@ def stage_folder(streams: str | Path, uid: str) -> str:
     return str(Path(streams) / encode_name(uid)) if streams else ""
 
 
-def no_stage_error(field: str) -> JobRejected:
-    """The error for a source or sink whose stage is not part of a run."""
+def no_stage_error(field: str, *, runs_in_batch: bool = False) -> JobRejected:
+    """The error for a source or sink whose stage is not part of a run. `runs_in_batch`: BATCH needs no stage."""
     detail = "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
-    return JobRejected("no-stage", field, detail)
+    return JobRejected("no-stage", field, f"{detail}, or run it by weir.run_batch" if runs_in_batch else detail)
 
 
 def _folder_name(number: int) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from runtime.connectors.epochs import no_stage_error
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
@@ -31,7 +32,7 @@ from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLaun
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.operators.arguments import check_folder
-from runtime.ports import Exchange, ExchangeListener
+from runtime.ports import Exchange, ExchangeListener, HasStandingStage, UsesFolders
 from runtime.slot.slot import SlotConfig, run_slot
 
 STOP_TIMEOUT_S: Final = 10.0
@@ -140,6 +141,7 @@ def local_master(
     Append the request to `records.operations`, then call the master's `poke()`, from any thread.
     """
     check_folder("run_local", "storage", storage)
+    _check_stages(job)
     root = Path(storage).absolute()
     store = FileStore(str(root))
     records.reserve_ids_above(*newest_ids(store, records.restore_from))
@@ -152,6 +154,13 @@ def local_master(
         restart=restart or FixedDelay(),
     )
     return JobMaster(config, records, store, LocalLauncher(), SystemClock())
+
+
+def _check_stages(job: CompiledJob) -> None:
+    """Raises JobRejected for a source that reads the folder of a PySpark stage, and has none."""
+    for uid, source in job.sources.items():
+        if isinstance(source, HasStandingStage) and isinstance(source, UsesFolders) and not source.folders():
+            raise no_stage_error(uid, runs_in_batch=source.bounded)
 
 
 def newest_ids(store: FileStore, restored: str | None) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from runtime.connectors.epochs import no_stage_error
 from runtime.connectors.formats.base import check_schema
 from runtime.connectors.sources.event_clock import check_event_time
 from runtime.errors import JobRejected
@@ -37,6 +38,8 @@ def from_spark(
     early: bool = True,
 ) -> SparkTable:
     """A bounded source for any DataFrame: a table, SQL, JDBC, a custom Python data source.
+
+    A job with this source runs in the console, or by `run_batch`. `run_local` refuses it, since it starts no stage.
 
     The source emits the rows of a single computation of the DataFrame. After a SIGKILL of the stage the DataFrame is
     computed again. The run fails with `input-changed` unless the existing splits come again with the same rows. So give
@@ -83,7 +86,7 @@ class SparkTable:
 
     def reader(self) -> SplitReader:
         if not self.path:
-            raise JobRejected("unbound-input", "from_spark", "it has no folder of splits: materialise it first")
+            raise no_stage_error("from_spark", runs_in_batch=True)
         return SplitReader(self.path, self.schema, self.event_time, self.max_disorder_ms, self.early)
 
     def check(self) -> None:

@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 
+from runtime.connectors.sinks.discard import DiscardSink
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.io.memory.run_store import MemoryRunStore
+from runtime.launch.local import run_local
 from spark_jobs.sources.digest import digest_of
 from spark_jobs.sources.splits import InputFolder, split_name
 from spark_jobs.sources.table import SparkTable, from_spark
@@ -257,6 +260,19 @@ def test_bad_settings_are_refused_when_the_job_is_written(settings: dict[str, An
 def test_something_else_than_a_function_is_refused() -> None:
     with pytest.raises(JobRejected, match="a function of a SparkSession is needed"):
         Dataflow("bad").source("weather", from_spark("SELECT 1"))  # type: ignore[arg-type]
+
+
+def test_a_local_run_without_a_stage_is_refused_before_any_slot_starts(tmp_path: Path) -> None:
+    flow = Dataflow("local")
+    flow.source("weather", from_spark(lambda spark: spark.range(1))).sink("out", DiscardSink())
+    records = MemoryRunStore()
+    with pytest.raises(
+        JobRejected, match=r"weather: .*start it in the console, or run it by weir\.run_batch"
+    ) as refused:
+        run_local(flow, storage=str(tmp_path / "state"), records=records)
+    assert (refused.value.code, refused.value.field) == ("no-stage", "weather")
+    assert not records.attempts
+    assert not (tmp_path / "state").exists()
 
 
 def test_columns_are_known_to_the_compile_stage_where_they_are_given() -> None:

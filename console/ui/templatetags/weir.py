@@ -238,17 +238,19 @@ def current_maintenance() -> Maintenance | None:
 
 @register.simple_tag
 def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
-    """The command line for an operation on `job`, for scripts. Options that are None are left out."""
-    named = {"start_from": "from", "end_run": "end-run"}
-    given = [(named.get(name, name), str(value)) for name, value in options.items() if value is not None]
-    positional = [job.name, *map(str, arguments)]
-    return shlex.join(["weirctl", act, *positional, *(part for name, value in given for part in (f"--{name}", value))])
+    """The command line for an operation on `job`, for scripts. True is a flag; None and False are left out."""
+    parts = ["weirctl", act, job.name, *map(str, arguments)]
+    for name, value in options.items():
+        if value is not None and value is not False:
+            option = "--from" if name == "start_from" else f"--{name.replace('_', '-')}"
+            parts += [option] if value is True else [option, str(value)]
+    return shlex.join(parts)
 
 
 @register.inclusion_tag("weir/_curl.html", takes_context=True)
 def curl(context: Context, kind: str, job: Job, **params: Any) -> dict[str, str]:
-    """The same request as `weirctl` makes, for hosts without it. Parameters that are None or "" are left out."""
-    given = {name: value for name, value in params.items() if value is not None and value != ""}
+    """The same request as `weirctl` makes, for hosts without it. Parameters that are None, False or "" are left out."""
+    given = {name: value for name, value in params.items() if value is not None and value is not False and value != ""}
     body = json.dumps({"kind": kind, "params": given}, ensure_ascii=False, default=str)
     url = context["request"].build_absolute_uri(reverse("api:operations", args=[job.pk]))
     return {"body": shlex.quote(body), "url": shlex.quote(url)}

@@ -22,7 +22,7 @@ from console.checkpoints.selectors import FoundCheckpoints, continuable, restora
 from console.jobs.differences import Difference, differences
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import parallelism_limit, pipeline_schema, ready_versions, require_parallelism
-from console.operations.legality import allowed_operations
+from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import EndRun
@@ -167,7 +167,7 @@ def _context(
         "active": active,
         "run": run,
         "ends": ways,
-        "end_run": next((way.act for way in ways if way.enabled), EndRun.STOP),
+        "required": _required_params(plan.report, ways) if plan and plan.report else {},
         "plan": plan,
         "is_outdated": is_poll and request.GET.get("plan_hash", "") != (plan.plan_hash if plan else ""),
         "versions": versions,
@@ -177,6 +177,15 @@ def _context(
         "has_snapshots": bool(search) or not all(group.is_empty for group in snapshots),
         "search": search,
         "chosen": chosen,
+    }
+
+
+def _required_params(found: RestoreReport, ends: Sequence[AllowedOperation]) -> dict[str, Any]:
+    """The parameters with which a request accepts the plan; `ends`: the ways to end the run before a rollback."""
+    return {
+        "end_run": next((way.act.value for way in ends if way.enabled), EndRun.STOP.value) if ends else None,
+        "accept_repeated_output": bool(ends) or found.repeated is not None,
+        "allow_unmapped": found.lost is not None,
     }
 
 

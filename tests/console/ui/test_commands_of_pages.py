@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from django.test import Client
 from pytest_django.fixtures import Settings
+from pytest_django.live_server_helper import LiveServer
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
 from console.accounts.models import User
+from console.jobs.models import JobVersion
+from console.operations.models import Operation
 from console.operations.rescale_plan import rescale_hash
 from tests.console.ui import rows
 from weir.control.__main__ import main as weirctl
@@ -42,6 +46,50 @@ def test_a_restore_shows_its_command(at_console: Client) -> None:
     options = ["--from", "7", "--version", "1", "--parallelism", "2"]
     assert found == ["weirctl", "restore", "daily sums", *options]
     assert {f"--{option.name}" for option in weirctl.commands["restore"].params} >= {"--version", "--parallelism"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("by_curl", [False, True], ids=["weirctl", "curl"])
+@pytest.mark.parametrize("state", ["stopped", "running", "restarting"])
+def test_the_commands_of_a_restore_accept_what_its_plan_requires(
+    at_console: Client, operator: User, live_server: LiveServer, state: str, by_curl: bool
+) -> None:
+    """The plan repeats output and loses state. With an active run, it ends that run first."""
+    run = rows.run(rows.job(name="daily sums"), state)
+    snapshot = rows.checkpoint(run, 7)
+    rows.checkpoint(run, 8)
+    operators = [each for each in rows.GRAPH["operators"] if each["uid"] != "window"]
+    newer = JobVersion.objects.create(
+        job=run.job, number=2, parallelism=2, max_parallelism=128, state="ready",
+        graph={**rows.GRAPH, "operators": operators, "edges": []},
+    )  # fmt: skip
+    query = {"checkpoint": snapshot.pk, "version": newer.pk, "parallelism": 2}
+    page = at_console.get(f"/jobs/{run.job_id}/restore/", query)
+    token = tokens.issue(operator)
+    if by_curl:
+        ((url, body),) = curls_in(page)
+        api = APIClient()
+        api.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+        answer = api.post(url, body, format="json")
+        assert answer.status_code == 202, answer.json()
+    else:
+        _, *arguments = command_in(page)
+        environment = {"WEIR_URL": live_server.url, "WEIR_TOKEN": token}
+        result = CliRunner().invoke(weirctl, [*arguments, "--yes", "--no-wait"], env=environment)
+        assert result.exit_code == 0, (result.output, result.exception)
+    asked = Operation.objects.get(kind="restore" if state == "stopped" else "rollback")
+    assert asked.params["accept_repeated_output"]
+    assert asked.params["allow_unmapped"]
+    assert asked.params.get("end_run") == {"running": "stop", "restarting": "cancel"}.get(state)
+
+
+def test_a_restore_that_is_refused_shows_no_command(at_console: Client) -> None:
+    run = rows.run(rows.job(name="daily sums"), "stopped")
+    snapshot = rows.checkpoint(run, 7, "stop")
+    query = {"checkpoint": snapshot.pk, "version": run.version_id, "parallelism": 129}
+    page = at_console.get(f"/jobs/{run.job_id}/restore/", query)
+    assert "This cannot be restored" in page.content.decode()
+    assert "weirctl" not in page.content.decode()
 
 
 def test_pages_of_snapshots_show_their_commands(at_console: Client) -> None:

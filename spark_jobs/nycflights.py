@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from runtime.connectors.libraries import installation_of
 from runtime.errors import JobRejected
 from spark_jobs.schemas import FLIGHTS
 
@@ -31,7 +32,8 @@ def locate(name: str) -> Path:
     try:
         path = Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/data/{name}")))
     except PackageNotFoundError as error:
-        raise JobRejected("missing-package", PACKAGE, "the demo's data is not installed: install weir[demo]") from error
+        detail = f"the demo's data is not installed, an extra of Weir: {installation_of('demo')}"
+        raise JobRejected("missing-package", PACKAGE, detail) from error
     if not path.is_file():
         raise JobRejected("missing-file", str(path), f"the package {PACKAGE} has no such file")
     return path

@@ -1,5 +1,6 @@
 """Libraries that connectors need and Weir does not install by itself."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from runtime.errors import JobRejected
 
 
 def test_a_missing_library_names_the_extra_to_install() -> None:
-    with pytest.raises(JobRejected, match=r"needs the library no_such_library.*weir\[kafka\]"):
+    """From a path: on the public package index another package has the name."""
+    with pytest.raises(JobRejected, match=r"needs the library no_such_library.*pip install '/path/to/weir\[kafka\]'"):
         import_library("no_such_library.producer", "kafka")
 
 
@@ -25,3 +27,15 @@ def test_a_library_that_misses_a_library_of_its_own_is_not_called_missing(
 
 def test_a_library_that_is_there_is_imported() -> None:
     assert import_library("json.decoder", "x").JSONDecoder
+
+
+def test_no_text_advises_to_install_the_foreign_package() -> None:
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "docker").glob("*.md")]
+    code = [
+        file
+        for package in ("runtime", "spark_jobs", "console", "weir", "stack")
+        for file in (root / package).rglob("*.py")
+    ]
+    texts = {file: file.read_text() for file in (*pages, *code)}
+    assert [str(file) for file, text in texts.items() if re.search(r"install [\"'`]?weir\b", text)] == []

@@ -35,8 +35,15 @@ class ListState(Protocol):
     every subtask all entries of a union list.
     """
 
-    def get(self) -> list[Any]: ...
-    def replace(self, values: Iterable[Any]) -> None: ...
+    def get(self) -> list[Any]:
+        """A copy of the values of this subtask, in order."""
+
+    def replace(self, values: Iterable[Any]) -> None:
+        """Replaces all values of this subtask; usually in `snapshot`.
+
+        Raises:
+            JobRejected: a value is not JSON, or would be restored as another type; the error names the state.
+        """
 
 
 class StateStore(Protocol):

@@ -1,10 +1,12 @@
 """The names that an author imports: complete, defined elsewhere, and loaded at their first use."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -50,6 +52,23 @@ def test_a_name_is_that_of_the_module_that_defines_it(name: str) -> None:
     assert found is getattr(import_module(home), name)
     assert (found.__module__, found.__name__) == (home, name), "no second name for one thing"
     assert found.__doc__, "help() describes it"
+
+
+#: The runtime calls the methods of connectors, formats and records: their interfaces describe these methods.
+CALLED_BY_RUNTIME = ("runtime.connectors.", "runtime.io.", "spark_jobs.sinks.")
+
+
+@pytest.mark.parametrize("name", [name for name, home in weir._HOMES.items() if not home.startswith(CALLED_BY_RUNTIME)])
+def test_every_method_that_an_author_calls_or_writes_is_described(name: str) -> None:
+    found = getattr(weir, name)
+    own = [base for base in getattr(found, "__mro__", ()) if base.__module__.split(".")[0] in OWN]
+    public = {
+        method
+        for base in own
+        for method, value in vars(base).items()
+        if not method.startswith("_") and (inspect.isroutine(value) or isinstance(value, property | cached_property))
+    }
+    assert [method for method in sorted(public) if not inspect.getdoc(getattr(found, method))] == []
 
 
 def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:

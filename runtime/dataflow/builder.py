@@ -34,6 +34,11 @@ from runtime.ports import DescribesColumns, Operator, Sink, Source
 class Dataflow:
     """A job under construction.
 
+    Every step has a *uid*, a name that the author chooses and never changes. Checkpoints store the state of a step
+    under its uid, and a restore assigns the state to the step with this uid. A step with a new uid starts with empty
+    state. A restore that would drop the state of a missing uid is refused, unless the user allows it. Errors, metrics
+    and the console name steps by uid.
+
     Args:
         name: shown in the console; state belongs to the job, not to this name.
         max_parallelism: number of key groups, fixed at the job's first run; None: derived from the parallelism, at
@@ -59,11 +64,18 @@ class Dataflow:
         """Adds a source.
 
         Args:
+            uid: unique among the steps of the job: a letter, then letters, digits, `_`, `.` or `-`, 64 at most. State
+                depends on it; see `Dataflow`.
+            source: an instance of a connector, such as `weir.KafkaSource(...)`, or an author's own `weir.spi.Source`.
             max_drift: watermark alignment (FLIP-182). A subtask of the source pauses while its watermark is ahead of
                 the slowest subtask, or of another source of the same step, by more than this. State of joins and
                 process functions then stays small, but rows may come later. A slower sibling that makes no progress
                 ends the pause after a second. None: pauses only where all rows wait for windows anyway.
-            parallelism: None: the parallelism of the job.
+            parallelism: number of subtasks, at most that of the job. None: the parallelism of the job.
+            name: shown in the console; "": the uid.
+
+        Raises:
+            JobRejected: an argument or a setting of the source is invalid; the error names the uid.
         """
         source = prepare_connector(uid, "source", source)
         if max_drift is not None:

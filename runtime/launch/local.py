@@ -116,6 +116,14 @@ def run_local(
     prepared and uncommitted output of earlier runs of a job of this name; their plain savepoints cannot be restored
     afterwards.
 
+    Args:
+        parallelism: number of slots, which are threads, and of the subtasks of each step without its own parallelism.
+        storage: local folder for checkpoints; it is created if it does not exist.
+        settings: when checkpoints are taken; None: the defaults of `CoordinatorSettings`.
+        records: the records of the run: checkpoints, attempts, failure. `MemoryRunStore(restore_from=...)` continues
+            from a checkpoint, which it names by its folder in `storage`. None: new records.
+        restart: restarts after failures: `NoRestart`, `FixedDelay` or `ExponentialDelay`. None: `FixedDelay()`.
+
     Raises:
         JobRejected: the job cannot run, or `storage` is a URL; no slot was started.
         WeirError: the job failed, and the restart strategy gave up.

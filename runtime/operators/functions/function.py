@@ -107,6 +107,7 @@ class FunctionContext:
 
     @property
     def parallelism(self) -> int:
+        """Number of subtasks of this step."""
         return self._context.parallelism
 
     @property
@@ -115,23 +116,29 @@ class FunctionContext:
         return self._context.restored
 
     def now_ms(self) -> int:
-        """Processing time in ms."""
+        """Processing time: milliseconds since the epoch (1970-01-01, UTC)."""
         return self._context.now_ms()
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Adds to a counter that the console shows."""
+        """Adds `amount` to the counter `name`, which the console shows for the step."""
         self._context.count(name, amount)
 
     def broadcast_map(self, name: str) -> "BroadcastState":
-        """Entries that are identical on every subtask; written in `open` and `process_broadcast` only."""
+        """Declares entries that are identical on every subtask; see `BroadcastState`.
+
+        Raises:
+            JobRejected: the name is invalid or taken, or a table of rows was restored under it.
+        """
         return BroadcastState(self, self._context.state.broadcast_map(name))
 
     @property
     def allows_broadcast_writes(self) -> bool:
+        """Whether the current hook may write broadcast state."""
         return self._allows_broadcast_writes
 
     @contextmanager
     def allow_broadcast_writes(self) -> Iterator[None]:
+        """Allows writes of broadcast state in the `with` body."""
         self._allows_broadcast_writes = True
         try:
             yield
@@ -140,7 +147,11 @@ class FunctionContext:
 
 
 class BroadcastState(MutableMapping[Any, Any]):
-    """Broadcast entries, read-only in hooks whose rows differ between subtasks: otherwise the copies would diverge."""
+    """Broadcast entries, used like a dictionary: str, int or bytes as keys, values as for `ValueState.update`.
+
+    Only `open` and `process_broadcast` may write them, and a write in another hook raises WeirError. The rows of other
+    hooks differ between subtasks, so the copies would diverge.
+    """
 
     def __init__(self, context: FunctionContext, entries: MutableMapping[Any, Any]) -> None:
         self._context = context
@@ -164,6 +175,7 @@ class BroadcastState(MutableMapping[Any, Any]):
         return len(self._entries)
 
     def clear(self) -> None:
+        """Removes all entries."""
         self._check()
         self._entries.clear()
 

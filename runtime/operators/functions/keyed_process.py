@@ -67,7 +67,16 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class ProcessContext(FunctionContext):
-    """Services for a keyed function. States are declared in `open`; states and timers belong to the current key."""
+    """Services for a keyed function. States are declared in `open`; states and timers belong to the current key.
+
+    Checkpoints store a state under its name, and a restore finds it by its name: at most 64 letters, digits, `_`, `.`
+    and `-`, unique within the step. A restored state that is not declared, or is of another kind, ends the run.
+
+    `ttl_ms` is a time to live: milliseconds of processing time since the last write, at least 1. An expired element is
+    invisible, and is removed at the next snapshot at the latest. BATCH refuses a job with a time to live.
+
+    The methods that declare a state raise JobRejected for an invalid or repeated name and for an invalid `ttl_ms`.
+    """
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
@@ -87,6 +96,7 @@ class ProcessContext(FunctionContext):
     # ------------------------------------------------------------ states
 
     def value_state(self, name: str, *, ttl_ms: int | None = None) -> ValueState:
+        """Declares a value per key. `ttl_ms` None: it does not expire."""
         cells = self._declare(name, ttl_ms)
         if ttl_ms is not None:
             return ExpiringValueState(cells)
@@ -94,16 +104,21 @@ class ProcessContext(FunctionContext):
         return state
 
     def list_state(self, name: str, *, ttl_ms: int | None = None) -> KeyedListState:
-        """A list per key. With a time to live, each element expires by itself."""
+        """Declares a list per key. With a time to live, each element expires by itself."""
         return KeyedListState(self._declare(name, ttl_ms))
 
     def map_state(self, name: str, *, ttl_ms: int | None = None) -> MapState:
-        """A map per key. With a time to live, each entry expires by itself."""
+        """Declares a map per key. With a time to live, each entry expires by itself."""
         return MapState(self._declare(name, ttl_ms))
 
     def reducing_state(
         self, name: str, function: Callable[[Any, Any], Any], *, ttl_ms: int | None = None
     ) -> ReducingState:
+        """Declares a state that reduces the values of a key to a single value.
+
+        Args:
+            function: gets the reduced value and a further value, and returns the new reduced value, for example `max`.
+        """
         return ReducingState(self.value_state(name, ttl_ms=ttl_ms), function)
 
     def aggregating_state(
@@ -115,7 +130,13 @@ class ProcessContext(FunctionContext):
         *,
         ttl_ms: int | None = None,
     ) -> AggregatingState:
-        """Args: `create` makes an accumulator, `add` returns it with a value added, `result` reads it."""
+        """Declares a state that aggregates the values of a key in an accumulator.
+
+        Args:
+            create: makes an empty accumulator, of the types that `ValueState.update` takes.
+            add: gets the accumulator and a value, and returns the accumulator with the value added.
+            result: computes the result from the accumulator.
+        """
         return AggregatingState(self.value_state(name, ttl_ms=ttl_ms), create, add, result)
 
     # ------------------------------------------------------------ current key and timers
@@ -132,11 +153,28 @@ class ProcessContext(FunctionContext):
             return key
 
     def register_event_timer(self, timestamp_ms: int) -> None:
-        """Registers a timer for event time `timestamp_ms`: the next watermark that has reached this time fires it."""
+        """Registers a timer of the current key: the next watermark that has reached its time calls `on_timer`.
+
+        The same timer, registered again, fires once.
+
+        Args:
+            timestamp_ms: event time in milliseconds since the epoch (1970-01-01, UTC).
+
+        Raises:
+            TypeError: `timestamp_ms` is not an int.
+            ValueError: `timestamp_ms` exceeds 64 bits.
+            WeirError: there is no current key.
+        """
         self.event_timers.register(timestamp_ms)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """Registers a timer for processing time `timestamp_ms`. Timers pending at the end of the input do not fire."""
+        """Registers a timer of the current key for a processing time; otherwise as `register_event_timer`.
+
+        Timers pending at the end of the input do not fire. BATCH refuses them.
+
+        Args:
+            timestamp_ms: milliseconds since the epoch, on the clock of `now_ms()`.
+        """
         self.processing_timers.register(timestamp_ms)
 
     # ------------------------------------------------------------ for the operator
@@ -165,6 +203,7 @@ class ProcessContext(FunctionContext):
         self.key.number, self.timestamp = number, timestamp
 
     def remove_expired_elements(self) -> None:
+        """Removes the expired elements of all states and keys."""
         for cells in self._cells:
             cells.remove_expired_elements()
 

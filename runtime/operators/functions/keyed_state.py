@@ -164,29 +164,40 @@ def _decode_element(stored: Stored) -> tuple[int | None, Any]:
 
 
 class KeyedListState:
-    """A list per key. The cost of `add` does not depend on the length of the list."""
+    """A list per key. `ProcessContext.list_state` creates it. The cost of `add` does not depend on the list's length.
+
+    Values are as for `ValueState.update`. Every method raises WeirError outside hooks that have a current key.
+    """
 
     def __init__(self, cells: StateElements) -> None:
         self._cells = cells
 
     def get(self) -> list[Any]:
+        """A copy of the current key's unexpired elements, in order; empty if there are none."""
         return [value for _, value in self._cells.live_elements()]
 
     def add(self, value: Any) -> None:
+        """Appends an element. Raises JobRejected as `ValueState.update`."""
         self._cells.write(self._cells.next_place(), value)
 
     def replace(self, values: Iterable[Any]) -> None:
+        """Replaces all elements of the current key. Raises JobRejected as `ValueState.update`."""
         values = list(values)
         self._cells.clear()
         for place, value in enumerate(values):
             self._cells.write(place, value)
 
     def clear(self) -> None:
+        """Removes all elements of the current key."""
         self._cells.clear()
 
 
 class MapState(MutableMapping[Any, Any]):
-    """A dictionary per key, in the order of writing; map keys are str, int or bytes."""
+    """A dictionary per key, in the order of writing. `ProcessContext.map_state` creates it.
+
+    Map keys are str, int or bytes; another key raises TypeError. Values are as for `ValueState.update`, and values that
+    are read are copies. Every method raises WeirError outside hooks that have a current key.
+    """
 
     def __init__(self, cells: StateElements) -> None:
         self._cells = cells
@@ -213,4 +224,5 @@ class MapState(MutableMapping[Any, Any]):
         return len(self._cells.live_elements())
 
     def clear(self) -> None:
+        """Removes all entries of the current key."""
         self._cells.clear()

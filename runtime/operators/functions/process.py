@@ -48,7 +48,11 @@ from runtime.ports import Collector, ListState, OperatorContext
 
 
 class SubtaskContext(FunctionContext):
-    """Services for a function without keys. States are declared in `open`."""
+    """Services for a function without keys. States are declared in `open`.
+
+    Checkpoints store a state under its name, and a restore finds it by its name: at most 64 letters, digits, `_`, `.`
+    and `-`, unique within the step. The methods that declare a state raise JobRejected for another name.
+    """
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
@@ -64,7 +68,10 @@ class SubtaskContext(FunctionContext):
         return self._context.state.union_list_state(name)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """Registers a timer for processing time `timestamp_ms`. Timers pending at the end of the input do not fire.
+        """Registers a timer for a processing time. Timers pending at the end of the input do not fire.
+
+        Args:
+            timestamp_ms: milliseconds since the epoch, on the clock of `now_ms()`.
 
         Raises:
             TypeError: `timestamp_ms` is not an int.
@@ -78,6 +85,7 @@ class SubtaskContext(FunctionContext):
 
     @property
     def next_timer_ms(self) -> int | None:
+        """Processing time of the next timer; None without a timer."""
         return self._timers[0] if self._timers else None
 
     def take_due(self, now_ms: int) -> list[int]:
@@ -88,6 +96,7 @@ class SubtaskContext(FunctionContext):
         return found
 
     def store_timers(self) -> None:
+        """Writes the pending timers to state."""
         self._stored.replace(sorted(self._timers))
 
 

@@ -29,7 +29,10 @@ class _NoKeys(list[Any]):
 
 
 class ValueState:
-    """A value per key, without a time to live."""
+    """A value per key, without a time to live. `ProcessContext.value_state` creates it.
+
+    Every method raises WeirError outside `process`, `on_timer` and other hooks that have a current key.
+    """
 
     def __init__(self, cells: StateElements) -> None:
         self._cells = cells
@@ -38,6 +41,10 @@ class ValueState:
         self._before: list[Any] = []  #: values by key number, as they are in the table
 
     def get(self, default: Any = None) -> Any:
+        """The value of the current key; `default` if it has none, or if the value has expired.
+
+        A list or dictionary is a copy: after a change, write it back by `update`.
+        """
         stored = self._values[self._key.number]
         if stored is _UNREAD:
             stored = self._read()
@@ -46,6 +53,15 @@ class ValueState:
         return default if stored is _ABSENT else self._cells.decode_value(stored, default)
 
     def update(self, value: Any) -> None:
+        """Sets the value of the current key.
+
+        Args:
+            value: None, a boolean, number, text or bytes, or a list or dictionary of them. It is copied.
+
+        Raises:
+            JobRejected: a restore would return another type (a tuple, set, datetime or numpy value), or an integer
+                exceeds 64 bits. The run ends, and the error names the state.
+        """
         if (type(value) is int and MIN_PLAIN_INT <= value <= MAX_PLAIN_INT) or is_plain(
             value
         ):  # the comparison saves a call
@@ -54,6 +70,7 @@ class ValueState:
             self._values[self._key.number] = self._cells.encode(value)
 
     def clear(self) -> None:
+        """Removes the value of the current key."""
         self._values[self._key.number] = _ABSENT
 
     # ------------------------------------------------------------ for the context
@@ -100,7 +117,7 @@ class ExpiringValueState(ValueState):
 
 
 class AggregatingState:
-    """An accumulator per key: `create` makes it, `add` returns it with a value added, `result` reads it."""
+    """An accumulator per key. `ProcessContext.aggregating_state` creates it, with the functions of the accumulator."""
 
     def __init__(
         self,
@@ -118,15 +135,17 @@ class AggregatingState:
         return None if accumulator is _NO_VALUE else self._result(accumulator)
 
     def add(self, value: Any) -> None:
+        """Adds a value of the current key. Raises as `ValueState.update` if the accumulator cannot be stored."""
         before = self._accumulator.get(_NO_VALUE)
         self._accumulator.update(self._add(self._create() if before is _NO_VALUE else before, value))
 
     def clear(self) -> None:
+        """Removes the accumulator of the current key."""
         self._accumulator.clear()
 
 
 class ReducingState:
-    """All values of a key reduced to a single value by a function of two values."""
+    """All values of a key reduced to a single value. `ProcessContext.reducing_state` creates it."""
 
     def __init__(self, folded: ValueState, function: Callable[[Any, Any], Any]) -> None:
         self._folded = folded
@@ -137,8 +156,10 @@ class ReducingState:
         return self._folded.get()
 
     def add(self, value: Any) -> None:
+        """Adds a value of the current key. Raises as `ValueState.update` if the reduced value cannot be stored."""
         before = self._folded.get(_NO_VALUE)
         self._folded.update(value if before is _NO_VALUE else self._function(before, value))
 
     def clear(self) -> None:
+        """Removes the reduced value of the current key."""
         self._folded.clear()

@@ -73,10 +73,6 @@ class Spool:
     def __len__(self) -> int:
         return len(self._items)
 
-    @property
-    def on_disk_bytes(self) -> int:
-        return sum(file.size for file in self._files)
-
     def append(self, message: Message) -> None:
         if isinstance(message, Records) and self._memory_bytes >= self._max_memory_bytes:
             self._items.append(self._spill(message))

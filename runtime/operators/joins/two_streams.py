@@ -161,17 +161,6 @@ class TwoStreamJoin(Operator):
         """The side outputs for late rows."""
         return tuple(side.late_to for side in self._join_sides if side.late_to is not None)
 
-    @property
-    def kept_rows(self) -> tuple[int, int]:
-        """The numbers of kept rows of the first and second stream."""
-        first, second = self._sides
-        return len(first.kept), len(second.kept)
-
-    @property
-    def kept_keys(self) -> int:
-        """The number of keys of kept rows."""
-        return len(self._index)
-
     # ------------------------------------------------------------ for the kinds of joins
 
     @abstractmethod

@@ -64,11 +64,6 @@ class KeyIndex:
         return self.used - self._reusable_count
 
     @property
-    def unmoved_count(self) -> int:
-        """Number of keys that are still to be moved from the old form."""
-        return int(np.count_nonzero(self._unmoved))
-
-    @property
     def capacity(self) -> int:
         """Number of row ids that fit without growing."""
         return len(self._live)

@@ -76,11 +76,11 @@ def test_state_is_freed_with_the_last_window(shape: tuple[int, int]) -> None:
         subtask.operator.snapshot(time)
     join = subtask.operator
     assert isinstance(join, WindowJoin)
-    assert all(0 < rows <= shape[0] + max(shape[1], shape[0] // 4) for rows in join.kept_rows)
+    assert all(0 < rows <= shape[0] + max(shape[1], shape[0] // 4) for rows in (len(side.kept) for side in join._sides))
     subtask.watermark(MAX_WATERMARK)
     subtask.operator.snapshot(999)
-    assert join.kept_rows == (0, 0)
-    assert join.kept_keys == 0
+    assert [len(side.kept) for side in join._sides] == [0, 0]
+    assert len(join._index) == 0
     assert [len(subtask.state.tables[name]) for name in ("first", "second")] == [0, 0]
 
 

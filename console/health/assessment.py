@@ -9,7 +9,7 @@ from typing import Final
 from console import formats
 from console.health.facts import RunFacts
 from console.health.findings import Finding, Level, Rule, Verdict
-from console.health.rules import attempts, checkpoints, flow, workers
+from console.health.rules import attempts, checkpoints, code, flow, workers
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 
 _S = RunState
@@ -88,6 +88,10 @@ RULES: Final = (
     Rule(
         "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,
         "Open the failed savepoint, and take another one once its cause is gone.",
+    ),
+    Rule(
+        "other-code", _EXECUTING, code.other_code,
+        "Make a new version of the job, which has the graph of the installed code, and restore it.",
     ),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from console.health import hours, past
 from console.health.facts import OperatorFacts, RunFacts, StageFacts, SubtaskFacts
 from console.health.fetching import decode, fetch
 from console.health.rules.workers import MAX_NAMED
+from console.jobs.code import other_code
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
 from console.jobs.operator_names import operator_names
 from console.metrics import live
@@ -67,6 +68,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             created_at=run.created_at,
             started_at=run.started_at,
             ended_at=run.ended_at,
+            other_code=other_code(run),
             max_restarts=_max_restarts(run),
             failure=failure,
             failed_operator=failed_operator,

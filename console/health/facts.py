@@ -187,6 +187,7 @@ class RunFacts:
     """A run at the time `now`.
 
     Args:
+        other_code: how the code of the run differs from that of its version, in a sentence; "" if it does not.
         max_restarts: restarts in a row before the run fails; None: no limit.
         failure: message of a failed run, without secrets. `failed_operator`: the operator that it names, or "".
         lease_lost_at: when the run lost its worker, until the next worker claims it; None while a worker holds it.
@@ -207,6 +208,7 @@ class RunFacts:
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    other_code: str = ""
     max_restarts: int | None = None
     failure: str = ""
     failed_operator: str = ""

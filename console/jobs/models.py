@@ -190,6 +190,8 @@ class Run(Leased):
     lineage = models.BigIntegerField(null=True, blank=True)
     releases = models.IntegerField(default=0, db_default=0)
     failure = models.JSONField(null=True)
+    #: `CodeIdentity` of the newest job master; the graph of the version has that of the compilation
+    code = models.JSONField(null=True, editable=False)
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)

@@ -14,6 +14,7 @@ from django.db.models import Min, OuterRef, Q, Subquery
 from console import formats
 from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.formats import Quantity
+from console.jobs.code import code_of_run, other_code
 from console.jobs.models import Attempt, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations.models import Operation, OperationKind, OperationState
@@ -57,6 +58,8 @@ class RestoredOperator:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     end: str  #: why the run ended, in a sentence; '' while it runs
+    code: str  #: package and version; "" if they are not recorded
+    other_code: str  #: how the code differs from that of the version, in a sentence; "" if it does not
     ended_by: Operation | None
     attempts: tuple[tuple[Attempt, FailureDetail], ...]  #: newest first
     start: tuple[StartPhase, ...]
@@ -83,6 +86,8 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
     file = chosen.file if chosen and chosen.file else log_file(run)
     return RunView(
         end=_end(run, ended_by, schema),
+        code=str(code_of_run(run) or ""),
+        other_code=other_code(run),
         ended_by=ended_by,
         attempts=tuple(
             (attempt, failure_detail(attempt.recorded, run.version, schema, attempt.reason)) for attempt in shown

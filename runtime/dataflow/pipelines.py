@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -138,11 +138,22 @@ def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any],
         context.data_roots.check(parameter, path)
 
 
+class Package(NamedTuple):
+    """An installed package (distribution); both are "" if it is unknown."""
+
+    name: str
+    version: str
+
+
 @dataclass(frozen=True)
 class Registry:
-    """The usable pipelines by name. `broken` holds the reason why a pipeline is unusable, by name."""
+    """The usable pipelines by name, and the packages that offer them.
+
+    `broken` holds the reason why a pipeline is unusable, by name.
+    """
 
     pipelines: Mapping[str, Pipeline[Any]]
+    packages: Mapping[str, Package]
     broken: Mapping[str, str]
 
     def pipeline(self, name: str) -> Pipeline[Any]:
@@ -169,12 +180,23 @@ def pipeline(name: str) -> Pipeline[Any]:
     Raises:
         JobRejected: no installed package offers it, or it is broken.
     """
+    return _registry_with(name).pipeline(name)
+
+
+def package_of(name: str) -> Package:
+    """The installed package that offers the pipeline `name`. Raises JobRejected as `pipeline`."""
+    found = _registry_with(name)
+    found.pipeline(name)
+    return found.packages[name]
+
+
+def _registry_with(name: str) -> Registry:
     found = _registry(entry_points(group=ENTRY_POINT_GROUP, name=name))
-    return (found if name in found.pipelines or name in found.broken else registry()).pipeline(name)
+    return found if name in found.pipelines or name in found.broken else registry()
 
 
 def _registry(points: Iterable[EntryPoint]) -> Registry:
-    found: dict[str, tuple[Pipeline[Any], str]] = {}
+    found: dict[str, tuple[Pipeline[Any], EntryPoint]] = {}
     broken: dict[str, str] = {}
     for point in points:
         place = _origin(point)
@@ -184,11 +206,13 @@ def _registry(points: Iterable[EntryPoint]) -> Registry:
         except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - any package's code; its error is shown
             broken[point.name] = f"{place} cannot be used: {type(error).__name__.strip('_')}: {error}"
             continue
-        other, where = found.setdefault(offered.name, (offered, place))
+        other, first = found.setdefault(offered.name, (offered, point))
         if other is not offered:
-            broken[offered.name] = f"two packages offer {offered.name!r}: {where} and {place}. Remove one of them"
-    whole = {name: offered for name, (offered, _) in found.items() if name not in broken}
-    return Registry(whole, broken)
+            both = f"{_origin(first)} and {place}"
+            broken[offered.name] = f"two packages offer {offered.name!r}: {both}. Remove one of them"
+    usable = {name: each for name, each in found.items() if name not in broken}
+    packages = {name: _package(point) for name, (_, point) in usable.items()}
+    return Registry({name: offered for name, (offered, _) in usable.items()}, packages, broken)
 
 
 class _TooSlow(BaseException):
@@ -234,6 +258,10 @@ def _load(point: EntryPoint) -> Pipeline[Any]:
     except (TypeError, KeyError) as error:
         raise TypeError(f"its params must be a msgspec.Struct with a JSON schema: {error}") from error
     return offered
+
+
+def _package(point: EntryPoint) -> Package:
+    return Package("", "") if point.dist is None else Package(point.dist.name, point.dist.version)
 
 
 def _origin(point: EntryPoint) -> str:

@@ -38,7 +38,15 @@ from runtime.launch.standalone_cluster import StandaloneMaster
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import reject_undelivered_epochs
 from runtime.master.job_master import JobMaster
-from runtime.master.master_process import compile_job, records_of, run_master, settings_of, stream_root, touch_heartbeat
+from runtime.master.master_process import (
+    compile_job,
+    record_code,
+    records_of,
+    run_master,
+    settings_of,
+    stream_root,
+    touch_heartbeat,
+)
 from runtime.slot.slot import SlotConfig, run_slot
 
 if TYPE_CHECKING:
@@ -392,11 +400,12 @@ def _create_master(
 ) -> tuple[JobMaster, PostgresRunStore]:
     """Compiles the run's version and creates its job master. Raises JobRejected."""
     settings = settings_of(row)
-    job = compile_job(row)
+    job, code = compile_job(row)
     if not row.allow_unmapped:
         reject_undelivered_epochs(stream_root(row), job.sinks)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
     records = records_of(row, run, token, url)
+    record_code(records, code)
     config = MasterConfig(
         job_id=str(row.job_id),
         token=token,

@@ -14,12 +14,14 @@ import msgspec
 import structlog
 
 from runtime.connectors.sinks.discard import DiscardSink
+from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import columns_folder, streams_folder
 from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.data_roots import DataRoots
+from runtime.dataflow.code_identity import code_identity
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -94,8 +96,12 @@ def touch_heartbeat() -> None:
         Path(path).touch()
 
 
-def compile_job(row: RunRow) -> CompiledJob:
-    """Compiles the job. Raises JobRejected, also if a folder has become a link that leaves WEIR_DATA_ROOTS."""
+def compile_job(row: RunRow) -> tuple[CompiledJob, CodeIdentity]:
+    """Compiles the job. Returns it with the identity of its code.
+
+    Raises:
+        JobRejected: the job cannot run, or a folder has become a link that leaves WEIR_DATA_ROOTS.
+    """
     offered = pipeline(row.pipeline)
     inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.lineage))
     storage = Path(os.environ["WEIR_STORAGE"])
@@ -107,9 +113,18 @@ def compile_job(row: RunRow) -> CompiledJob:
     )
     flow = offered.dataflow(row.params, context)
     flow.max_parallelism = row.max_parallelism
+    code = code_identity(row.pipeline, flow, row.max_parallelism)  # before isolation, which changes the graph
     if row.discards_output:
         flow.isolate(DiscardSink())
-    return flow.compile(row.parallelism)
+    return flow.compile(row.parallelism), code
+
+
+def record_code(records: PostgresRunStore, code: CodeIdentity) -> None:
+    """Records the code that the run executes. A failure is logged only: nothing but a warning depends on the record."""
+    try:
+        records.record_code(code)
+    except EnvironmentFailure as error:
+        log.warning("the code of the run is not recorded", error=str(error))
 
 
 def stream_root(row: RunRow) -> Path:

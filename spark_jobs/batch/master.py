@@ -28,7 +28,14 @@ from runtime.io import logs
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import RunRow
 from runtime.launch.spark import LOOPBACK, UI_SETTINGS
-from runtime.master.master_process import compile_job, records_of, run_master, settings_of, touch_heartbeat
+from runtime.master.master_process import (
+    compile_job,
+    record_code,
+    records_of,
+    run_master,
+    settings_of,
+    touch_heartbeat,
+)
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.ports import SnapshotStore
 from runtime.run_store import RunStore
@@ -234,12 +241,13 @@ class BatchMaster:
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
     if row.discards_output:
         raise JobRejected("batch-clone", "execution_mode", "a job with discarded output runs in streaming mode only")
-    job, chosen = compile_job(row), settings_of(row).spark
+    (job, code), chosen = compile_job(row), settings_of(row).spark
     settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
     settings = replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
     if not settings.master.startswith("spark://"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the address of Spark's UI
     records = records_of(row, run, token, url)
+    record_code(records, code)
     master = BatchMaster(
         job=job,
         job_id=str(row.job_id),

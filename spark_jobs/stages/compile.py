@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.code_identity import code_identity
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline, registry
 from runtime.errors import JobRejected
 from runtime.ports import HasStandingStage
@@ -48,7 +51,7 @@ def compile_graph(
     max_parallelism: int | None,
     mode: ExecutionMode = ExecutionMode.STREAMING,
 ) -> dict[str, Any]:
-    """The graph of pipeline `name`, with its resolved mode.
+    """The graph of pipeline `name`, with its resolved mode and the identity of its code.
 
     Raises:
         JobRejected: the job cannot run, or cannot run in BATCH; the parameter or operator is named.
@@ -63,7 +66,8 @@ def compile_graph(
     graph = graph_with_stages(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
     if resolved is ExecutionMode.BATCH:
         check_batch(flow.compile(parallelism))
-    return {"graph": graph | {"mode": resolved}}
+    code = code_identity(name, flow, graph["max_parallelism"])
+    return {"graph": graph | {"mode": resolved, "code": msgspec.to_builtins(code)}}
 
 
 def resolve_mode(flow: Dataflow, mode: ExecutionMode, parallelism: int) -> ExecutionMode:

@@ -21,6 +21,7 @@ from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
+from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import RunEvent, RunState
 from runtime.core.job.messages import CheckpointKind
@@ -227,6 +228,19 @@ def test_a_pin_and_a_review_under_way_keep_a_checkpoint_that_retention_would_dis
     assert sorted(records.discard_older(RetentionPolicy(2))) == ["checkpoint-3", "checkpoint-4"]
     Checkpoint.objects.update(pinned_at=None, review_state="reviewed")
     assert sorted(records.discard_older(RetentionPolicy(2))) == ["checkpoint-1", "checkpoint-2"]
+    records.close()
+
+
+def test_only_the_current_attempt_records_the_code_of_the_run() -> None:
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    records.record_code(CodeIdentity(package="shop", version="1.3", graph="ab"))
+    run.refresh_from_db()
+    assert run.code == {"package": "shop", "version": "1.3", "graph": "ab"}
+    Run.objects.update(token=run.token + 1)
+    records.record_code(CodeIdentity(package="shop", version="1.2", graph="ab"))
+    run.refresh_from_db()
+    assert run.code["version"] == "1.3"
     records.close()
 
 

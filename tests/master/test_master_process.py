@@ -1,17 +1,24 @@
 """What the job master on Spark makes of the settings that the console stored."""
 
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from runtime.connectors.sinks.discard import DiscardSink, DiscardWriter
+from runtime.core.job.code_identity import CodeIdentity
+from runtime.core.job.ids import Token
 from runtime.core.job.settings import JobSettings
-from runtime.errors import JobRejected
-from runtime.io.postgres.store import RunRow
-from runtime.master.master_process import compile_job, settings_of
+from runtime.data_roots import DataRoots
+from runtime.dataflow.pipelines import PipelineContext
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.io.postgres.store import PostgresRunStore, RunRow
+from runtime.master.master_process import compile_job, record_code, settings_of
 from runtime.operators.sink import SinkOperator
+from spark_jobs.stages.compile import compile_graph
 
 
 def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
@@ -57,7 +64,7 @@ def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
     out.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     given = row({"lines_dir": str(tmp_path / "data" / "in"), "output_dir": str(out)})
-    assert compile_job(given).sinks
+    assert compile_job(given)[0].sinks
     out.rmdir()
     out.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(JobRejected) as refused:
@@ -69,7 +76,8 @@ def test_a_clone_discards_the_rows_of_every_sink_under_its_uid(tmp_path: Path, m
     monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path))
     monkeypatch.setenv("WEIR_INPUTS", str(tmp_path / "inputs"))
     given = row({"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")})
-    whole, isolated = compile_job(given), compile_job(replace(given, discards_output=True))
+    (whole, code), (isolated, of_clone) = compile_job(given), compile_job(replace(given, discards_output=True))
+    assert code == of_clone
     assert not whole.is_isolated
     assert isolated.is_isolated
     assert whole.sinks.keys() == isolated.sinks.keys()
@@ -79,3 +87,26 @@ def test_a_clone_discards_the_rows_of_every_sink_under_its_uid(tmp_path: Path, m
         made = isolated.operators[uid]()
         assert isinstance(made, SinkOperator)
         assert isinstance(made._writer, DiscardWriter)
+
+
+def test_the_code_of_a_run_is_that_of_its_version_at_another_parallelism(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package and the digest of the graph, as the compile stage stores them with the version."""
+    monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path))
+    monkeypatch.setenv("WEIR_INPUTS", str(tmp_path / "inputs"))
+    params: dict[str, object] = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")}
+    _, code = compile_job(replace(row(params), parallelism=3))
+    context = PipelineContext("", DataRoots.of_environment({"WEIR_DATA_ROOTS": str(tmp_path)}))
+    assert compile_graph("wordcount", params, context, 1, 128)["graph"]["code"] == msgspec.to_builtins(code)
+    assert (code.package, code.version) == ("weir", version("weir"))
+    assert compile_graph("wordcount", params, context, 1, 64)["graph"]["code"]["graph"] != code.graph
+
+
+class NoDatabase(PostgresRunStore):
+    def record_code(self, code: CodeIdentity) -> None:
+        raise EnvironmentFailure("Postgres cannot be reached")
+
+
+def test_a_run_starts_although_its_code_cannot_be_recorded() -> None:
+    record_code(NoDatabase("", 1, Token(1), 128), CodeIdentity(package="weir", version="1", graph=""))

@@ -131,3 +131,29 @@ def test_a_pipeline_under_an_entry_point_of_another_name_is_found(process: Comma
     answer = process("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 1, "it is found, and makes no dataflow"
     assert answer.json["error"]["code"] == "stage-failed"
+
+
+WHOLE = """
+import msgspec
+import weir
+
+class Params(msgspec.Struct): pass
+
+def build(params, context):
+    flow = weir.Dataflow("sums")
+    flow.source("rows", weir.SequenceSource(rows=10)).sink("out", weir.DiscardSink())
+    return flow
+
+PIPELINE = weir.Pipeline(name="sums", description="", params=Params, build=build)
+"""
+
+
+def test_a_graph_names_the_package_and_version_of_its_code(process: Command, site: Path) -> None:
+    """Also if the entry point has another name than the pipeline."""
+    install(site, "acme", WHOLE, "totals")
+    where = ("--pipeline", "sums", "--parallelism", "1")
+    answer = process("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+    assert answer.code == 0, answer.stderr
+    code = answer.json["graph"]["code"]
+    assert (code["package"], code["version"]) == ("acme", "1.0")
+    assert len(code["graph"]) == 32

@@ -9,6 +9,10 @@ JOIN weir_job j ON j.id = r.job_id
 JOIN weir_job_version v ON v.id = r.version_id
 WHERE r.id = %(run)s
 
+-- record_code --
+-- Records the code that the newest job master of the run executes.
+UPDATE weir_run SET code = %(code)s WHERE id = %(run)s AND token = %(token)s
+
 -- next_checkpoint_id --
 -- Issues the job's next checkpoint id, if this attempt is current.
 UPDATE weir_job SET last_checkpoint_id = last_checkpoint_id + 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -22,6 +23,7 @@ from psycopg.types.json import Jsonb
 from runtime.core.checkpoint.acknowledgements import as_columns
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
+from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.settings import RetentionPolicy
@@ -92,6 +94,10 @@ class PostgresRunStore:
         self._drawn_token: Token | None = None
         self._connection, self._report_connection = _Connection(url), _Connection(url, _REPORT_LOCK_TIMEOUT)
         self._lock = threading.RLock()
+
+    def record_code(self, code: CodeIdentity) -> None:
+        """Records the code that the run executes from now on."""
+        self._execute("record_code", code=Jsonb(msgspec.to_builtins(code)))
 
     # ------------------------------------------------------------ checkpoints
 

@@ -122,3 +122,14 @@ def test_a_poll_brings_the_new_lines_of_the_log(at_console: Client, settings: Se
     answer = at_console.get(path, headers={**poll, "If-None-Match": tag, "X-Blocks": known})
     assert blocks.swapped(answer) == {"log"}
     assert "second line" in blocks.live(answer)["log"]
+
+
+def test_the_page_names_the_code_and_its_difference_from_the_version(at_console: Client) -> None:
+    defined = {"package": "shop", "version": "1.2", "graph": "a"}
+    job = rows.job(version={"graph": {**rows.GRAPH, "code": defined}})
+    same, other = rows.run(job, "stopped", code=defined), rows.run(job, "stopped", code=defined | {"version": "1.3"})
+    assert "Code shop 1.2 Came from" in blocks.text(at_console.get(f"/runs/{same.pk}/"))
+    said = blocks.text(at_console.get(f"/runs/{other.pk}/"))
+    assert f"Code shop 1.3 Run {other.pk} executed code of shop 1.3; version 1 was defined with 1.2. Came from" in said
+    unknown = rows.run(job, "stopped")
+    assert "Code shop" not in blocks.text(at_console.get(f"/runs/{unknown.pk}/"))

@@ -16,6 +16,7 @@ WITHOUT_OPERATOR = {
     "no-slots",
     "silent-master",
     "silent-slot",
+    "other-code",
     "savepoint-failed",
     "checkpoints-overdue",
     "unreadable",

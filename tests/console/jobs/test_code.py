@@ -1,0 +1,43 @@
+"""The code of a run beside that of its version: a sentence where they differ, also among the facts of health."""
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from console.health.collection import collect
+from console.jobs.code import other_code
+from console.jobs.models import Run
+from tests.console.ui import rows
+
+DEFINED = {"package": "shop", "version": "1.2", "graph": "a"}
+
+
+def run_with(code: dict[str, Any] | None, defined: dict[str, Any] | None = DEFINED) -> Run:
+    graph = rows.GRAPH if defined is None else {**rows.GRAPH, "code": defined}
+    return rows.run(rows.job(version={"graph": graph}), code=code)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"version": "1.3"}, "executes code of shop 1.3; version 1 was defined with 1.2."),
+        ({"version": "1.3", "graph": "b"}, "shop 1.3; version 1 was defined with 1.2. The graphs differ."),
+        ({"package": "shop2"}, "executes code of shop2 1.2; version 1 was defined with shop 1.2."),
+        ({"graph": "b"}, "executes code of shop 1.2 whose graph differs from the graph of version 1."),
+    ],
+)
+def test_other_code_is_a_finding_that_names_both_packages(changes: dict[str, str], sentence: str) -> None:
+    run = run_with(DEFINED | changes)
+    found = other_code(run)
+    assert found.startswith(f"Run {run.pk} ")
+    assert found.endswith(sentence)
+    assert collect([run], timezone.now())[run.pk].other_code == found
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("code", "defined"), [(DEFINED, DEFINED), (None, DEFINED), (DEFINED, None)])
+def test_the_same_code_and_unknown_code_are_no_finding(code: Any, defined: Any) -> None:
+    """Runs and versions of earlier software have no record."""
+    assert other_code(run_with(code, defined)) == ""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports import Collector, Operator, OperatorContext, Sink
+from runtime.state.own_memory import with_own_memory
 
 
 class SinkOperator(Operator):
@@ -31,7 +32,7 @@ class SinkOperator(Operator):
         self._writer.open(context)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        self._writer.write(batch)
+        self._writer.write(with_own_memory(batch))  # the writer may hold the rows until a barrier
         self._rows += batch.num_rows
 
     def open_results(self) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.object_table import ObjectTable, map_place
+from runtime.state.own_memory import with_own_memory
 from runtime.state.values import encode
 
 _BROADCAST_GROUP: Final = 0  #: broadcast entries have no key group of their own
@@ -47,7 +48,7 @@ class BroadcastTable:
         """
         if self._batches and not batch.schema.equals(self._batches[0].schema):
             raise JobRejected("state-type-changed", self._name, "the columns of this broadcast state have changed")
-        self._batches.append(batch)
+        self._batches.append(with_own_memory(batch))
 
     def table(self) -> pa.Table | None:
         """All rows; None before the first batch, when the columns are unknown."""

@@ -13,7 +13,10 @@ from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure
 from runtime.operators.sink import SinkOperator
+from runtime.ports import OperatorContext, SinkWriter
+from runtime.state.own_memory import memory_kept_alive
 from tests.operators.harness import Harness
+from tests.received import wide
 
 
 def rows(number: int) -> pa.RecordBatch:
@@ -102,3 +105,36 @@ def test_a_commit_that_fails_is_still_owed(tmp_path: Path) -> None:
     (tmp_path / "_elsewhere").rename(pending)
     sink.checkpoint_completed(permit(1))
     assert visible(tmp_path) == [1]
+
+
+class HoldingWriter(SinkWriter):
+    """Holds all rows until the barrier."""
+
+    def __init__(self) -> None:
+        self.held: list[pa.RecordBatch] = []
+
+    def open(self, context: OperatorContext) -> None:
+        return
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.held.append(batch)
+
+    def prepare(self, checkpoint: int) -> tuple[str, ...]:
+        return ()
+
+
+class HoldingSink(ParquetSink):
+    def writer(self) -> SinkWriter:
+        return HoldingWriter()
+
+
+def test_rows_that_a_writer_holds_do_not_keep_the_rest_of_their_batches_alive(tmp_path: Path) -> None:
+    """A step before the sink has selected a column of received batches."""
+    sink = SinkOperator(HoldingSink(str(tmp_path)))
+    harness = Harness(sink)
+    for _ in range(3):
+        harness.process(wide().select(["k"]))
+    assert isinstance(sink._writer, HoldingWriter)
+    held = sink._writer.held
+    assert sum(map(memory_kept_alive, held)) < 1.1 * sum(batch.nbytes for batch in held)
+    assert held[0] == wide().select(["k"])

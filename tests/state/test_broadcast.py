@@ -14,7 +14,9 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import SubtaskState
-from runtime.state.broadcast import BroadcastMap
+from runtime.state.broadcast import BroadcastMap, BroadcastTable
+from runtime.state.own_memory import memory_kept_alive
+from tests.received import wide
 
 ME = SubtaskId(OperatorId("op"), 0)
 NAMES = st.text(max_size=3) | st.integers(-3, 3) | st.binary(max_size=2)
@@ -131,3 +133,10 @@ def test_rows_are_no_entries() -> None:
     snapshot = written(state, store, 1)
     with pytest.raises(JobRejected, match="rules"):
         copied(store, snapshot)
+
+
+def test_rows_of_a_build_side_do_not_keep_the_rest_of_their_batches_alive() -> None:
+    table = BroadcastTable("build")
+    for _ in range(3):
+        table.append(wide().select(["k"]))
+    assert sum(map(memory_kept_alive, table.batches)) < 1.1 * sum(batch.nbytes for batch in table.batches)

@@ -23,6 +23,7 @@ from runtime.operators.functions.function import Row, RowCollector
 from runtime.operators.functions.kept_rows import BufferedRows, concat_batches
 from runtime.operators.functions.row_values import rows_of
 from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.own_memory import with_own_memory
 
 AsyncFunction = Callable[[Row], Awaitable[Iterable[Row]]]
 TimeoutFunction = Callable[[Row], Iterable[Row]]
@@ -45,6 +46,7 @@ class _Request:
     time: int
     deadline_ms: int
     future: "Future[list[Row]]"
+    outlives_batch: bool = False  #: a later batch has arrived
 
     @property
     def is_done(self) -> bool:
@@ -152,6 +154,9 @@ class AsyncMap(Operator):
     # ------------------------------------------------------------ requests
 
     def _enqueue(self, batch: pa.RecordBatch) -> None:
+        for request in self._requests:
+            if not request.outlives_batch:
+                request.stored, request.outlives_batch = with_own_memory(request.stored), True
         self._waiting.append(_WaitingRows(batch, self._time))
         self._start_requests()
 

@@ -18,6 +18,7 @@ from runtime.operators.functions.batch import apply_function
 from runtime.operators.functions.kept_rows import BufferedRows, concat_batches
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.hashing import key_groups
+from runtime.state.own_memory import with_own_memory
 
 BY_SIZE_COUNTER: Final = "batches_by_size"
 BY_TIME_COUNTER: Final = "batches_by_time"
@@ -116,6 +117,8 @@ class Batches(Operator):
             self._rows += fitting.num_rows
             if self._rows == self._limits.max_rows:
                 self._emit_batch(BY_SIZE_COUNTER, out)
+        if self._buffer:  # the rest of a batch, or all of it
+            self._buffer[-1] = with_own_memory(self._buffer[-1])
 
     def _emit_batch(self, cause: str, out: Collector) -> None:
         rows, self._buffer, self._rows = concat_batches(self._buffer).combine_chunks(), [], 0

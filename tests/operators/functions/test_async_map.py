@@ -14,6 +14,7 @@ from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.functions.async_map import AsyncMap, RequestLimits
+from runtime.state.own_memory import memory_kept_alive
 from tests.manual_clock import ManualClock
 from tests.operators.harness import Harness
 from tests.waiting import until
@@ -264,3 +265,15 @@ def test_closing_ends_the_thread_and_what_is_under_way() -> None:
 def test_limits_that_make_no_sense_are_refused(capacity: int, timeout_ms: int, field: str) -> None:
     with pytest.raises(JobRejected, match=field):
         RequestLimits(capacity, timeout_ms)
+
+
+def test_a_request_that_outlives_its_batch_does_not_keep_the_batch_alive() -> None:
+    service = Service()
+    made = AsyncMap(service, SCHEMA, RequestLimits(10, 1_000_000), ordered=False)
+    with opened(made) as harness:
+        harness.process(pa.record_batch({"v": pa.array(range(1, 10_001), pa.int64())}).slice(0, 2))
+        harness.process(batch(-7, 20_000))
+        kept = [memory_kept_alive(request.stored) for request in made._requests]
+        assert len(kept) == 4
+        assert max(kept) < 1_000
+        assert [request.stored.to_pydict() for request in list(made._requests)[:2]] == [{"v": [1]}, {"v": [2]}]

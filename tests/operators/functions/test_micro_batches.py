@@ -24,8 +24,10 @@ from runtime.operators.functions.micro_batches import (
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
+from runtime.state.own_memory import memory_kept_alive
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
+from tests.received import wide
 
 GROUPS = 16
 
@@ -268,3 +270,12 @@ def test_in_a_loop_that_comes_to_its_end_a_batch_does_not_wait_to_be_full() -> N
     harness.process(rows(1, 2))
     harness.operator.settle(harness.out)
     assert harness.operator.watermark_hold() is None
+
+
+def test_the_rest_of_a_batch_that_waits_does_not_keep_the_whole_batch_alive() -> None:
+    batches = operator(Bulk(), max_rows=6_000)
+    harness = Harness(batches)
+    harness.process(wide(rows=20_000))
+    (waiting,) = batches._buffer
+    assert waiting.num_rows == 2_000
+    assert memory_kept_alive(waiting) < 1.1 * waiting.nbytes

@@ -30,10 +30,11 @@ import pyarrow.flight as fl
 
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
-from runtime.errors import ProtocolViolation
+from runtime.errors import EnvironmentFailure, ProtocolViolation
 from runtime.io.clock import Deadline
 from runtime.io.local_stream import Frames, LocalServer, LocalStream
 from runtime.io.sockets import SocketAddress, shut_down_connections, socket_address
+from runtime.io.threads import start_thread
 from runtime.io.wire import ChannelOpening, LossReporter, MessageNumbers, NumberCheck, decode, encode, refusal_reason
 from runtime.ports import ExchangeListener
 
@@ -113,7 +114,8 @@ class FlightExchange:
         for sender in senders:
             sender.cancel()
         stopping = threading.Thread(target=self._server.shutdown, name=f"slot-{self._slot}-shutdown", daemon=True)
-        stopping.start()
+        with contextlib.suppress(EnvironmentFailure):  # else the server ends with its process
+            start_thread(stopping)
         port = self._server.port
         local = () if self._local is None else self._local.shut_down()
         waiting = [stopping, *local, *(sender.thread for sender in senders)]
@@ -233,7 +235,7 @@ class _Receiver:
         thread = threading.Thread(
             target=self._return_credits, args=(writer,), name=f"grants-{self.channel}", daemon=True
         )
-        thread.start()
+        start_thread(thread)
         try:
             yield
         finally:
@@ -272,7 +274,7 @@ class _Sender:
         self._schema: pa.Schema | None = None
         self._reader: Any = None
         self.thread = threading.Thread(target=self._run, name=f"send-{self._channel}", daemon=True)
-        self.thread.start()
+        start_thread(self.thread)
 
     def send(self, message: Message) -> None:
         if self.ended:
@@ -314,18 +316,21 @@ class _Sender:
             reader.cancel()
         name = f"credits-{self._channel}"
         hearing = threading.Thread(target=self._receive_credits, args=(frames,), name=name, daemon=True)
-        hearing.start()
         reason = "the writing thread failed"
         try:
+            start_thread(hearing)
             self._write_all(writer)
             reason = ""
+        except EnvironmentFailure as error:
+            reason = str(error)
         except _ENCODING_ERRORS as error:
             reason = f"cannot be sent: {error}"
         finally:
             if reason:
                 self._losses.report(self._channel, reason)
                 self.cancel()
-            hearing.join()
+            if hearing.is_alive():
+                hearing.join()
             with contextlib.suppress(*_STREAM_ERRORS):
                 writer.close()
 

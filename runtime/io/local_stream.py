@@ -21,6 +21,9 @@ from typing import Any, Final, Self, cast
 
 import pyarrow as pa
 
+from runtime.errors import EnvironmentFailure
+from runtime.io.threads import start_thread
+
 _HEADER: Final = struct.Struct("<BIQ")  #: kind, bytes of metadata, bytes of the body
 _BUFFER_BYTES: Final = 1 << 16
 _MAX_OPENING_BYTES: Final = 4096  #: of a peer that has not shown the secret yet
@@ -53,6 +56,7 @@ class LocalStream:
         self._file = cast(io.BufferedReader, connected.makefile("rb", buffering=_BUFFER_BYTES))
         self._written: pa.Schema | None = None
         self._has_dictionaries = False
+        self._send_error: OSError | None = None  #: not caused by the peer, such as a lack of memory for buffers
 
     @classmethod
     def connect(cls, name: str, opening: bytes) -> "LocalStream | None":
@@ -103,8 +107,10 @@ class LocalStream:
                 self._socket.sendall(head[sent:])
             if sent < len(head) + len(body):
                 self._socket.sendall(memoryview(body)[max(0, sent - len(head)) :])
-        except OSError:
-            self.cancel()  # so that the reading threads of both ends notice, also if only memory was missing
+        except OSError as error:
+            if not isinstance(error, ConnectionError):
+                self._send_error = error
+            self.cancel()  # so that the reading threads of both ends notice
             raise
 
     # ------------------------------------------------------------ reading
@@ -128,7 +134,7 @@ class LocalStream:
         """Metadata and batch of each frame, until the peer closes the stream.
 
         Raises:
-            LocalStreamError: the peer sent an error, or the stream ended within a frame.
+            LocalStreamError: the peer sent an error, the stream ended within a frame, or a frame could not be sent.
         """
         schema: pa.Schema | None = None
         while (header := self._next_header()) is not None:
@@ -151,6 +157,8 @@ class LocalStream:
     def _next_header(self) -> tuple[int, int, int] | None:
         data = self._file.read(_HEADER.size)
         if not data:
+            if self._send_error is not None:
+                raise LocalStreamError(f"cannot be sent: {self._send_error}")
             return None
         if len(data) < _HEADER.size:
             raise LocalStreamError("the stream ended within a frame")
@@ -194,7 +202,7 @@ class LocalServer:
         self._listening.bind(f"\0{self.name}")
         self._listening.listen(_BACKLOG)
         self._accepting = threading.Thread(target=self._accept_all, name="local-streams", daemon=True)
-        self._accepting.start()
+        start_thread(self._accepting)
 
     def _accept_all(self) -> None:
         with self._listening:  # senders use Flight if this thread has ended
@@ -211,8 +219,8 @@ class LocalServer:
                 stream.close()
                 return
             try:
-                thread.start()
-            except RuntimeError:  # no thread is free
+                start_thread(thread)
+            except EnvironmentFailure:
                 stream.close()
                 return
             self._streams[stream] = thread

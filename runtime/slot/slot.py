@@ -49,6 +49,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
+from runtime.io.threads import start_thread
 from runtime.ports import EncodesTexts, Exchange, ExchangeListener, OperatorContext, SnapshotStore
 from runtime.slot.folder_check import check_folders
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
@@ -148,8 +149,8 @@ class Slot:
     def run(self) -> None:
         """Blocks until the attempt is over for this slot. Reports failures of the job to the master and raises none."""
         heartbeat = threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True)
-        heartbeat.start()
         try:
+            start_thread(heartbeat)
             self._loop()
         except _AttemptOver as lost:
             log.info("slot ends", slot=self._config.index, reason=str(lost))
@@ -160,7 +161,8 @@ class Slot:
             self._wait_for_shutdown()
         finally:
             self._close()
-            heartbeat.join()
+            if heartbeat.is_alive():
+                heartbeat.join()
 
     def _loop(self) -> None:
         while not self._shutdown:

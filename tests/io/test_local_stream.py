@@ -1,5 +1,6 @@
 """Streams over Unix sockets: which slots use them, dictionaries in any column, and peers that break the protocol."""
 
+import errno
 import gc
 import os
 import resource
@@ -8,12 +9,13 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Message, Watermark
+from runtime.core.job.messages import Message, Records, Watermark
 from runtime.io.local_stream import LocalServer, LocalStream, LocalStreamError
 from tests.contracts.channels import CHANNEL, LocalNetwork, Pair, records, transferred
 
@@ -170,6 +172,68 @@ def test_a_frame_that_is_cut_off_breaks_the_stream() -> None:
     assert found == ["the stream ended within a frame"]
     for thread in server.shut_down():
         thread.join(30)
+
+
+class CrampedSocket(socket.socket):
+    """A socket that sends `chunk_bytes` at a time, and nothing more once its `sends` are used up."""
+
+    sends: ClassVar[dict[bool, int]] = {}  #: by whether the socket connects; others are accepted
+    chunk_bytes: ClassVar[int] = 1 << 30
+    connects = False
+
+    def connect(self, address: Any) -> None:
+        self.connects = True
+        super().connect(address)
+
+    def sendmsg(self, buffers: Any, *more: Any) -> int:
+        left = self.sends.get(self.connects, 1)
+        if not left:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        if self.connects in self.sends:
+            self.sends[self.connects] = left - 1
+        return super().send(b"".join(buffers)[: self.chunk_bytes])
+
+
+def test_a_frame_that_is_sent_in_pieces_arrives_as_a_whole(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(network)
+    batches = [pa.record_batch({"n": pa.array(range(start, start + 9), pa.int64())}) for start in (0, 9)]
+    for chunk_bytes in (7, 40):
+        monkeypatch.setattr(CrampedSocket, "chunk_bytes", chunk_bytes)
+        monkeypatch.setattr(socket, "socket", CrampedSocket)
+        channel = ChannelId(0, 0, chunk_bytes)
+        pair.send(*map(records, batches), channel=channel)
+        found = [message.payload for message in pair.received(2, channel) if isinstance(message, Records)]
+        assert found == batches
+
+
+@pytest.mark.parametrize(("at_sender", "sends"), [(True, 2), (True, 3), (False, 0)])
+def test_a_channel_is_lost_when_the_kernel_has_no_memory_for_a_frame(
+    at_sender: bool, sends: int, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOBUFS in the middle of a channel: both ends learn of the loss, and the end that failed names the reason."""
+    pair = Pair(network)
+    monkeypatch.setattr(CrampedSocket, "sends", {at_sender: sends})
+    monkeypatch.setattr(socket, "socket", CrampedSocket)
+    pair.send(Watermark(1))
+    pair.received(1)
+    for time_ms in (2, 3):
+        pair.send(Watermark(time_ms))
+    pair.slots[1].grant(CHANNEL, 10)
+    failed, other = pair.heard if at_sender else pair.heard[::-1]
+    assert "cannot be sent: [Errno 105]" in failed.wait_for_loss(CHANNEL)
+    assert "before EndOfPartition" in other.wait_for_loss(CHANNEL)
+
+
+def test_a_channel_uses_flight_if_no_local_stream_can_begin(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(network)
+    monkeypatch.setattr(CrampedSocket, "sends", {True: 0})
+    monkeypatch.setattr(socket, "socket", CrampedSocket)
+    pair.send(Watermark(1))
+    assert pair.received(1) == [Watermark(1)]
 
 
 def test_a_channel_ends_when_its_receiver_closes_while_the_sender_waits_for_room(network: LocalNetwork) -> None:

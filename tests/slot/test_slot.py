@@ -36,6 +36,7 @@ from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.ports import OperatorContext, SourceReader
 from runtime.slot import slot as worker
 from runtime.slot.slot import Slot, SlotConfig
+from tests.starved_threads import starved
 from tests.waiting import until
 
 TOKEN: Final = Token(1)
@@ -131,6 +132,14 @@ def masters() -> Iterator[list[Master]]:
     yield made
     for master in made:
         master.close()
+
+
+def test_a_slot_without_a_thread_for_heartbeats_fails_at_once(
+    tmp_path: Path, masters: list[Master], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with starved(monkeypatch, "heartbeat"):
+        masters.append(Master(Failing(DataRejected("never read")), tmp_path))
+        assert "no thread is free for heartbeat" in masters[0].failure().detail
 
 
 @pytest.mark.parametrize("when_made", [False, True])

@@ -16,6 +16,7 @@ import msgspec
 
 from runtime.errors import EnvironmentFailure, ProtocolViolation
 from runtime.io.clock import Deadline
+from runtime.io.threads import start_thread
 
 CLOSED_BY_PEER: Final = "the other side closed the connection"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
@@ -53,7 +54,7 @@ class FramedConnection:
         self._abort_reason = ""
         self._is_closed = False
         self._writer = threading.Thread(target=self._write_all, name=f"control-write-{name}", daemon=True)
-        self._writer.start()
+        start_thread(self._writer)
 
     def send(self, frame: bytes) -> None:
         with self._lock:

@@ -15,8 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from runtime.core.job.ids import Token
+from runtime.errors import EnvironmentFailure
 from runtime.io.control.connection import ConnectionEnded, FramedConnection, close_all, connect, encode_frame
 from runtime.io.control.lobby import Acceptor
+from runtime.io.threads import start_thread
 from runtime.io.wire import refusal_reason
 
 MAX_HELLO_BYTES: Final = 64 * 1024  #: limit until the peer has shown the secret
@@ -108,7 +110,13 @@ class ControlServer:
         thread = threading.Thread(target=self._serve, args=(link, hello), name=f"control-{hello.slot}", daemon=True)
         with self._lock:
             self._threads[thread] = link
-        thread.start()
+        try:
+            start_thread(thread)
+        except EnvironmentFailure:
+            with self._lock:
+                del self._threads[thread]
+            link.abort()
+            raise
         return None
 
     def _serve(self, link: FramedConnection, hello: Hello) -> None:
@@ -151,15 +159,19 @@ class ControlClient:
         """Connects and sends the hello. `incoming` is the type (a union of tagged structs) of the master's messages.
 
         Raises:
-            EnvironmentFailure: `address` does not answer.
+            EnvironmentFailure: `address` does not answer, or no thread is free.
         """
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._on_message, self._on_lost = on_message, on_lost
         self._closing = False
         self._connection = FramedConnection(connect(address), f"slot-{hello.slot}")
-        self._connection.send(encode_frame(hello))
         self._thread = threading.Thread(target=self._run, name=f"control-slot-{hello.slot}", daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except EnvironmentFailure:
+            self._connection.abort()
+            raise
+        self._connection.send(encode_frame(hello))
 
     def send(self, message: Any) -> None:
         """Never blocks. Messages after the loss of the connection are dropped; `on_lost` reports the loss."""

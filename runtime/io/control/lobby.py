@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from runtime.errors import EnvironmentFailure
 from runtime.io.clock import Deadline
 
 MAX_PENDING_CONNECTIONS: Final = 256
@@ -145,7 +146,7 @@ class Acceptor:
         connection.setblocking(True)
         try:
             answer = self._on_first_frame(connection, frame)
-        except (OSError, RuntimeError):  # no thread can start: only this peer is disconnected
+        except (OSError, EnvironmentFailure):  # no thread is free: only this peer is disconnected
             connection.close()
             return
         if answer is None:

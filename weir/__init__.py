@@ -94,7 +94,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.operators.functions.value_state import ReducingState as ReducingState
     from runtime.operators.functions.value_state import ValueState as ValueState
     from runtime.operators.output_tag import OutputTag as OutputTag
-    from runtime.ports import ListState as ListState
+    from runtime.ports.operators import ListState as ListState
     from spark_jobs.batch.run import BatchResult as BatchResult
     from spark_jobs.batch.run import run_batch as run_batch
     from spark_jobs.savepoints.writer import SavepointWriter as SavepointWriter
@@ -139,7 +139,7 @@ _HOMES = {
     "RowCollector": "runtime.operators.functions.function",
     "OutputTag": "runtime.operators.output_tag",
     "BroadcastState": "runtime.operators.functions.function",
-    "ListState": "runtime.ports",
+    "ListState": "runtime.ports.operators",
     "ValueState": "runtime.operators.functions.value_state",
     "ReducingState": "runtime.operators.functions.value_state",
     "AggregatingState": "runtime.operators.functions.value_state",

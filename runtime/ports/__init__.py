@@ -1,0 +1,67 @@
+"""The ports of the runtime: operators, sources, sinks, storage, channels, the clock.
+
+A port states the guarantees that the runtime needs. Each port has an in-memory implementation. A contract test runs
+against the in-memory and the production implementation.
+"""
+
+from runtime.ports.channels import Exchange, ExchangeListener
+from runtime.ports.connectors import BindsUid, HasStandingStage, StageFolders, UsesFolders
+from runtime.ports.operators import Capture, Collector, ListState, Operator, OperatorContext, StateStore
+from runtime.ports.sinks import (
+    ChecksColumns,
+    DeliversEpochs,
+    EncodesRows,
+    EpochTarget,
+    ExpiringOutput,
+    OutputEpoch,
+    Sink,
+    SinkCommitter,
+    SinkWriter,
+)
+from runtime.ports.sources import (
+    DescribesColumns,
+    EncodesTexts,
+    KnowsEventTime,
+    LeavesOutColumns,
+    ListsInput,
+    ReleasesInput,
+    RepeatsOrder,
+    Source,
+    SourceReader,
+)
+from runtime.ports.storage import Clock, SnapshotStore
+
+__all__ = [
+    "BindsUid",
+    "Capture",
+    "ChecksColumns",
+    "Clock",
+    "Collector",
+    "DeliversEpochs",
+    "DescribesColumns",
+    "EncodesRows",
+    "EncodesTexts",
+    "EpochTarget",
+    "Exchange",
+    "ExchangeListener",
+    "ExpiringOutput",
+    "HasStandingStage",
+    "KnowsEventTime",
+    "LeavesOutColumns",
+    "ListState",
+    "ListsInput",
+    "Operator",
+    "OperatorContext",
+    "OutputEpoch",
+    "ReleasesInput",
+    "RepeatsOrder",
+    "Sink",
+    "SinkCommitter",
+    "SinkWriter",
+    "SnapshotStore",
+    "Source",
+    "SourceReader",
+    "StageFolders",
+    "StateStore",
+    "UsesFolders",
+]

@@ -1,0 +1,157 @@
+"""Ports of a source: its readers, and the optional abilities of a source."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from runtime.core.snapshot.commit import CommitPermit
+from runtime.ports.operators import OperatorContext
+
+
+class SourceReader(ABC):
+    """A parallel instance of a source. Its position is state that it declares in `open`.
+
+    Beware of off-by-one errors: the position in state is that of the next record not yet emitted.
+    """
+
+    @abstractmethod
+    def open(self, context: OperatorContext) -> None: ...
+
+    @abstractmethod
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        """The next batch, or None if no row is available now; if `exhausted`, none will follow. Must not block.
+
+        At most `max_rows` rows, or slightly more where rows must not be separated. After a small batch it may be called
+        again before `watermark` is read (`core.subtask.coalescing`): such batches are sent as one.
+        """
+
+    @property
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """Whether a bounded source has emitted all its records."""
+
+    def watermark(self) -> int | None:
+        """The watermark (ms) after the last polled batch; None while it is unknown."""
+        return None
+
+    @property
+    def max_disorder_ms(self) -> int:
+        """How far `watermark` stays behind the largest event time. Barriers wait for the pane of the newest rows."""
+        return 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether event time advances without this reader until the reader has records again. Read after an empty poll.
+
+        The records after an idle period may be late. A reader that cannot bound the time of its next record is idle
+        only if its settings request it. If `idle` is False, a reader without records holds event time back for ever.
+        """
+        return False
+
+    def snapshot(self, checkpoint: int) -> None:
+        """Writes the positions to declared state."""
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        """The checkpoint is durable: records before its positions will never be read again."""
+
+    def close(self) -> None:
+        """Frees resources. May be called after a failed open."""
+
+
+class Source(Protocol):
+    """A source as a pipeline describes it; creates its readers. Must be serialisable by cloudpickle."""
+
+    @property
+    def bounded(self) -> bool: ...
+    @property
+    def guarantee(self) -> str:
+        """The value of a `Guarantee`: the guarantee for each record under failures."""
+
+    def reader(self) -> SourceReader: ...
+    def check(self) -> None:
+        """Raises JobRejected, naming the field, if a setting is invalid. Does no I/O."""
+
+
+@runtime_checkable
+class DescribesColumns(Protocol):
+    """A source with columns that are known before it reads. Key columns are then checked at compile time."""
+
+    def output_columns(self) -> pa.Schema | None:
+        """The columns of every batch; None: known from the data only."""
+
+
+@runtime_checkable
+class LeavesOutColumns(Protocol):
+    """A source that need not read columns that no step uses."""
+
+    def with_used_columns(self, used: frozenset[str]) -> "Source":
+        """The source without columns outside of `used`, as far as it can leave them out.
+
+        The columns that remain keep their order and types. Its state must not depend on `used`.
+        """
+
+
+@runtime_checkable
+class EncodesTexts(Protocol):
+    """A source that can leave texts of few values dictionary-encoded (`state.encoded_texts`)."""
+
+    def with_encoded_texts(self) -> "Source":
+        """The source whose readers may emit encoded columns. Its state must not depend on it."""
+
+
+@runtime_checkable
+class KnowsEventTime(Protocol):
+    """A source whose settings decide whether it emits watermarks. Otherwise its reader decides, by `watermark`."""
+
+    @property
+    def has_event_time(self) -> bool: ...
+
+
+@runtime_checkable
+class ListsInput(Protocol):
+    """A source whose subtasks must agree on its input. The job master lists the input once, before the first attempt.
+
+    The readers ignore the listing if their restored state holds one.
+    """
+
+    def list_input(self) -> bytes | None:
+        """The input as it is now; None: the subtasks need no agreement. Does I/O.
+
+        Raises:
+            WeirError, OSError: the attempt fails, by the kind of the error.
+        """
+
+    def with_input(self, listing: bytes) -> Source:
+        """A copy of the source that reads a listing of `list_input`."""
+
+
+@runtime_checkable
+class RepeatsOrder(Protocol):
+    """A source whose readers emit rows as they arrive, and can emit them in the same order each time, as BATCH needs.
+
+    Spark repeats a lost task. A rebalance assigns rows by their number in the output of the task.
+    """
+
+    def in_order(self) -> Source:
+        """A copy of the source whose readers emit the rows of an input in the same order each time."""
+
+
+@runtime_checkable
+class ReleasesInput(Protocol):
+    """A source that keeps its input until no retained checkpoint needs it."""
+
+    def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
+        """Deletes input that no retained checkpoint needs; called repeatedly by the job master.
+
+        Args:
+            retained: for each retained checkpoint or savepoint with this source, the list states of its readers, by
+                name, with the entries of all subtasks.
+
+        Returns:
+            The number of deleted pieces of input.
+
+        Raises:
+            OSError, EnvironmentFailure: storage failed; the next call continues.
+        """

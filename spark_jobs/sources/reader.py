@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.connectors.formats import MalformedFile, ParquetFormat
-from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader
 from runtime.connectors.sources.open_file import OpenFile
 from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import OperatorContext
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
 from spark_jobs.sources.splits import InputFolder, split_name
@@ -39,7 +39,7 @@ class Position:
     done: bool = False
 
 
-class SplitReader(SourceReader):
+class SplitReader(EventClockReader):
     """Reads the splits of a subtask. The folder `path` may appear later; other arguments are as in `from_spark`."""
 
     def __init__(
@@ -81,13 +81,6 @@ class SplitReader(SourceReader):
     @property
     def exhausted(self) -> bool:
         return self._current is None and self._end_split is not None and self._next_split >= self._end_split
-
-    def watermark(self) -> int | None:
-        return self._clock.watermark
-
-    @property
-    def max_disorder_ms(self) -> int:
-        return self._clock.max_disorder_ms
 
     def snapshot(self, checkpoint: int) -> None:
         numbers = sorted(self._changed_splits)

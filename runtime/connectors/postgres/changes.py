@@ -29,11 +29,11 @@ from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
 from runtime.connectors.postgres.replication import check_publication, check_server, one_row, slot_position
 from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
 from runtime.connectors.postgres.values import TEXT_SETTINGS, Column, find_columns, from_text
-from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import OperatorContext
 
 _MESSAGES_PER_PEEK: Final = 10_000
 _NOW_QUERY: Final = (
@@ -132,7 +132,7 @@ class _Position(msgspec.Struct, frozen=True):
     event_time: int | None = None
 
 
-class ChangesReader(SourceReader):
+class ChangesReader(EventClockReader):
     """Reads the slot in subtask 0; the other subtasks are idle. A slot is a single sequence."""
 
     def __init__(self, source: PostgresChanges) -> None:
@@ -218,10 +218,6 @@ class ChangesReader(SourceReader):
 
     def watermark(self) -> int | None:
         return None if self._initial is not None else self._clock.watermark
-
-    @property
-    def max_disorder_ms(self) -> int:
-        return self._clock.max_disorder_ms
 
     def snapshot(self, checkpoint: int) -> None:
         if self._connection is not None:

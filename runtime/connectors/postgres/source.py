@@ -19,9 +19,9 @@ from psycopg import sql
 from runtime.connectors.postgres.connection import check_url, connect, postgres_errors
 from runtime.connectors.postgres.table import check_table_name, find_table
 from runtime.connectors.postgres.values import find_columns
-from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader, check_event_time
 from runtime.errors import DataRejected, JobRejected
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import OperatorContext
 
 POLL_INTERVAL_MS: Final = 50  #: between two queries of a reader that has read all rows
 _BEFORE_ALL: Final = -(2**63)
@@ -70,7 +70,7 @@ class PostgresSource:
             raise JobRejected("missing-column", "event_time", f"columns must contain {self.event_time!r}")
 
 
-class PostgresReader(SourceReader):
+class PostgresReader(EventClockReader):
     """Reads ranges of the cursor. Of a new job, subtask 0 reads; after a restore, the subtask with the position."""
 
     def __init__(self, source: PostgresSource) -> None:
@@ -127,13 +127,6 @@ class PostgresReader(SourceReader):
         if not self._source.bounded:
             return False
         return not self._is_reading or (self._end is not None and self._last >= self._end)
-
-    def watermark(self) -> int | None:
-        return self._clock.watermark
-
-    @property
-    def max_disorder_ms(self) -> int:
-        return self._clock.max_disorder_ms
 
     @property
     def idle(self) -> bool:

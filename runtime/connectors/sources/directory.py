@@ -11,8 +11,9 @@ A bounded source reads the files of a single listing, which the job master makes
 first checkpoint on the listing is state: every file of it has a position.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -23,9 +24,9 @@ import pyarrow.compute as pc
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.input_file import InputFile, LocalFile
-from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
-from runtime.connectors.sources.file_positions import FilePositions, Split, SplitPosition, reading_order
-from runtime.connectors.sources.listing import InputFolder, ListedFile, Listing
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader, check_event_time
+from runtime.connectors.sources.file_positions import FilePositions, Split, SplitPosition
+from runtime.connectors.sources.listing import InputFolder, Listing
 from runtime.connectors.sources.local_folder import LocalFolder
 from runtime.connectors.sources.open_file import OpenFile
 from runtime.connectors.sources.partition_columns import (
@@ -36,10 +37,11 @@ from runtime.connectors.sources.partition_columns import (
     schema_of,
     values_of,
 )
+from runtime.connectors.sources.pending_splits import PendingSplits, missing_file_error
 from runtime.connectors.sources.remote_folder import RemoteFolder, check_local_path, check_remote_url, local_path
 from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import OperatorContext
 from runtime.state.encoded_texts import declared_schema
 
 MALFORMED_RECORDS: Final = "malformed_records"
@@ -221,15 +223,12 @@ def list_files(source: DirectorySource) -> Listing:
     return Listing(files, infer_types(source.partition_by, (file.path for file in files)))
 
 
-class DirectoryReader(SourceReader):
+class DirectoryReader(EventClockReader):
     """Reads the splits of a subtask's key groups."""
 
     def __init__(self, source: DirectorySource) -> None:
         self._source = source
         self._folder = source.folder()
-        self._pending: list[Split] = []  #: known splits that are not begun, in descending order
-        self._known: set[str] = set()  #: paths
-        self._listed_at: int | None = None
         self._idle_since: int | None = None  #: time of the first poll without rows to read
         self._has_begun_file = False
         self._current: OpenFile | None = None
@@ -241,6 +240,14 @@ class DirectoryReader(SourceReader):
     def open(self, context: OperatorContext) -> None:
         self._context = context
         self._positions = FilePositions(context, self._source.largest_split_bytes)
+        self._pending = PendingSplits(
+            self._folder,
+            self._positions,
+            self._source.format,
+            partial(list_files, self._source) if self._source.bounded else None,
+            self._source.listing,
+            self._source.discovery_interval_ms,
+        )
         if self._positions.are_dealt and not self._source.bounded:
             detail = "the restored state is that of a bounded source, which cannot become a watched one"
             raise JobRejected("bounded-state", "bounded", f"{detail}: keep bounded=True, or choose another uid")
@@ -273,7 +280,7 @@ class DirectoryReader(SourceReader):
     @property
     def exhausted(self) -> bool:
         nothing_left = self._current is None and not self._pending
-        return self._source.bounded and self._listed_at is not None and nothing_left
+        return self._source.bounded and self._pending.is_listed and nothing_left
 
     @property
     def idle(self) -> bool:
@@ -284,13 +291,6 @@ class DirectoryReader(SourceReader):
             return True
         after_ms = self._source.idle_after_ms
         return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
-
-    def watermark(self) -> int | None:
-        return self._clock.watermark
-
-    @property
-    def max_disorder_ms(self) -> int:
-        return self._clock.max_disorder_ms
 
     def snapshot(self, checkpoint: int) -> None:
         if self._letters is not None:
@@ -308,75 +308,12 @@ class DirectoryReader(SourceReader):
     # ------------------------------------------------------------ files
 
     def _discover(self) -> None:
-        """Lists the folder for new files if `discovery_interval_ms` has passed."""
-        now = self._context.now_ms()
-        if self._listed_at is not None:
-            waited = now - self._listed_at
-            if self._source.bounded or 0 <= waited < self._source.discovery_interval_ms:
-                return
-        first = self._listed_at is None
-        self._listed_at = now
-        if self._source.bounded:
-            self._freeze_listing()
-            return
-        new = self._new_files()
-        if first:
-            self._check_presence(new)
-        self._known.update(file.path for file in new)
-        self._add_pending(self._positions.own(self._splits(new)), _sizes(new))
-
-    def _new_files(self) -> list[ListedFile]:
-        try:
-            return self._folder.files(self._known)
-        except FileNotFoundError:
-            return []
-
-    def _freeze_listing(self) -> None:
-        """Makes every file of the listing a position, unless the restored positions are the listing."""
-        if not self._positions.is_listing_complete:
-            listing = self._source.listing or list_files(self._source)
-            self._check_presence(listing.files)
-            self._positions.complete_listing(listing.partition_types)
+        if self._pending.discover(self._context.now_ms()):
             self._select_columns()
-            sizes = _sizes(listing.files)
-            self._add_pending(self._positions.own_of_listing(self._splits(listing.files), sizes), sizes)
-            return
-        self._pending = sorted(self._positions.unfinished(), key=reading_order, reverse=True)
-        if self._pending:
-            self._check_presence(list_files(self._source).files)
-
-    def _check_presence(self, found: Iterable[ListedFile]) -> None:
-        """Raises EnvironmentFailure if an unfinished file is missing: its remaining rows would be lost silently."""
-        unfinished = {split.path for split in self._positions.unfinished()}
-        for path in sorted(unfinished.difference(file.path for file in found)):
-            raise self._missing_file_error(path)
-
-    def _splits(self, files: Iterable[ListedFile]) -> list[Split]:
-        return [split for file in files for split in self._splits_of(file.path, file.size_bytes)]
-
-    def _add_pending(self, own: Iterable[Split], sizes: Mapping[str, int]) -> None:
-        mine = [split for split in own if not self._positions.is_done(split)]
-        for split in mine:
-            if self._source.bounded or not split.is_whole_file:
-                self._positions.add(split, sizes[split.path])
-        if mine:
-            self._pending = sorted([*self._pending, *mine], key=reading_order, reverse=True)
-
-    def _splits_of(self, path: str, size_bytes: int) -> Iterable[Split]:
-        limit, kind = self._positions.split_bytes, self._source.format
-        if limit is None or not (isinstance(kind, ScannedFormat) and kind.splits_files):
-            return (Split(path),)
-        known = self._positions.known_size(path)
-        if known and known != size_bytes and max(known, size_bytes) > limit:  # its splits are no longer the same
-            detail = f"the file has changed since it was read: it has {size_bytes} bytes and had {known}"
-            raise DataRejected(f"{self._folder.location}/{path}: {detail}; put new rows into a new file")
-        if size_bytes <= limit:
-            return (Split(path),)
-        return (Split(path, start, min(start + limit, size_bytes)) for start in range(0, size_bytes, limit))
 
     def _begin_next(self) -> bool:
         while self._pending:
-            split = self._pending.pop()
+            split = self._pending.take()
             values = values_of(split.path, self._partition)
             if not self._selection.excludes(values):
                 self._begin(split, values)
@@ -389,7 +326,7 @@ class DirectoryReader(SourceReader):
         try:
             opened = self._folder.open(split.path)
         except FileNotFoundError:
-            raise self._missing_file_error(split.path) from None
+            raise missing_file_error(self._folder, split.path) from None
         self._has_begun_file = True
         size = opened.file.size_bytes
         position = self._positions.add(split, size)
@@ -408,9 +345,6 @@ class DirectoryReader(SourceReader):
         assert isinstance(file, LocalFile), "the source was checked"
         return kind.read(file.path, position.next_row)
 
-    def _missing_file_error(self, path: str) -> EnvironmentFailure:
-        return EnvironmentFailure(f"{self._folder.location}/{path}: the file is gone before it was read to its end")
-
     # ------------------------------------------------------------ rows
 
     def _advance(self, max_rows: int) -> pa.RecordBatch | None:
@@ -423,7 +357,7 @@ class DirectoryReader(SourceReader):
             self._on_malformed(file, [Malformed(row=None, column="", reason=str(error), text="")])
             piece = None
         except FileNotFoundError:
-            raise self._missing_file_error(self._split.path) from None
+            raise missing_file_error(self._folder, self._split.path) from None
         if piece is None:
             self._positions.finish(self._split)
             file.close()
@@ -449,11 +383,6 @@ class DirectoryReader(SourceReader):
         if found.equals(self._schema):
             return batch
         raise DataRejected(f"{path}: its columns differ from the columns of earlier files: {found} / {self._schema}")
-
-
-def _sizes(files: Iterable[ListedFile]) -> dict[str, int]:
-    """Bytes of each file, by path."""
-    return {file.path: file.size_bytes for file in files}
 
 
 def _shorten(message: str) -> str:

@@ -20,10 +20,10 @@ import pyarrow as pa
 from runtime.connectors.epochs import EpochFolder, InputEpoch, no_stage_error, stage_folder
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.names import encode_name
-from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
+from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader, check_event_time
 from runtime.core.job.key_groups import key_group_range
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.ports import OperatorContext, SourceReader, StageFolders
+from runtime.ports import OperatorContext, StageFolders
 
 LANE_COUNT: Final = 64  #: maximum number of subtasks that read
 POSITIONS_STATE: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
@@ -125,7 +125,7 @@ class _Lane:
     row: int = 0  #: 0: the beginning of the lane's share
 
 
-class EpochReader(SourceReader):
+class EpochReader(EventClockReader):
     """Reads the lanes of a subtask, epoch by epoch."""
 
     def __init__(self, source: EpochSource) -> None:
@@ -184,13 +184,6 @@ class EpochReader(SourceReader):
         if self._idle_since is None or after_ms is None:
             return False
         return self._context.now_ms() - self._idle_since >= after_ms
-
-    def watermark(self) -> int | None:
-        return self._clock.watermark
-
-    @property
-    def max_disorder_ms(self) -> int:
-        return self._clock.max_disorder_ms
 
     def snapshot(self, checkpoint: int) -> None:
         self._state.replace([self._source.lineage, lane.number, lane.epoch, lane.row] for lane in self._lanes)

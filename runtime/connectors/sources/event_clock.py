@@ -1,9 +1,10 @@
-"""The watermark of a source with bounded disorder, as in Flink's `BoundedOutOfOrdernessWatermarks`."""
+"""Event time of a source with bounded disorder: its watermark, as in Flink's `BoundedOutOfOrdernessWatermarks`."""
 
 import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.operators.event_time import check_time_column, last_event_time_ms
+from runtime.ports import SourceReader
 
 
 class BoundedOutOfOrderness:
@@ -32,6 +33,19 @@ class BoundedOutOfOrderness:
     def watermark(self) -> int | None:
         """The current watermark in ms. A later row may still have the maximum event time minus the disorder."""
         return None if self._max_event_time is None else self._max_event_time - self.max_disorder_ms - 1
+
+
+class EventClockReader(SourceReader):
+    """Base of the readers with an event clock for all their rows. Subclasses set `_clock`."""
+
+    _clock: BoundedOutOfOrderness
+
+    def watermark(self) -> int | None:
+        return self._clock.watermark
+
+    @property
+    def max_disorder_ms(self) -> int:
+        return self._clock.max_disorder_ms
 
 
 def check_event_time(column: str | None, max_disorder_ms: int, columns: pa.Schema | None) -> None:
